@@ -1,0 +1,15 @@
+# What a developer does often. The work itself is in bin/ and .ci/.
+
+.PHONY: test lint format demo
+
+test:
+	bin/test
+
+lint:
+	.ci/run lint
+
+format:
+	ruff="$$(bin/venv lint)/bin/ruff" && "$$ruff" check --fix --exit-zero . && "$$ruff" format .
+
+demo:
+	bin/demo

@@ -1,0 +1,84 @@
+"""psched: a highly available cron and task queue on the database you already run.
+
+>>> import psched
+>>> with psched.open("psched.yml") as schedules:
+...     schedules.add("s1", "user_task", cron="* * * * *", data={"k": 1})
+
+Reading order for the source: `model`, `backend`, `policy`, `leaser`, `tasks`, `worker`,
+`supervisor.master`, `app`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psched.app import open_schedules as open  # noqa: A004  # the seeds' word
+    from psched.collection import ScheduleCollection
+    from psched.errors import (
+        AlreadyExistsError,
+        AlreadyFinishedError,
+        ConfigError,
+        InvalidError,
+        NotFoundError,
+        NotSupportedError,
+        PreemptedError,
+        ProcessStopError,
+        ScheduleError,
+        StoreUnavailableError,
+    )
+    from psched.schedule import Schedule, ScheduleMetadata
+    from psched.script import Worker
+    from psched.task import Task
+
+_HOMES = {
+    "open": "psched.app:open_schedules",
+    "ScheduleCollection": "psched.collection",
+    "Schedule": "psched.schedule",
+    "ScheduleMetadata": "psched.schedule",
+    "Task": "psched.task",
+    "Worker": "psched.script",
+    **dict.fromkeys(
+        (
+            "AlreadyExistsError",
+            "AlreadyFinishedError",
+            "ConfigError",
+            "InvalidError",
+            "NotFoundError",
+            "NotSupportedError",
+            "PreemptedError",
+            "ProcessStopError",
+            "ScheduleError",
+            "StoreUnavailableError",
+        ),
+        "psched.errors",
+    ),
+}
+
+__all__ = [
+    "AlreadyExistsError",
+    "AlreadyFinishedError",
+    "ConfigError",
+    "InvalidError",
+    "NotFoundError",
+    "NotSupportedError",
+    "PreemptedError",
+    "ProcessStopError",
+    "Schedule",
+    "ScheduleCollection",
+    "ScheduleError",
+    "ScheduleMetadata",
+    "StoreUnavailableError",
+    "Task",
+    "Worker",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
+    # `import psched` alone loads neither SQLAlchemy nor anything else that takes time.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'psched' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,5 @@
+"""``python -m psched``."""
+
+from psched.cli import main
+
+main()

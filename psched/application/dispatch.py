@@ -1,0 +1,97 @@
+"""From a task's type to what runs it."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from psched.application.loader import load_object
+from psched.errors import LoadError
+from psched.task import Task
+
+Target = type[Any] | Callable[[Task], object] | str
+"""A class whose instances have ``run()``, a function of a task, or ``"module:name"`` of one."""
+
+
+class Dispatch:
+    """Maps types to handlers.
+
+    Attributes:
+        routes: from a type, or a pattern that is searched for in it, to a handler: a class that
+            takes the task and has ``run()``, a function that takes the task, or the
+            ``"module:name"`` of either, imported when a task first needs it. An exact type goes
+            before patterns; patterns are tried in their order.
+    """
+
+    routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = {}
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+        for route, target in self.routes.items():
+            if not isinstance(route, (str, re.Pattern)):
+                raise LoadError(
+                    f"{type(self).__name__}: a route must be a text or a compiled pattern,"
+                    f" not {route!r}"
+                )
+            if not isinstance(target, str):
+                check_handler(target, f"{type(self).__name__}: the route {_shown(route)!r}")
+
+    def find(self, type_: str) -> Any | None:  # noqa: ANN401  # see Target
+        """The handler of a type; None: no route leads there.
+
+        Raises:
+            LoadError: its module cannot be imported, or has no such handler.
+        """
+        target = self.routes.get(type_)
+        if target is None:
+            for route, candidate in self.routes.items():
+                if isinstance(route, re.Pattern) and route.search(type_):
+                    target = candidate
+                    break
+        return self._load(target) if isinstance(target, str) else target
+
+    def load_all(self) -> None:
+        """Import every handler that would be imported when first needed.
+
+        Raises:
+            LoadError: one of them cannot be.
+        """
+        for target in self.routes.values():
+            if isinstance(target, str):
+                self._load(target)
+
+    def _load(self, name: str) -> Any:  # noqa: ANN401
+        if name not in self._loaded:
+            self._loaded[name] = check_handler(load_object(name), name)
+        return self._loaded[name]
+
+
+def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a user wrote
+    """A handler, if it looks like one.
+
+    Raises:
+        LoadError: it is neither a class with a ``run`` method nor a function; or to call it would
+            run nothing.
+    """
+    if inspect.isclass(target):
+        if not callable(getattr(target, "run", None)):
+            raise LoadError(f"{where}: the class {target.__name__} has no run() method")
+        for name in ("run", "perform"):
+            _refuse_unrun(getattr(target, name, None), f"{where}: {target.__name__}.{name}")
+    elif callable(target):
+        _refuse_unrun(target, f"{where}: {getattr(target, '__name__', target)}")
+    else:
+        raise LoadError(f"{where}: {target!r} is neither a class nor a function")
+    return target
+
+
+def _refuse_unrun(function: Any, where: str) -> None:  # noqa: ANN401
+    """Refuse what returns at once when it is called: its tasks would finish without having run."""
+    if inspect.iscoroutinefunction(function):
+        raise LoadError(f"{where} is a coroutine; call asyncio.run in a plain function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise LoadError(f"{where} is a generator; it must be a plain function")
+
+
+def _shown(route: str | re.Pattern[str]) -> str:
+    return route if isinstance(route, str) else route.pattern

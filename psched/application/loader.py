@@ -1,0 +1,107 @@
+"""Bringing a user's code in: search path, modules, and names in them."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from psched.errors import LoadError
+
+
+def load_object(name: str) -> Any:  # noqa: ANN401  # whatever stands there
+    """What ``"module:name"`` names; the name may go deeper by dots.
+
+    Raises:
+        LoadError: the module cannot be imported, or there is no such name in it.
+    """
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise LoadError(f"{name!r} should be 'module:name', such as 'myapp.schedules:Dispatch'")
+    return _attribute(load_module(module_name), path)
+
+
+def load_module(name: str) -> ModuleType:
+    """A module by its name, or by the path of its .py file.
+
+    Raises:
+        LoadError: there is no such module, or its code raised.
+    """
+    try:
+        if name.endswith(".py"):
+            return _load_file(Path(name))
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+            raise LoadError(
+                f"there is no module {name!r} on the load path ({_path()}); set load_path, or -I"
+            ) from None
+        raise LoadError(f"importing {name!r} failed: {error}") from error
+    except (Exception, SystemExit) as error:
+        # In one line; the rest of what it says is in the traceback.
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise LoadError(f"importing {name!r} failed: {text}") from error
+
+
+def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
+    """What a bare name means: the first module that has it; ``"module:name"`` works too.
+
+    Raises:
+        LoadError: none has it.
+    """
+    if ":" in name:
+        return load_object(name)
+    for module in modules:
+        if hasattr(module, name):
+            return getattr(module, name)
+    where = ", ".join(module.__name__ for module in modules) or "nothing was required"
+    raise LoadError(f"no {name!r} in what was required ({where}); say 'module:{name}'")
+
+
+def extend_path(folders: Sequence[str]) -> None:
+    """Put folders in front of the module search path, in their order."""
+    for folder in reversed(folders):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise LoadError(f"there is no file {str(path)!r}")
+    name = path.stem
+    there = sys.modules.get(name)
+    if there is not None and _is_of(there, path):
+        return there
+    if there is not None or name in sys.stdlib_module_names:
+        raise LoadError(
+            f"{str(path)!r} cannot be loaded beside the module {name!r}; give it another name"
+        )
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{str(path)!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Registered first, as an import does, so that the module can refer to itself.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_of(module: ModuleType, path: Path) -> bool:
+    """Whether a module was loaded from this file."""
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).exists() and Path(file).samefile(path)
+
+
+def _attribute(module: ModuleType, path: str) -> Any:  # noqa: ANN401
+    found: Any = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise LoadError(f"the module {module.__name__!r} has no {path!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _path() -> str:
+    return ", ".join(folder or "." for folder in sys.path[:3])

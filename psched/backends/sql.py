@@ -1,0 +1,259 @@
+"""Stores on a relational database: the protocol of `psched.backend` in SQL."""
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, TextClause
+
+from psched.backend import Claimed, Settled
+from psched.backends.claims import Claims
+from psched.backends.connector import Connector
+from psched.backends.schema import Schema
+from psched.backends.statements import Statements
+from psched.clock import Clock
+from psched.errors import (
+    NotFoundError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+)
+from psched.model import DELETING, Row, Settlement, Token
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_log = logging.getLogger("psched.store")
+
+_BATCH = 200
+"""Rows in one statement at most; bounds its parameters and the locks it holds."""
+
+_INIT_TIMEOUT = 3600.0
+"""Seconds; adding a column may copy the table."""
+
+
+class SqlBackend:
+    """Schedules in one table of a relational database.
+
+    Args:
+        url: database URL in SQLAlchemy's form.
+        table: the table's name, a plain identifier.
+        timeout: seconds; bound of every wait for the server.
+        clock: this host's clocks.
+        rng: draws the pauses between tries.
+    """
+
+    def __init__(
+        self, url: str, *, table: str, timeout: float, clock: Clock, rng: random.Random
+    ) -> None:
+        self._connect = partial(Connector, url, clock=clock, rng=rng)
+        self._connector = self._connect(timeout=timeout, greet=self._check)
+        self._schema = Schema(table, self._connector.dialect)
+        self._sql = Statements(self._connector.quote(table), self._connector.dialect)
+        self._claims = Claims(self._connector, self._sql)
+
+    @property
+    def closes_before_fork(self) -> bool:
+        """See `Backend.closes_before_fork`."""
+        return self._connector.dialect.closes_before_fork
+
+    def init(self) -> Sequence[str]:
+        """See `Backend.init`."""
+        # A connection of its own: there may be no table to check yet, and an upgrade of a
+        # large one takes longer than any lease.
+        self._connector.dialect.prepare(self._connector.url)
+        connector = self._connect(timeout=_INIT_TIMEOUT, greet=lambda _connection: None)
+        try:
+            return connector.run(self._schema.init)
+        finally:
+            connector.disconnect()
+
+    def now(self) -> float:
+        """See `Backend.now`."""
+        return float(self._connector.read(lambda c: c.execute(self._sql.now).scalar_one()))
+
+    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
+        """See `Backend.add`."""
+        if rows:
+            self._write(self._sql.insert(rows, nonce))
+
+    def get(self, key: str) -> Row | None:
+        """See `Backend.get`."""
+        found = self._read(self._sql.get, {"id": key})
+        return found[0] if found else None
+
+    def rows(self) -> Iterator[Row]:
+        """See `Backend.rows`."""
+        yield from self._read(self._sql.rows, {})
+
+    def replace(self, seen: Row, new: Row) -> bool:
+        """See `Backend.replace`."""
+        values = {
+            "id": new.key,
+            "type": new.type,
+            "data": new.data,
+            "cron": new.cron,
+            "timezone": new.timezone,
+            "delay": new.delay,
+            "next_time": new.next_time,
+            "next_run_time": new.next_run_time,
+            "status": new.status,
+            "reason": new.reason,
+            "attempt": new.attempt,
+            "alive_time": new.alive_time,
+            "options": new.options,
+            "seen_version": seen.version,
+            "seen_fence": seen.fence,
+            "seen_owner": seen.owner or "",
+            "seen_next_run_time": -1 if seen.next_run_time is None else seen.next_run_time,
+        }
+        return self._write((self._sql.replace, values)) == 1
+
+    def delete(self, key: str) -> bool:
+        """See `Backend.delete`."""
+        if self._write((self._sql.delete, {"id": key})):
+            return True
+        if self._write((self._sql.mark_deleting, {"id": key})):
+            return False
+        row = self.get(key)
+        if row is None:
+            raise NotFoundError(f"no schedule has the key {key!r}")
+        if row.status == DELETING:
+            return False
+        # It was settled between the two statements: it is free now.
+        return self.delete(key)
+
+    def claim(
+        self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
+    ) -> Claimed:
+        """See `Backend.claim`."""
+        lease = {"alive_time": alive_time, "shortest": shortest}
+        return self._claims.claim(owner, min(limit, _BATCH), lease, horizon)
+
+    def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
+        """See `Backend.held`."""
+        return self._claims.held(owner, keys)
+
+    def extend(
+        self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
+    ) -> frozenset[str]:
+        """See `Backend.extend`."""
+        lease = {"alive_time": alive_time, "shortest": shortest}
+
+        def extend(keys: Sequence[str]) -> Iterator[str]:
+            batch = {key: leases[key] for key in keys}
+            statement, values = self._sql.extend(batch)
+            if self._write((statement, {**values, **lease})) == len(batch):
+                yield from batch
+                return
+            rows = self.look(keys)
+            for key, token in batch.items():
+                if key in rows and _holds(token, rows[key]):
+                    yield key
+
+        return frozenset(_in_batches([*leases], extend))
+
+    def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
+        """See `Backend.settle`."""
+
+        def settle(ends: Sequence[Settlement]) -> Iterator[tuple[str, Settled]]:
+            build = self._sql.remove if ends[0].remove else self._sql.settle
+            if self._write(build(ends)) == len(ends):
+                yield from ((end.key, Settled.DONE) for end in ends)
+                return
+            rows = self.look([end.key for end in ends])
+            yield from ((end.key, _result(end, rows.get(end.key))) for end in ends)
+
+        results = dict.fromkeys((end.key for end in settlements), Settled.PREEMPTED)
+        for remove in (False, True):
+            results |= _in_batches([end for end in settlements if end.remove is remove], settle)
+        return results
+
+    def update_data(self, key: str, token: Token, data: str) -> bool:
+        """See `Backend.update_data`."""
+        values = {"id": key, "owner": token.owner, "fence": token.fence, "data": data}
+        return self._write((self._sql.update_data, values)) == 1
+
+    def deleting(self, keys: Sequence[str]) -> frozenset[str]:
+        """See `Backend.deleting`."""
+        query, values = self._sql.deleting, {"ids": list(keys)}
+        return self._connector.read(lambda c: frozenset(c.execute(query, values).scalars()))
+
+    def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
+        """See `Backend.look`."""
+        return {row.key: row for row in self._read(self._sql.look, {"ids": list(keys)})}
+
+    def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
+        """See `Backend.recover`."""
+        # What begins with the nonce and a dot; a slash comes next to a dot.
+        owners = {"dot": f"{nonce}.", "after_dot": f"{nonce}/"}
+        dead = self._read(self._sql.dead, {**owners, "alive_time": alive_time})
+        ends = [
+            Settlement(
+                key=row.key,
+                token=row.token,
+                version=row.version,
+                next_time=row.next_time,
+                wait=ceil(retry_wait) if row.attempt > 1 else 0,
+                attempt=row.attempt,
+                status=row.status,
+                reason="its worker died",
+            )
+            for row in dead
+        ]
+        results = self.settle(ends)
+        released = [key for key, result in results.items() if result is Settled.DONE]
+        if Settled.REDEFINED in results.values():
+            released += self.recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
+        return released
+
+    def disconnect(self) -> None:
+        """See `Backend.disconnect`."""
+        self._connector.disconnect()
+
+    def _check(self, connection: Connection) -> None:
+        self._schema.check(connection)
+
+    def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
+        return self._connector.read(
+            lambda c: [Row(*columns) for columns in c.execute(statement, values)]
+        )
+
+    def _write(self, request: tuple[TextClause, Mapping[str, Any]]) -> int:
+        """Send one statement that writes; the number of rows it met."""
+        return self._connector.run(lambda c: c.execute(*request).rowcount)
+
+
+def _result(end: Settlement, row: Row | None) -> Settled:
+    """What became of a settlement that was not simply applied."""
+    if row is None:
+        return Settled.DONE if end.remove else Settled.PREEMPTED
+    if row.settled_by == str(end.token):
+        return Settled.DONE
+    return Settled.REDEFINED if _holds(end.token, row) else Settled.PREEMPTED
+
+
+def _holds(token: Token, row: Row) -> bool:
+    return row.owner == token.owner and row.fence == token.fence
+
+
+def _in_batches(items: Sequence[T], write: Callable[[Sequence[T]], Iterator[R]]) -> Iterator[R]:
+    """Write items a batch at a time; what the database refuses to take is left out.
+
+    A batch that is refused is repeated item by item, so that one cannot spoil the others.
+    """
+    for start in range(0, len(items), _BATCH):
+        batch = items[start : start + _BATCH]
+        try:
+            results = [*write(batch)]
+        except (SchemaError, StoreUnavailableError):
+            raise
+        except StoreError as error:
+            if len(batch) == 1:
+                _log.error("%s", error)  # its text says all
+                continue
+            results = [result for item in batch for result in _in_batches([item], write)]
+        yield from results

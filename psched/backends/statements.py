@@ -1,0 +1,226 @@
+"""The statements of the SQL stores, as SQL.
+
+Written out as text for two reasons: a reader sees what the database sees, and a batch of n
+rows costs a dictionary lookup instead of building and hashing an expression tree of 10 n
+nodes. Nothing but the table's name, which the configuration restricts to a plain identifier,
+and the dialect's own fragments is ever interpolated; values are bound.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import TextClause, bindparam, text
+
+from psched.backends.dialect import Dialect
+from psched.model import Row, Settlement, Token
+from psched.timing import LONGEST_ALIVE_TIME
+
+COLUMNS = (
+    "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
+    "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
+    "options",
+)  # fmt: skip
+"""In the order of the fields of `psched.model.Row`."""
+
+_PAYLOADS = ("data", "options")
+
+_WRITTEN = ("next_time", "attempt", "status", "reason")
+"""What a settle sets besides ``next_run_time`` and the token."""
+
+
+class Statements:
+    """Every statement psched sends about one table.
+
+    Args:
+        table: the table's name, quoted as the database wants it.
+        dialect: the database's ways.
+    """
+
+    def __init__(self, table: str, dialect: Dialect) -> None:
+        now = dialect.now_floor
+        columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
+        # The same as psched.timing.lease_time.
+        own = "COALESCE(alive_time, :alive_time)"
+        lease_end = (
+            f"{now} + CASE WHEN {own} < :shortest THEN :shortest"
+            f" WHEN {own} > {LONGEST_ALIVE_TIME} THEN {LONGEST_ALIVE_TIME} ELSE {own} END + 1"
+        )
+
+        self.now = text(f"SELECT {dialect.now}")
+        self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
+        self.look = _with_ids(f"SELECT {columns} FROM {table} WHERE id IN :ids")
+        self.deleting = _with_ids(
+            f"SELECT id FROM {table} WHERE id IN :ids AND status = 'deleting'"
+        )
+        self.rows = text(
+            f"SELECT {columns} FROM {table} ORDER BY next_run_time IS NULL, next_run_time, id"
+        )
+        self.due = text(
+            f"SELECT {dialect.now}, {columns} FROM {table}"
+            f" WHERE next_run_time <= {now} + :horizon ORDER BY next_run_time LIMIT :limit"
+        )
+        self.held = _with_ids(
+            f"SELECT {columns} FROM {table} WHERE id IN :ids AND owner = :owner"
+            f" AND next_run_time > {now}"
+        )
+        self.replace = text(
+            f"UPDATE {table} SET type = :type, data = :data, cron = :cron, timezone = :timezone,"
+            " delay = :delay, next_time = :next_time, status = :status, reason = :reason,"
+            " attempt = :attempt, alive_time = :alive_time, options = :options,"
+            " next_run_time = CASE WHEN owner IS NULL THEN :next_run_time ELSE next_run_time END,"
+            " version = version + 1"
+            " WHERE id = :id AND version = :seen_version AND fence = :seen_fence"
+            " AND COALESCE(owner, '') = :seen_owner"
+            # A lease's end may have moved meanwhile; a free row's due time may not.
+            " AND (owner IS NOT NULL OR COALESCE(next_run_time, -1) = :seen_next_run_time)"
+        )
+        self.set_aside = text(
+            f"UPDATE {table} SET status = 'quarantined', reason = :reason, next_run_time = NULL,"
+            f" owner = NULL WHERE {_AS_SEEN.format('')}"
+        )
+        self.delete = text(
+            f"DELETE FROM {table} WHERE id = :id"
+            f" AND (owner IS NULL OR next_run_time IS NULL OR next_run_time <= {now})"
+        )
+        self.mark_deleting = text(
+            f"UPDATE {table} SET status = 'deleting', version = version + 1"
+            " WHERE id = :id AND owner IS NOT NULL AND status <> 'deleting'"
+        )
+        self.due_keys = text(f"SELECT HEX(id) FROM {table} WHERE next_run_time <= {now}")
+        self.set_aside_by_hex = text(
+            f"UPDATE {table} SET status = 'quarantined', reason = :reason, next_run_time = NULL,"
+            " owner = NULL WHERE HEX(id) = :hex"
+        )
+        self.update_data = text(
+            f"UPDATE {table} SET data = :data, version = version + 1"
+            " WHERE id = :id AND owner = :owner AND fence = :fence"
+        )
+        self.dead = text(
+            f"SELECT {columns} FROM {table} WHERE owner > :dot AND owner < :after_dot"
+            f" AND next_run_time > {now} AND next_run_time <= {now} + :alive_time + 1"
+        )
+        self._insert = (
+            f"INSERT INTO {table} (id, type, data, cron, timezone, delay, next_time,"
+            " next_run_time, settled_by, alive_time, options, created_at) VALUES "
+        )
+        self._inserted = (
+            "(:id{0}, :type{0}, :data{0}, :cron{0}, :timezone{0}, :delay{0}, :next_time{0},"
+            f" :next_run_time{{0}}, :nonce, :alive_time{{0}}, :options{{0}}, {now})"
+        )
+        self._claim = (
+            f"UPDATE {table} SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
+            f" next_run_time = {lease_end} WHERE "
+        )
+        self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
+        self._settle = f"UPDATE {table} SET "
+        # NULL for a row at rest: both bounds are NULL then, and so is the ELSE branch.
+        self._next_run_time = (
+            f"CASE WHEN :not_before{{0}} > {now} + :wait{{0}} THEN :not_before{{0}}"
+            f" ELSE {now} + :wait{{0}} END"
+        )
+        self._remove = f"DELETE FROM {table} WHERE "
+
+    def insert(self, rows: Sequence[Row], nonce: str) -> tuple[TextClause, dict[str, Any]]:
+        """Insert new rows, all or none."""
+        values: dict[str, Any] = {"nonce": nonce}
+        for i, row in enumerate(rows):
+            values |= {
+                f"id{i}": row.key,
+                f"type{i}": row.type,
+                f"data{i}": row.data,
+                f"cron{i}": row.cron,
+                f"timezone{i}": row.timezone,
+                f"delay{i}": row.delay,
+                f"next_time{i}": row.next_time,
+                f"next_run_time{i}": row.next_run_time,
+                f"alive_time{i}": row.alive_time,
+                f"options{i}": row.options,
+            }
+        return _joined(self._insert, self._inserted, ", ", len(rows)), values
+
+    def claim(self, owner: str, seen: Sequence[Row]) -> tuple[TextClause, dict[str, Any]]:
+        """Take rows that are still exactly as seen: a compare-and-swap."""
+        values: dict[str, Any] = {"owner": owner}
+        for i, row in enumerate(seen):
+            values |= as_seen(row, i)
+        return _joined(self._claim, _AS_SEEN, " OR ", len(seen)), values
+
+    def extend(self, leases: Mapping[str, Token]) -> tuple[TextClause, dict[str, Any]]:
+        """Move the end of the leases that are still held."""
+        values: dict[str, Any] = {}
+        for i, (key, token) in enumerate(leases.items()):
+            values |= {f"id{i}": key, f"owner{i}": token.owner, f"fence{i}": token.fence}
+        return _joined(self._extend, _HELD, " OR ", len(leases)), values
+
+    def settle(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
+        """End leases that are still held, of rows that are still as defined."""
+        values: dict[str, Any] = _settled(ends)
+        for i, end in enumerate(ends):
+            values |= {
+                f"settled_by{i}": str(end.token),
+                f"next_time{i}": end.next_time,
+                f"not_before{i}": None if end.rest else end.not_before or 0,
+                f"wait{i}": None if end.rest else end.wait,
+                f"attempt{i}": end.attempt,
+                f"status{i}": end.status,
+                f"reason{i}": end.reason,
+            }
+        return _settle_text(self._settle, self._next_run_time, len(ends)), values
+
+    def remove(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
+        """Delete rows whose lease is still held."""
+        return _joined(self._remove, _HELD_AS_DEFINED, " OR ", len(ends)), _settled(ends)
+
+
+def as_seen(row: Row, number: int | str = "") -> dict[str, Any]:
+    """The values by which a due row is known to be as it was read."""
+    return {
+        f"id{number}": row.key,
+        f"fence{number}": row.fence,
+        f"version{number}": row.version,
+        f"due{number}": row.next_run_time,
+    }
+
+
+_AS_SEEN = (
+    "(id = :id{0} AND fence = :fence{0} AND version = :version{0} AND next_run_time = :due{0})"
+)
+_HELD = "(id = :id{0} AND owner = :owner{0} AND fence = :fence{0})"
+_HELD_AS_DEFINED = _HELD[:-1] + " AND version = :version{0})"
+
+
+def _settled(ends: Sequence[Settlement]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for i, end in enumerate(ends):
+        values |= {
+            f"id{i}": end.key,
+            f"owner{i}": end.token.owner,
+            f"fence{i}": end.token.fence,
+            f"version{i}": end.version,
+        }
+    return values
+
+
+def _with_ids(statement: str) -> TextClause:
+    return text(statement).bindparams(bindparam("ids", expanding=True))
+
+
+@lru_cache(maxsize=512)
+def _joined(head: str, each: str, separator: str, count: int) -> TextClause:
+    """A statement whose tail says the same of each of ``count`` numbered rows."""
+    return text(head + separator.join(each.format(i) for i in range(count)))
+
+
+@lru_cache(maxsize=512)
+def _settle_text(head: str, next_run_time: str, count: int) -> TextClause:
+    def each(value: str) -> str:
+        cases = " ".join(f"WHEN :id{i} THEN {value.format(i)}" for i in range(count))
+        return f"CASE id {cases} END"
+
+    assignments = [f"{name} = {each(f':{name}{{0}}')}" for name in _WRITTEN]
+    assignments.append(f"next_run_time = {each(next_run_time)}")
+    assignments.append(f"settled_by = {each(':settled_by{0}')}")
+    assignments.append("owner = NULL")
+    where = " OR ".join(_HELD_AS_DEFINED.format(i) for i in range(count))
+    return text(f"{head}{', '.join(assignments)} WHERE {where}")

@@ -1,0 +1,80 @@
+"""The command ``psched-master``: the daemon."""
+
+from pathlib import Path
+
+import click
+
+from psched.cli.refusals import serving
+
+
+@click.command(
+    # What stands after PROGRAM is the program's.
+    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False}
+)
+@click.version_option(package_name="psched")
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(dir_okay=False),
+    help="Configuration file. Default: $PSCHED_CONFIG, config/psched.yml,"
+    " /etc/psched/psched.yml; with none, a database in your state folder.",
+)
+@click.option(
+    "-e",
+    "--environment",
+    help="Section of the configuration file. Default: $PSCHED_ENV, else development.",
+)
+@click.option(
+    "--daemon",
+    metavar="PIDFILE",
+    type=click.Path(dir_okay=False),
+    help="Go on in the background and keep the pid in this file.",
+)
+@click.option("--module", help="Be the master of this module, as of a PROGRAM.")
+@click.option("--safe-path", is_flag=True, help="Run the program as python -P does.")
+@click.argument("program", metavar="[PROGRAM] [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)
+def master(
+    config: str | None,
+    environment: str | None,
+    daemon: str | None,
+    module: str | None,
+    program: tuple[str, ...],
+    *,
+    safe_path: bool,
+) -> None:
+    r"""Run the daemon: a master, and the workers that its configuration asks for.
+
+    With PROGRAM, a Python file that calls psched.Worker.run, the configuration and the handlers
+    are that program's.
+
+    \b
+    Signals:
+      TERM INT QUIT  stop: running tasks may finish (a second INT, a later QUIT: at once)
+      HUP USR1       restart: read configuration and handlers anew, running tasks go on
+      USR2           reopen the log
+      TTIN TTOU      one worker more, one fewer
+      WINCH          start no more tasks until the next restart
+
+    \b
+    Exit status:
+      0 stopped as asked   2 usage   65 handlers cannot be loaded   70 workers die again and again
+      75 already running   78 configuration
+    """
+    from psched.service import run_configured, run_program  # noqa: PLC0415
+
+    if module is not None or program:
+        if config is not None or environment is not None or daemon is not None:
+            raise click.UsageError("a program brings its own configuration")
+        name, *arguments = program if module is None else (module, *program)
+        if module is None and not Path(name).exists():
+            raise click.UsageError(f"there is no program {name!r}")
+        is_module = module is not None
+        serving(
+            lambda: run_program(name, is_module=is_module, safe_path=safe_path, arguments=arguments)
+        )
+    overrides = {} if daemon is None else {"pid_file": daemon}
+    serving(lambda: run_configured(config, environment, overrides, daemon=daemon is not None))
+
+
+if __name__ == "__main__":
+    master(prog_name="psched-master")

@@ -1,0 +1,49 @@
+"""What a command says when it is refused: one clear line, and an exit status."""
+
+import errno
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import click
+
+from psched.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
+from psched.supervisor.blueprint import BAD_CONFIG
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def refusing(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn what psched raises on purpose into a line on standard error and exit status 1."""
+
+    @wraps(command)
+    def refused(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (ConfigError, InvalidError, LoadError, ScheduleError, StoreError) as error:
+            raise click.ClickException(str(error)) from error
+        except OSError as error:
+            # A folder that cannot be made, a full disk. Of a reader that has left click knows.
+            if error.errno == errno.EPIPE:
+                raise
+            raise click.ClickException(str(error)) from error
+
+    return refused
+
+
+def serving(serve: Callable[[], int]) -> None:
+    """Run a master and exit with its status."""
+    from psched.service import ALREADY_RUNNING  # noqa: PLC0415
+    from psched.supervisor.pidfile import AlreadyRunningError  # noqa: PLC0415
+
+    try:
+        status = serve()
+    except ConfigError as error:
+        click.echo(f"Error: {error}", err=True)
+        status = BAD_CONFIG
+    except AlreadyRunningError as error:
+        click.echo(f"Error: {error}", err=True)
+        status = ALREADY_RUNNING
+    sys.exit(status)

@@ -1,0 +1,261 @@
+"""The schedules of one store, as a program sees them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace as changed
+from math import ceil
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from psched.backend import Backend
+from psched.clock import Clock
+from psched.config import Config
+from psched.declare import When, declare, redeclare
+from psched.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+from psched.model import DEFAULT_TYPE, DELETING, Row
+from psched.polling import Poller
+from psched.schedule import Schedule, ScheduleMetadata
+from psched.task import Task
+
+T = TypeVar("T")
+
+_TRIES = 5
+"""How often a request is sent while the store is unavailable."""
+
+_PAUSE = 0.2
+"""Seconds before the second try; each further pause is twice as long."""
+
+
+class ScheduleCollection:
+    """Adds, reads, changes and removes schedules, and leases their occurrences.
+
+    A context manager: leaving it closes the connection. Requests are repeated for a few seconds
+    while the store is unavailable.
+
+    Args:
+        backend: the store.
+        settings: the installation's.
+        clock: this host's clocks.
+        draw_nonce: draws a text that was never drawn before.
+    """
+
+    def __init__(
+        self, backend: Backend, settings: Config, *, clock: Clock, draw_nonce: Callable[[], str]
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._clock = clock
+        self._draw_nonce = draw_nonce
+        self._poller = Poller(
+            backend,
+            settings,
+            clock=clock,
+            draw_nonce=draw_nonce,
+            patiently=self._patiently,
+            schedules=self,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __getitem__(self, key: str) -> Schedule:
+        return Schedule(self, key)
+
+    def close(self) -> None:
+        """Close the connection; a later request opens another."""
+        self._backend.disconnect()
+
+    def add(
+        self,
+        key: str,
+        type: str = DEFAULT_TYPE,  # noqa: A002  # the word of the table
+        *,
+        cron: str | None = None,
+        delay: int = 0,
+        timezone: str | None = None,
+        next_time: When | None = None,
+        next_run_time: When | None = None,
+        data: Mapping[str, Any] | None = None,
+        **more: Any,  # noqa: ANN401  # named and checked by psched.declare
+    ) -> Schedule:
+        """Register a schedule.
+
+        Args:
+            key: unique name.
+            type: which handler runs it.
+            cron: five fields or ``@daily`` and its like; None: it runs once, at ``next_time``.
+            delay: seconds between an occurrence's scheduled time and its earliest run.
+            timezone: IANA zone in which ``cron`` is read; default: the setting.
+            next_time: the first occurrence is the first match of ``cron`` at or after this
+                instant; default: now, by the store's clock.
+            next_run_time: earliest start of the first run; default: its occurrence + ``delay``.
+            data: the handler's payload, a JSON object.
+            more: settings of its own: ``alive_time``, ``catchup``, ``catchup_limit``,
+                ``catchup_grace``, ``dst_policy``, ``kill_timeout``, ``retry_wait``.
+
+        Raises:
+            AlreadyExistsError: the key is taken.
+            InvalidError: a value makes no sense; its ``field`` names it.
+        """
+        fields = {
+            "type": type,
+            "cron": cron,
+            "delay": delay,
+            "timezone": timezone,
+            "next_time": next_time,
+            "next_run_time": next_run_time,
+            "data": data,
+            **more,
+        }
+        row = declare(key, fields, self._settings, lambda: self._patiently(self._now))
+        self._insert(row)
+        return self[key]
+
+    submit = add
+    """The older name of `add`."""
+
+    def poll(self) -> Task | None:
+        """Lease one due occurrence, if there is one.
+
+        Nobody extends its lease but the caller (`Task.extend`): it ends ``alive_time`` seconds
+        after this call, and the task must be settled before. Workers do all this for handlers.
+        """
+        return self._poller.poll()
+
+    def list(self) -> Iterator[ScheduleMetadata]:
+        """Every schedule, those due first, those at rest last."""
+        for row in self._patiently(lambda: [*self._backend.rows()]):
+            yield ScheduleMetadata(row)
+
+    def read(self, key: str) -> ScheduleMetadata:
+        """Read one schedule.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+        """
+        return ScheduleMetadata(self._patiently(lambda: self._row(key)))
+
+    def delete(self, key: str) -> None:
+        """Remove a schedule; see `Schedule.delete`.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+        """
+        unknown = False
+
+        def request() -> None:
+            nonlocal unknown
+            try:
+                self._backend.delete(key)
+            except UnknownOutcomeError:
+                unknown = True
+                raise
+            except NotFoundError:
+                # It may be an earlier try of this very request that removed it.
+                if not unknown:
+                    raise
+
+        self._patiently(request)
+
+    def modify(self, key: str, **changes: Any) -> None:  # noqa: ANN401  # checked by psched.declare
+        """Change a schedule's definition.
+
+        A change of ``cron``, ``timezone`` or ``dst_policy`` sets the next occurrence anew, from
+        now on; a quarantined schedule is taken back into service. A task that is running goes
+        on as it was started; what comes after it follows the new definition (but for
+        ``next_run_time``, which is then the end of its lease). A finished schedule stays so until
+        it gets a trigger or a time.
+
+        Args:
+            key: the schedule's.
+            changes: any of the arguments of `add`; None for one of ``more``: the
+                installation's setting is to hold again.
+
+        Raises:
+            NotFoundError: there is no such schedule, or it is being deleted.
+            InvalidError: a value makes no sense; its ``field`` names it.
+        """
+        written: Row | None = None
+
+        def request() -> bool:
+            nonlocal written
+            seen = self._row(key)
+            if seen.status == DELETING:
+                raise NotFoundError(f"the schedule {key!r} is being deleted")
+            if written is not None and _is_that(seen, written):
+                return True
+            new = redeclare(seen, changes, self._settings, self._now)
+            try:
+                return self._backend.replace(seen, new)
+            except UnknownOutcomeError:
+                written = changed(new, version=seen.version + 1)
+                raise
+
+        while not self._patiently(request):
+            # It was claimed, settled or changed since it was read: look again.
+            continue
+
+    def _insert(self, row: Row) -> None:
+        nonce = self._draw_nonce()
+        unknown = False
+
+        def request() -> None:
+            nonlocal unknown
+            try:
+                self._backend.add([row], nonce=nonce)
+            except UnknownOutcomeError:
+                unknown = True
+                raise
+            except AlreadyExistsError:
+                # It may be an earlier try of this very request that inserted it.
+                found = self._backend.get(row.key) if unknown else None
+                if found is None or found.settled_by != nonce:
+                    raise AlreadyExistsError(f"the key {row.key!r} is taken") from None
+
+        self._patiently(request)
+
+    def _row(self, key: str) -> Row:
+        row = self._backend.get(key)
+        if row is None:
+            raise NotFoundError(f"no schedule has the key {key!r}")
+        return row
+
+    def _now(self) -> int:
+        return ceil(self._backend.now())
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        """Send a request, again and again while the store is unavailable."""
+        pause = _PAUSE
+        for _ in range(_TRIES - 1):
+            try:
+                return request()
+            except StoreUnavailableError:
+                self._clock.sleep(pause)
+                pause *= 2
+        return request()
+
+
+def _is_that(one: Row, other: Row) -> bool:
+    """Whether a row is what was written, as far as nobody has changed it since."""
+    if one.version < other.version:
+        return False
+    names = ("type", "cron", "timezone", "delay", "alive_time", "next_time")
+    return all(getattr(one, name) == getattr(other, name) for name in names) and all(
+        _bytes(getattr(one, name)) == _bytes(getattr(other, name)) for name in ("data", "options")
+    )
+
+
+def _bytes(stored: str | bytes | None) -> bytes | None:
+    return stored.encode() if isinstance(stored, str) else stored

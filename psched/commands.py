@@ -1,0 +1,118 @@
+"""Built-in handlers."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+from psched.errors import InvalidError, ProcessStopError
+from psched.supervisor import tree
+from psched.task import Task
+
+
+class CommandError(Exception):
+    """A command did not exit with status 0."""
+
+
+class Exec:
+    """Type ``exec``: runs a program; exit status 0 has finished the task.
+
+    The task's data say which, and may hold more, for the program: it gets all of them on its
+    standard input, as one JSON object.
+
+    ===============  ====================================================================
+    ``command``      the program and its arguments, a list of texts; or one text with ``shell``
+    ``shell``        true: ``command`` is a text for ``/bin/sh -c``
+    ``env``          environment variables besides those of the worker
+    ``cwd``          the folder to run in
+    ``append_key``   true: the schedule's key becomes the last argument
+    ===============  ====================================================================
+
+    The occurrence stands in the environment: ``PSCHED_KEY``, ``PSCHED_TYPE``,
+    ``PSCHED_SCHEDULED_TIME`` (Unix seconds), ``PSCHED_OCCURRENCE`` (the idempotency key),
+    ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
+
+    Args:
+        task: what to run.
+
+    Raises:
+        InvalidError: the data do not say what to run.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._arguments = _arguments(task)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Run it to its end.
+
+        Raises:
+            CommandError: it did not exit with status 0.
+            OSError: it cannot be started.
+        """
+        data = self._task.data
+        self._process = subprocess.Popen(
+            self._arguments,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **_environment(self._task), **_texts("env", data.get("env", {}))},
+            cwd=data.get("cwd"),
+            # A group of its own: a signal to it meets what it has started, and not us.
+            process_group=0,
+        )
+        self._process.communicate(json.dumps(data, ensure_ascii=False).encode())
+        status = self._process.returncode
+        if status:
+            how = (
+                f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
+            )
+            raise CommandError(f"{self._arguments[0]} {how}")
+
+    def kill(self, reason: str) -> None:
+        """Pass a TERM on to it and to what it has started.
+
+        Raises:
+            ProcessStopError: it has not been started.
+        """
+        if self._process is None:
+            raise ProcessStopError(reason)
+        if self._process.returncode is None:
+            tree.send_group(self._process.pid, signal.SIGTERM)
+
+
+BUILT_IN: Mapping[str, Any] = {"exec": Exec}
+"""Handlers by type, for those that the user's dispatch does not route."""
+
+
+def _arguments(task: Task) -> list[str]:
+    command = task.data.get("command")
+    last = [task.key] if task.data.get("append_key") else []
+    if task.data.get("shell"):
+        if not isinstance(command, str) or not command:
+            raise InvalidError("data", '"command" must be a text when "shell" is true')
+        # What follows the text are its $0, $1 …
+        return ["/bin/sh", "-c", command, "sh", *last]
+    if not isinstance(command, list) or not command or not all(isinstance(c, str) for c in command):
+        raise InvalidError(
+            "data", '"command" must be a list of texts; one text needs "shell": true'
+        )
+    return [*command, *last]
+
+
+def _environment(task: Task) -> dict[str, str]:
+    return {
+        "PSCHED_KEY": task.key,
+        "PSCHED_TYPE": task.type,
+        "PSCHED_SCHEDULED_TIME": str(task.scheduled_time),
+        "PSCHED_OCCURRENCE": task.idempotency_key,
+        "PSCHED_ATTEMPT": str(task.attempt),
+        "PSCHED_FENCE": str(task.fence),
+    }
+
+
+def _texts(name: str, values: object) -> dict[str, str]:
+    if isinstance(values, Mapping) and all(isinstance(value, str) for value in values.values()):
+        return dict(values)
+    raise InvalidError("data", f'"{name}" must map names to texts')

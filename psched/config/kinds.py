@@ -1,0 +1,229 @@
+"""The kinds of value that a setting can have, and how each is read.
+
+A kind describes itself once; its errors, and the documentation, say it in those words.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Protocol
+
+from psched.config import references
+from psched.config.problems import RefusedError
+from psched.config.references import Surroundings
+from psched.zone import zone_names
+
+_LARGEST = 10**9
+"""More than thirty years of seconds: a larger number is a slip, and too much for a timer."""
+
+
+class Kind(Protocol):
+    """What all kinds of value have in common."""
+
+    def describe(self) -> str:
+        """What a value must be, in words that follow "must be"."""
+        ...
+
+    def read(self, value: object, around: Surroundings) -> object:
+        """The value as psched uses it.
+
+        Raises:
+            RefusedError: it is not of this kind, or a reference in it leads nowhere.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A number within bounds.
+
+    Attributes:
+        unit: what it counts, in the plural.
+        whole: whether a fraction is refused.
+        least: the smallest that is accepted.
+        above: if given, instead of `least`: a number that is just too small.
+        most: the largest that is accepted.
+    """
+
+    unit: str = "seconds"
+    whole: bool = False
+    least: float = 0
+    above: float | None = None
+    most: float = _LARGEST
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        number = f"a {'whole ' if self.whole else ''}number of {self.unit}"
+        if self.above is not None:
+            return f"{number} above {self.above:.15g} and up to {self.most:.15g}"
+        return f"{number} from {self.least:.15g} to {self.most:.15g}"
+
+    def read(self, value: object, around: Surroundings) -> int | float:
+        """See `Kind.read`. Text is a number only if it comes from a reference."""
+        if isinstance(value, str) and references.occur_in(value):
+            value = _as_number(references.expand(value, around))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _unlike(self, value)
+        if not self._is_within(value) or (self.whole and value != int(value)):
+            raise RefusedError(f"must be {self.describe()}")
+        return int(value) if self.whole else float(value)
+
+    def _is_within(self, value: float) -> bool:
+        # Not a number is within nothing: every comparison with it is false.
+        if self.above is not None:
+            return self.above < value <= self.most
+        return self.least <= value <= self.most
+
+
+class Choice:
+    """One of a few words."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        *others, last = self.words
+        return f"{', '.join(others)} or {last}" if others else last
+
+    def read(self, value: object, around: Surroundings) -> str:
+        """See `Kind.read`."""
+        word = text(self, value, around)
+        if word not in self.words:
+            raise RefusedError(f"must be {self.describe()}")
+        return word
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Text of a certain form.
+
+    Attributes:
+        form: the form in words.
+        pattern: the form, for the whole of the text.
+    """
+
+    form: str
+    pattern: re.Pattern[str]
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return self.form
+
+    def read(self, value: object, around: Surroundings) -> str:
+        """See `Kind.read`."""
+        word = text(self, value, around)
+        if not self.pattern.fullmatch(word):
+            raise RefusedError(f"must be {self.form}")
+        return word
+
+
+class Zone:
+    """The name of a timezone that is known here."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the name of a timezone, such as UTC or Europe/Berlin"
+
+    def read(self, value: object, around: Surroundings) -> str:
+        """See `Kind.read`."""
+        name = text(self, value, around)
+        if name not in zone_names():
+            raise RefusedError(f"must be {self.describe()}")
+        return name
+
+
+class File:
+    """A file or folder, made absolute: a daemon leaves the folder it was started in."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the path of a file"
+
+    def read(self, value: object, around: Surroundings) -> Path:
+        """See `Kind.read`."""
+        return around.cwd / text(self, value, around)
+
+
+class Folders:
+    """A list of folders, made absolute. They are text, as ``sys.path`` wants them."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the path of a folder, or a list of such"
+
+    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+        """See `Kind.read`."""
+        return tuple(str(around.cwd / text(self, item, around)) for item in _items(value))
+
+
+class Modules:
+    """A list of modules' names and of Python files; the files are made absolute."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the name of a module or the path of a .py file, or a list of such"
+
+    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+        """See `Kind.read`."""
+        modules = (text(self, item, around) for item in _items(value))
+        return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
+
+
+def text(kind: Kind, value: object, around: Surroundings, *, encode: range = range(0)) -> str:
+    """The text of a value of some `kind`, with its references expanded.
+
+    Args:
+        kind: for the error's text.
+        value: as it was written, or a path from a Python program.
+        around: where references lead.
+        encode: see `references.expand`.
+
+    Raises:
+        RefusedError: it is no text, empty, not printable, or a reference leads nowhere.
+    """
+    if isinstance(value, PurePath):
+        value = str(value)
+    if not isinstance(value, str):
+        raise _unlike(kind, value)
+    expanded = references.expand(value, around, encode=encode)
+    if not expanded:
+        raise RefusedError(f"is empty; it must be {kind.describe()}")
+    if not expanded.isprintable():
+        raise RefusedError("holds a line break or another character that cannot be printed")
+    return expanded
+
+
+def _items(value: object) -> list[object]:
+    """One value or many, as a list; nothing is an empty one."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _as_number(digits: str) -> int | float | str:
+    for convert in (int, float):
+        with suppress(ValueError):
+            return convert(digits)
+    return digits
+
+
+def _unlike(kind: Kind, value: object) -> RefusedError:
+    match value:
+        case None:
+            found = "nothing"
+        case bool():
+            found = "true or false"
+        case int() | float():
+            found = "a number"
+        case str():
+            found = "text"
+        case Mapping():
+            found = "a mapping"
+        case list() | tuple():
+            found = "a list"
+        case _:
+            found = f"a {type(value).__name__}"
+    return RefusedError(f"must be {kind.describe()}, not {found}")

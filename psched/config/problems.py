@@ -1,0 +1,52 @@
+"""What is wrong with a configuration, told so that it can be mended and shown to anyone.
+
+No text here or in the modules beside it quotes a value: any value may be a secret that
+stands in the wrong place.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from psched.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+
+
+class RefusedError(Exception):
+    """A value cannot be used; the text tells why and what would do."""
+
+
+class Problem(NamedTuple):
+    """One thing to mend."""
+
+    text: str
+    key: str | None = None
+    line: int | None = None
+
+
+def named(key: object) -> str:
+    """A key for a message, as long as it is a name.
+
+    In a broken file anything can come to stand where a key should, a url with its
+    password too.
+    """
+    if isinstance(key, str) and _NAME.fullmatch(key):
+        return key
+    return "(not a name)"
+
+
+def failure(problems: Iterable[Problem], origin: Path | None = None) -> ConfigError:
+    """The exception that reports all of `problems`, one ``FILE:LINE: key: text`` per line."""
+    # A section that several others merge brings its problems along with each of them.
+    in_order = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    return ConfigError("\n".join(_sentence(problem, origin) for problem in in_order))
+
+
+def _sentence(problem: Problem, origin: Path | None) -> str:
+    place = None if origin is None else str(origin)
+    if place is not None and problem.line is not None:
+        place = f"{place}:{problem.line}"
+    key = None if problem.key is None else named(problem.key)
+    return ": ".join(part for part in (place, key, problem.text) if part is not None)

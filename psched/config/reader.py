@@ -1,0 +1,154 @@
+"""Where the settings come from: which file, which section of it, or a mapping."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from psched.config.problems import Problem, failure, named
+from psched.config.references import Surroundings
+from psched.config.settings import SETTINGS, Config, Given, check
+
+_USUAL_PLACES = ("config/psched.yml", "/etc/psched/psched.yml")
+
+
+def load(
+    path: str | Path | None = None,
+    environment: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Config:
+    """Read the settings from the file that applies here.
+
+    Args:
+        path: the file; by default the one that ``$PSCHED_CONFIG`` names, else
+            ``config/psched.yml`` in the current folder, else ``/etc/psched/psched.yml``,
+            else none, and every setting has its default.
+        environment: the section of the file; by default the one that ``$PSCHED_ENV``
+            names, else ``development``. A file without sections applies to all, and it is
+            an error to ask it for one.
+        environ: the environment variables.
+        cwd: the current folder, unless it is another.
+
+    Raises:
+        ConfigError: the file cannot be read, or there are problems in it; it tells all.
+    """
+    around = _surroundings(environ, cwd)
+    source = _find(path, around)
+    if source is not None:
+        return _from_file(source, environment, around)
+    if environment is not None:
+        raise failure([_without_sections(environment, "there is no configuration file")])
+    return check({}, around)
+
+
+def from_mapping(
+    mapping: Mapping[str, object],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Config:
+    """Take the settings from a mapping, by name, as from a file without sections.
+
+    Raises:
+        ConfigError: there are problems; it tells all.
+    """
+    if not isinstance(mapping, Mapping):
+        raise failure([Problem(f"settings must be a mapping, not a {type(mapping).__name__}")])
+    given = {str(key): Given(value) for key, value in mapping.items()}
+    return check(given, _surroundings(environ, cwd))
+
+
+class _Source(NamedTuple):
+    path: Path
+    reason: str
+
+
+def _surroundings(environ: Mapping[str, str], cwd: Path | None) -> Surroundings:
+    return Surroundings(environ, (cwd or Path()).absolute())
+
+
+def _find(path: str | Path | None, around: Surroundings) -> _Source | None:
+    cwd = around.cwd
+    if path is not None:
+        return _Source(cwd / path, "asked for by name")
+    if from_environ := around.environ.get("PSCHED_CONFIG"):
+        return _Source(cwd / from_environ, "named by PSCHED_CONFIG")
+    for place in _USUAL_PLACES:
+        if _exists(cwd / place):
+            return _Source(cwd / place, "found in a usual place")
+    return None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        # It is in a folder that we may not search, such as /root after ``su psched``.
+        return False
+
+
+def _from_file(source: _Source, environment: str | None, around: Surroundings) -> Config:
+    content = _content(source)
+    # PyYAML is paid for only by those who have a file.
+    from psched.config.document import parse  # noqa: PLC0415
+
+    document = parse(content, source.path)
+    chosen = _section(document.given, environment, around.environ)
+    if isinstance(chosen, Problem):
+        raise failure([*document.problems, chosen], source.path)
+    return check(chosen, around, origin=source.path, problems=document.problems)
+
+
+def _content(source: _Source) -> str:
+    try:
+        return source.path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        text = f"cannot be read: {error.strerror} ({source.reason})"
+    except UnicodeDecodeError:
+        text = "not UTF-8 text"
+    # Raised out here to leave Python's error behind: it carries the whole content.
+    raise failure([Problem(text)], source.path)
+
+
+def _section(
+    given: Mapping[str, Given], asked: str | None, environ: Mapping[str, str]
+) -> Mapping[str, Given] | Problem:
+    """The settings that apply to an environment, or why there are none."""
+    sections = {key: each for key, each in given.items() if _may_be_section(key, each.value)}
+    others = {key: each for key, each in given.items() if key not in sections}
+    if sections and not others:
+        return _choose(sections, asked or environ.get("PSCHED_ENV") or "development")
+    if any(each.value is not None for each in sections.values()):
+        return _mixture(sections, others)
+    if asked is not None:
+        return _without_sections(asked, "this file has no sections")
+    return given
+
+
+def _may_be_section(key: str, value: object) -> bool:
+    return key not in SETTINGS and (value is None or isinstance(value, Mapping))
+
+
+def _choose(sections: Mapping[str, Given], environment: str) -> Mapping[str, Given] | Problem:
+    if environment not in sections:
+        there_are = ", ".join(named(key) for key in sections)
+        return Problem(f"no section for the environment {environment}; there are {there_are}")
+    settings = sections[environment].value
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def _mixture(sections: Mapping[str, Given], others: Mapping[str, Given]) -> Problem:
+    """Blame the key that is of the rarer sort: it is the one that went astray."""
+    key, each = next(iter(min(others, sections, key=len).items()))
+    return Problem(
+        f"a file has either settings or sections at its top; put {named(next(iter(others)))} "
+        f"into a section, or take the settings out of {named(next(iter(sections)))}",
+        key,
+        each.line,
+    )
+
+
+def _without_sections(environment: str, reason: str) -> Problem:
+    return Problem(f"the environment {environment} was asked for, but {reason}")

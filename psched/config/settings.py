@@ -1,0 +1,273 @@
+"""The table of settings: names, types, bounds, meanings and defaults, in one place.
+
+Each setting is a field of `Config`, annotated with its type, its kind and a line of help.
+What checks a value and what documents it are derived from there: see `SETTINGS`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+
+from psched import timing
+from psched.config import urls
+from psched.config.kinds import Choice, File, Folders, Kind, Modules, Number, Word, Zone
+from psched.config.problems import Problem, RefusedError, failure
+from psched.config.references import Surroundings
+
+_TABLE = Word(
+    "a name of letters, digits and _ that begins with no digit and has at most 48 of them",
+    re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"),
+)
+_ATTRIBUTE = Word(
+    "module:attribute, such as myapp.schedules:Dispatch, or a name in what is required",
+    re.compile(r"(?:(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*)?[^\W\d]\w*"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Config:
+    """Every setting, checked. Made by `load`, `from_mapping` and `with_settings`.
+
+    Times are in seconds and paths absolute. The url may hold a password.
+
+    Attributes:
+        origin: the file that the settings were read from, if any; not a setting.
+    """
+
+    origin: Path | None = field(default=None, compare=False)
+
+    type: Annotated[str, Choice("rdb"), "Kind of store; rdb is a relational database."] = "rdb"
+    url: Annotated[str, urls.Url(), "The database; by default an SQLite file on this host."]
+    table: Annotated[str, _TABLE, "The table that holds the schedules."] = "psched"
+    database_timeout: Annotated[
+        float | None,
+        Number(above=0),
+        "Longest wait for an answer of the database; by default what suits alive_time.",
+    ] = None
+
+    poll_interval: Annotated[
+        float, Number(above=0, most=60), "Longest time between two looks at the table."
+    ] = 1.0
+    timezone: Annotated[str, Zone(), "Timezone of the schedules that name none."] = "UTC"
+    alive_time: Annotated[
+        int,
+        Number(whole=True, least=timing.SHORTEST_ALIVE_TIME),
+        "Length of a lease: when its host has died, a task is run elsewhere after this time.",
+    ] = 300
+    retry_wait: Annotated[
+        int, Number(whole=True), "Time from the failure of a task to its next attempt."
+    ] = 300
+    dst_policy: Annotated[
+        str,
+        Choice("debian", "wallclock"),
+        "What becomes of a time of day that a clock change skips or repeats.",
+    ] = "debian"
+    catchup: Annotated[
+        str, Choice("all", "latest", "skip"), "Which occurrences are run of those that were missed."
+    ] = "all"
+    catchup_limit: Annotated[
+        int,
+        Number(whole=True, unit="occurrences", least=1, most=100_000),
+        "Most missed occurrences of one schedule that are run.",
+    ] = 1000
+    catchup_grace: Annotated[
+        int, Number(whole=True), "An occurrence that starts no later than this is on time."
+    ] = 60
+
+    processors: Annotated[
+        int, Number(whole=True, unit="processes", least=1, most=1000), "Workers on this host."
+    ] = 1
+    concurrency: Annotated[
+        int,
+        Number(whole=True, unit="tasks", least=1, most=1000),
+        "Most tasks that one worker runs at the same time.",
+    ] = 1
+    max_tasks_per_child: Annotated[
+        int,
+        Number(whole=True, unit="tasks", least=1),
+        "Tasks that one process runs before a fresh one takes its place.",
+    ] = 1
+    kill_timeout: Annotated[float, Number(), "Longest time a task may run; 0 is for ever."] = 6000.0
+    kill_interval: Annotated[
+        float, Number(above=0), "Time between the TERM signals to a task that has to stop."
+    ] = 60.0
+    graceful_kill_limit: Annotated[
+        float, Number(), "Time from the first TERM signal to a task until it is killed."
+    ] = 150.0
+    graceful_timeout: Annotated[
+        float, Number(), "Time that a shutdown gives running tasks to finish."
+    ] = 300.0
+    start_timeout: Annotated[
+        float, Number(above=0), "A worker that is not ready after this time is killed."
+    ] = 60.0
+    child_heartbeat_limit: Annotated[
+        float, Number(above=0), "A worker that has been silent for longer is killed."
+    ] = 60.0
+
+    load_path: Annotated[
+        tuple[str, ...], Folders(), "Folders in which modules are looked for first."
+    ] = ()
+    require: Annotated[
+        tuple[str, ...], Modules(), "Modules and Python files with handlers, to be loaded."
+    ] = ()
+    dispatch: Annotated[
+        str | None, _ATTRIBUTE, "The Dispatch that routes tasks to handlers, as module:attribute."
+    ] = None
+
+    log: Annotated[Path | None, File(), "The log file; by default standard error."] = None
+    log_level: Annotated[
+        str, Choice("debug", "info", "warning", "error"), "The least serious events to be logged."
+    ] = "info"
+    pid_file: Annotated[
+        Path | None, File(), "A file that holds the master's process id while it runs."
+    ] = None
+
+    @property
+    def driver_timeout(self) -> float:
+        """Seconds that a call to the database may take: the timeout T of `timing`."""
+        if self.database_timeout is None:
+            return timing.default_driver_timeout(self.alive_time)
+        return self.database_timeout
+
+    @property
+    def safe_url(self) -> str:
+        """The url without its password, to be shown to people."""
+        return urls.safe(self.url)
+
+    def with_settings(self, *, cwd: Path | None = None, **changes: object) -> "Config":
+        """These settings, but for some.
+
+        Args:
+            cwd: what relative paths among the changes start from; by default the current
+                folder.
+            changes: values by the names of their settings, as in a file, but taken as they
+                are: ``${`` has no meaning here.
+
+        Raises:
+            ConfigError: a change is unknown or impossible, by itself or beside the others.
+        """
+        around = Surroundings({}, (cwd or Path()).absolute(), literal=True)
+        given = {name: Given(value) for name, value in changes.items()}
+        current = {name: getattr(self, name) for name in SETTINGS}
+        return replace(check(given, around, start=current), origin=self.origin)
+
+    def __repr__(self) -> str:
+        shown = {f.name: getattr(self, f.name) for f in fields(self)} | {"url": self.safe_url}
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class Setting(NamedTuple):
+    """What psched knows of one setting.
+
+    Attributes:
+        name: its key in a file.
+        kind: what its values are, and how they are read.
+        help: one line for an administrator.
+        default: None if it has none, or one that depends on others or on the host.
+        optional: whether null is a value.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    default: object
+    optional: bool
+
+
+class Given(NamedTuple):
+    """A value as somebody wrote it, and the line of its key if that was in a file."""
+
+    value: object
+    line: int | None = None
+
+
+def _settings() -> Iterator[Setting]:
+    annotations = get_type_hints(Config, include_extras=True)
+    for each in fields(Config):
+        if each.name != "origin":
+            value_type, kind, line_of_help = get_args(annotations[each.name])
+            default = None if each.default is MISSING else each.default
+            optional = type(None) in get_args(value_type)
+            yield Setting(each.name, kind, line_of_help, default, optional)
+
+
+SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _settings()}
+"""Every setting by its name, in the order of `Config`."""
+
+
+def check(
+    given: Mapping[str, Given],
+    around: Surroundings,
+    *,
+    start: Mapping[str, Any] | None = None,
+    origin: Path | None = None,
+    problems: Iterable[Problem] = (),
+) -> Config:
+    """Make a `Config` of what was given.
+
+    Args:
+        given: values by the names of their settings.
+        around: where references and relative paths lead.
+        start: the values of all other settings; by default the defaults.
+        origin: the file that was read.
+        problems: what is known to be wrong with that file.
+
+    Raises:
+        ConfigError: there are problems; it tells all of them.
+    """
+    found = list(problems)
+    values = dict(start or {name: setting.default for name, setting in SETTINGS.items()})
+    for name, (value, line) in given.items():
+        with _noting(found, name, line):
+            values[name] = _read(name, value, around)
+    if "url" not in given and values["url"] is None:
+        with _noting(found, "url"):
+            values["url"] = urls.in_state_folder(around)
+    if not {"alive_time", "database_timeout"} & {problem.key for problem in found}:
+        with _noting(found, "database_timeout", given.get("database_timeout", Given(None)).line):
+            _check_margin(values["alive_time"], values["database_timeout"])
+    if found:
+        raise failure(found, origin)
+    return Config(origin=origin, **values)
+
+
+@contextmanager
+def _noting(found: list[Problem], key: str, line: int | None = None) -> Iterator[None]:
+    try:
+        yield
+    except RefusedError as refusal:
+        found.append(Problem(str(refusal), key, line))
+
+
+def _read(name: str, value: object, around: Surroundings) -> object:
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise RefusedError(_unknown(name, value))
+    if value is None and setting.optional:
+        return None
+    return setting.kind.read(value, around)
+
+
+def _unknown(name: str, value: object) -> str:
+    if isinstance(value, Mapping):
+        return "unknown setting; sections can only stand at the top of a file"
+    if near := get_close_matches(name, SETTINGS, 1):
+        return f"unknown setting; did you mean {near[0]}?"
+    return "unknown setting; see etc/psched.yml for those there are"
+
+
+def _check_margin(alive_time: int, database_timeout: float | None) -> None:
+    margin = timing.margin(alive_time)
+    if database_timeout is None or 2 * database_timeout < margin:
+        return
+    mend = f"set database_timeout below {margin / 2:g}"
+    if 2 * database_timeout < timing.MARGIN_LIMIT:
+        mend += f", or alive_time to at least {timing.shortest_alive_time(database_timeout)}"
+    raise RefusedError(
+        f"two timeouts of {database_timeout:g} s do not fit into the {margin:g} s that are left "
+        f"to stop a task in time if alive_time is {alive_time}; {mend}"
+    )

@@ -1,0 +1,135 @@
+"""Database urls: the forms that users write, made the one form that SQLAlchemy reads.
+
+A url that was read here can be handed to any parser: its user and password hold none of
+the characters that divide a url, so no part of them is taken for a host or a port and
+then shown in somebody's error text.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from psched.config import references
+from psched.config.kinds import text
+from psched.config.problems import RefusedError
+from psched.config.references import Surroundings
+
+_DATABASES = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+"""The schemes psched can use, and what each means to SQLAlchemy if it names no driver."""
+
+_RUBY = {"mysql2": "mysql"}
+"""Schemes in the files of Ruby's PerfectSched."""
+
+_SCHEME = re.compile(r"(?P<database>[a-z][a-z0-9]*) (?: \+ (?P<driver>\w+) )?", re.VERBOSE)
+
+_SERVER = re.compile(
+    r"""
+    (?: \[ [^]/?\#\s]+ \] | [^]:/?\#\s[]* )  # an IPv6 address, a name, or nothing: this host
+    (?: : \d{1,5} )?                         # port
+    / [^/?]+                                 # database
+    (?: \? .* )?                             # options of the driver
+    """,
+    re.VERBOSE,
+)
+
+_PASSWORD = re.compile(r"\A((?>(?:[^:/?#]*://)?)[^:/]*:).*(?=@)", re.DOTALL)
+"""The scheme and the user, then the password, which reaches to the last @. What has a slash
+before its first colon is the path of a file."""
+
+_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd)[^=&]*=)[^&]*", re.IGNORECASE)
+
+
+class Url:
+    """The url of a database, as SQLAlchemy reads it; a relative file is made absolute."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return (
+            "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:////FOLDER/FILE"
+            " (sqlite:///FILE is a file in the current folder)"
+        )
+
+    def read(self, value: object, around: Surroundings) -> str:
+        """See `Kind.read`. References among user and password are percent-encoded."""
+        encode = _login(value) if isinstance(value, str) else range(0)
+        scheme, divider, rest = text(self, value, around, encode=encode).partition("://")
+        parts = _SCHEME.fullmatch(scheme.lower())
+        if not divider or not parts:
+            raise RefusedError(f"must be {self.describe()}")
+        database = _RUBY.get(parts["database"], parts["database"])
+        if database not in _DATABASES:
+            raise RefusedError(f"is of no known kind; known are {', '.join(_DATABASES)}")
+        dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
+        place = _file(rest, around) if database == "sqlite" else _server(rest)
+        return f"{dialect}://{place}"
+
+
+def in_state_folder(around: Surroundings) -> str:
+    """The url of the embedded database that serves where none is configured.
+
+    Raises:
+        RefusedError: no environment variable tells where state is kept.
+    """
+    # systemd lists all folders of the unit, divided by colons.
+    folder, _, _ = around.environ.get("STATE_DIRECTORY", "").partition(":")
+    state = Path(folder) if folder else _state_home(around.environ) / "psched"
+    return f"sqlite:///{_path(around.cwd / state / 'psched.db')}"
+
+
+def safe(url: str) -> str:
+    """`url` with ``***`` in place of its password, to be shown to people."""
+    return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", url))
+
+
+def _login(url: str) -> range:
+    """Where user and password stand in a url as it was written, references and all."""
+    form = references.masked(url)
+    return range(form.find("://"), form.rfind("@"))
+
+
+def _server(rest: str) -> str:
+    login, at, place = rest.rpartition("@")
+    if re.search("[/?#]", login):
+        raise RefusedError(
+            "has a / ? or # before its last @; in a user or password write %2F %3F %23 "
+            "for them, and anywhere else %40 for @"
+        )
+    if not _SERVER.fullmatch(place):
+        raise RefusedError(f"must be {Url().describe()}")
+    return login.replace("@", "%40") + at + place
+
+
+def _file(rest: str, around: Surroundings) -> str:
+    name, question, options = rest.partition("?")
+    if "@" in name and not name.startswith("/"):
+        raise RefusedError("must name only a file: SQLite has no users and no hosts")
+    # Two slashes are PerfectSched's way to write a relative file, three are SQLAlchemy's;
+    # with four it is absolute.
+    name = name.removeprefix("/")
+    if name in {"", ":memory:"}:
+        raise RefusedError(
+            "is a database in memory, of which each process would have its own; "
+            "name a file, as in sqlite:////var/lib/psched/psched.db"
+        )
+    if name.startswith("file:"):
+        raise RefusedError("must be a path; write sqlite:////FOLDER/FILE without file:")
+    return f"/{_path(around.cwd / name)}{question}{options}"
+
+
+def _path(file: Path) -> Path:
+    # SQLAlchemy 2.1 decodes %XX in a path, 2.0 does not; a ? ends the path in both.
+    if re.search("[%?]", str(file)):
+        raise RefusedError("leads to a path with % or ?; choose one without")
+    return file
+
+
+def _state_home(environ: Mapping[str, str]) -> Path:
+    state = Path(environ.get("XDG_STATE_HOME", ""))
+    if state.is_absolute():  # the XDG specification has others ignored
+        return state
+    if home := environ.get("HOME"):
+        return Path(home, ".local", "state")
+    raise RefusedError(
+        "is not set, and neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME tells "
+        "where a database of our own could be; set url"
+    )

@@ -1,0 +1,161 @@
+"""From what a program or a person says about a schedule to the row that says it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace as changed
+from datetime import datetime
+from math import ceil
+from typing import Any, TypeGuard
+
+from psched import trigger as triggers
+from psched.config import Config
+from psched.definition import (
+    LATEST_TIME,
+    OVERRIDES,
+    Definition,
+    check_name,
+    check_number,
+    decode,
+    encode,
+    understand,
+)
+from psched.errors import ConfigError, InvalidError
+from psched.model import FINISHED, WAITING, Row
+from psched.timing import LONGEST_ALIVE_TIME
+
+When = int | datetime
+"""An instant: Unix seconds, or a datetime that knows its zone."""
+
+FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES)
+"""What is declared about a schedule, besides its key and times."""
+
+TIMES = ("next_time", "next_run_time")
+
+_TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
+"""A change of one of these sets the next occurrence anew."""
+
+
+def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], int]) -> Row:
+    """A new schedule's row.
+
+    Args:
+        key: unique name.
+        fields: any of `FIELDS` and `TIMES`; None means the default.
+        settings: the installation's.
+        now: the store's clock, asked only if no start is given.
+
+    Raises:
+        InvalidError: a value makes no sense; its ``field`` names it.
+    """
+    check_name("key", key)
+    _refuse_unknown(fields)
+    fields = {name: value for name, value in fields.items() if value is not None}
+    row, definition = _defined(Row(key=key, timezone=settings.timezone), fields, settings)
+    start = _instant(fields, "next_time")
+    next_time = _first(definition, now() if start is None else start)
+    run_at = _instant(fields, "next_run_time")
+    return changed(
+        row,
+        next_time=next_time,
+        next_run_time=next_time + definition.delay if run_at is None else run_at,
+    )
+
+
+def redeclare(
+    seen: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], int]
+) -> Row:
+    """A schedule's row with some of its definition changed.
+
+    The next occurrence is set anew, from now on, if the trigger changes; but not under a running
+    task, whose end will follow the new definition. A row that was quarantined goes on where it
+    stood. One that is finished stays at rest until it gets a trigger or a time.
+
+    Args:
+        seen: the row as it stands.
+        fields: any of `FIELDS` and `TIMES`.
+        settings: the installation's.
+        now: the store's clock, asked only if needed.
+
+    Raises:
+        InvalidError: a value makes no sense; its ``field`` names it.
+    """
+    row, definition = _defined(seen, fields, settings)
+    start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
+    leased, finished = seen.owner is not None, seen.status == FINISHED
+    anew = start is not None or not _TRIGGER.isdisjoint(fields)
+    if finished and not anew and run_at is None:
+        return row
+    next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
+    if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
+        next_time = _first(definition, now() if start is None else start)
+        # Below zero, so that the next claim will not take it for one that has been tried.
+        attempt = -1 if leased else 0
+    if run_at is None:
+        kept = next_time == seen.next_time and "delay" not in fields and seen.status == WAITING
+        run_at = seen.next_run_time if kept else next_time + definition.delay
+    return changed(
+        row,
+        next_time=next_time,
+        next_run_time=run_at,
+        attempt=attempt,
+        status=WAITING,
+        reason=None,
+    )
+
+
+def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
+    """The row with some fields of its definition changed, and the whole of it understood."""
+    _refuse_unknown(fields)
+    columns = {n: v for n, v in fields.items() if n not in OVERRIDES and n not in TIMES}
+    overrides = {name: value for name, value in fields.items() if name in OVERRIDES}
+    if "data" in columns:
+        columns["data"] = encode("data", columns["data"])
+    if columns.get("alive_time") is not None:
+        check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
+    if overrides:
+        columns["options"] = _overridden(row.options, overrides, settings)
+    row = changed(row, **columns)
+    return row, understand(row, settings)
+
+
+def _refuse_unknown(fields: Mapping[str, Any]) -> None:
+    for name in fields:
+        if name not in FIELDS and name not in TIMES:
+            raise InvalidError(name, f"is nothing a schedule has; it has {', '.join(FIELDS)}")
+
+
+def _overridden(
+    stored: str | bytes | None, overrides: Mapping[str, Any], settings: Config
+) -> str | None:
+    """The column ``options`` with some overrides changed; None: the setting is to hold again."""
+    options = decode("options", stored) if stored else {}
+    for name, value in overrides.items():
+        options.pop(name, None)
+        if value is not None:
+            try:
+                settings.with_settings(**{name: value})
+            except ConfigError as error:
+                raise InvalidError(name, str(error).removeprefix(f"{name}: ")) from None
+            options[name] = value
+    return encode("options", options) if options else None
+
+
+def _is_time(instant: int | None) -> TypeGuard[int]:
+    return instant is not None and 0 <= instant <= LATEST_TIME
+
+
+def _first(definition: Definition, start: int) -> int:
+    if definition.trigger is None:
+        return start
+    first = triggers.first(definition.trigger, start)
+    if first is None:
+        raise InvalidError("cron", "never fires at or after the start")
+    return first
+
+
+def _instant(fields: Mapping[str, Any], name: str) -> int | None:
+    when: When | None = fields.get(name)
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidError(name, "is a datetime without a zone; give it one")
+        when = ceil(when.timestamp())
+    return None if when is None else check_number(name, when, LATEST_TIME)

@@ -1,0 +1,209 @@
+"""From a stored row to a definition one can act on, and back.
+
+A row is a documented interface: any client may have written it. What cannot be understood is
+refused with the name of the column, here and nowhere else; nothing is guessed.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
+from typing import Any, NoReturn
+
+from psched import trigger as triggers
+from psched.config import Config
+from psched.errors import ConfigError, InvalidError
+from psched.model import Row
+from psched.trigger import Trigger
+from psched.zone import find_zone
+
+NAME_LENGTH = 255
+"""Characters of a key or a type at most."""
+
+LATEST_TIME = 253_402_300_799
+"""The last second of the year 9999."""
+
+LONGEST_DELAY = 366 * 86_400
+"""Seconds."""
+
+DEEPEST = 100
+"""Levels of a payload, which is the first itself."""
+
+OVERRIDES = (
+    "catchup",
+    "catchup_limit",
+    "catchup_grace",
+    "dst_policy",
+    "retry_wait",
+    "kill_timeout",
+)
+"""Settings that a schedule may have of its own, in its ``options``."""
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What a person declared about a schedule, understood.
+
+    Attributes:
+        key: unique name.
+        type: which handler runs it.
+        data: the handler's payload.
+        cron: trigger text; None for a one-shot.
+        timezone: the zone in which ``cron`` is read.
+        trigger: ``cron`` as a function of an instant; None for a one-shot.
+        delay: seconds.
+        settings: the installation's, with the schedule's own overrides.
+    """
+
+    key: str
+    type: str
+    data: Mapping[str, Any]
+    cron: str | None
+    timezone: str
+    trigger: Trigger | None
+    delay: int
+    settings: Config
+
+
+def understand(row: Row, settings: Config) -> Definition:
+    """Read a row.
+
+    Raises:
+        InvalidError: a column cannot be understood; its ``field`` names the column.
+    """
+    own = _with_overrides(_object("options", row.options), settings)
+    timezone = row.timezone or settings.timezone
+    check_name("type", row.type)
+    find_zone(check_name("timezone", timezone))
+    return Definition(
+        key=row.key,
+        type=row.type,
+        data=_object("data", row.data),
+        cron=row.cron,
+        timezone=timezone,
+        trigger=_trigger(row.cron, timezone, own.dst_policy),
+        delay=check_number("delay", row.delay, LONGEST_DELAY),
+        settings=own,
+    )
+
+
+def check_name(field: str, name: object) -> str:
+    """A key or a type, if it is one that every store keeps as it is.
+
+    Raises:
+        InvalidError: it is empty, too long, or has blanks at its ends or unprintable characters.
+    """
+    if not isinstance(name, str):
+        raise InvalidError(field, f"must be a text, not {type(name).__name__}")
+    if not name:
+        raise InvalidError(field, "must not be empty")
+    if len(name) > NAME_LENGTH:
+        raise InvalidError(field, f"must not be longer than {NAME_LENGTH} characters")
+    # U+FFFD stands where a database had something that is no text.
+    if name != name.strip() or not name.isprintable() or "\ufffd" in name:
+        raise InvalidError(
+            field, f"{name!r} must be printable and must not begin or end with a blank"
+        )
+    return name
+
+
+def check_number(field: str, value: object, most: int) -> int:
+    """A whole number from 0 to ``most``.
+
+    Raises:
+        InvalidError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidError(field, f"must be a whole number, not {value!r}")
+    if not 0 <= value <= most:
+        raise InvalidError(field, f"must be from 0 to {most}, not {value}")
+    return value
+
+
+def encode(field: str, value: Mapping[str, Any]) -> str:
+    """A payload as the store keeps it.
+
+    Raises:
+        InvalidError: it is not a mapping that JSON can hold.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
+    try:
+        text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text.encode()  # half a surrogate pair is not text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidError(field, f"cannot be written as JSON: {error}") from None
+    _refuse_deep(field, text, value)
+    return text
+
+
+def decode(field: str, stored: str | bytes) -> dict[str, Any]:
+    """A payload as it was declared.
+
+    Raises:
+        InvalidError: it is not a JSON object.
+    """
+    try:
+        text = stored.decode() if isinstance(stored, bytes) else stored
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()  # in pairs they are characters
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(field, f"is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidError(field, f"must be a JSON object, not {type(value).__name__}")
+    _refuse_deep(field, text, value)
+    return value
+
+
+def _object(field: str, stored: str | bytes | None) -> dict[str, Any]:
+    return decode(field, stored) if stored else {}
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise ValueError(f"{digits} is too large a number")
+    return number
+
+
+def _refuse_deep(field: str, text: str, value: Any) -> None:  # noqa: ANN401  # of JSON
+    """What can be read here must not be too deep to be read in another process."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return
+    level = [value]
+    for _ in range(DEEPEST):
+        children = (c for v in level for c in (v.values() if isinstance(v, Mapping) else v))
+        level = [child for child in children if isinstance(child, Mapping | list | tuple)]
+        if not level:
+            return
+    raise InvalidError(field, f"is nested more than {DEEPEST} levels deep")
+
+
+def _trigger(cron: str | None, timezone: str, dst_policy: str) -> Trigger | None:
+    return None if cron is None else triggers.parse(cron, timezone, dst_policy=dst_policy)
+
+
+def _with_overrides(options: Mapping[str, Any], settings: Config) -> Config:
+    # An option that is not known here may be a newer psched's: it is left to that one.
+    known = {name: options[name] for name in OVERRIDES if name in options}
+    if not known:
+        return settings
+    try:
+        return _merged(tuple(known.items()), settings)
+    except (ConfigError, TypeError) as error:
+        raise InvalidError("options", str(error)) from None
+
+
+@lru_cache(maxsize=1024)
+def _merged(overrides: tuple[tuple[str, Any], ...], settings: Config) -> Config:
+    return settings.with_settings(**dict(overrides))

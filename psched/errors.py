@@ -1,0 +1,69 @@
+"""Every exception that psched raises on purpose.
+
+The names and families of the first two groups are PerfectSched's, so that a ported
+handler's ``except`` clauses keep their meaning.
+"""
+
+
+class ScheduleError(Exception):
+    """A request about a schedule or a task was refused; nothing was changed."""
+
+
+class AlreadyFinishedError(ScheduleError):
+    """This task has been settled already."""
+
+
+class NotFoundError(ScheduleError):
+    """No schedule has this key."""
+
+
+class PreemptedError(ScheduleError):
+    """The lease has ended or belongs to another worker: this task can change nothing."""
+
+
+class AlreadyExistsError(ScheduleError):
+    """A schedule with this key exists (or is being deleted while its task still runs)."""
+
+
+class NotSupportedError(ScheduleError):
+    """This store cannot do what was asked."""
+
+
+class ConfigError(RuntimeError):
+    """A setting is missing, unknown or impossible; the text names it and the mend."""
+
+
+class ProcessStopError(RuntimeError):
+    """Raised once inside a handler that is asked to stop; its text is the reason."""
+
+
+class InvalidError(ValueError):
+    """A field of a schedule makes no sense.
+
+    Attributes:
+        field: the field's name (``cron``, ``timezone``, ``data`` …).
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+class LoadError(RuntimeError):
+    """Handlers could not be loaded: an import failed or a name is missing."""
+
+
+class StoreError(Exception):
+    """The store could not do what was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store did not take the request, for a reason that passes; nothing was applied."""
+
+
+class UnknownOutcomeError(StoreUnavailableError):
+    """The connection broke while a request was under way: it may have been applied."""
+
+
+class SchemaError(StoreError):
+    """The table is missing, incomplete or from a newer psched; the text names the mend."""

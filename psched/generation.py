@@ -1,0 +1,266 @@
+"""Where a generation of workers comes from: a configuration file, or a program of the user's.
+
+Both make a `Blueprint` for the master. The difference is who can read the settings. A file is
+read by the master. A program is the user's code: it runs in each worker, and the first worker
+of a generation tells the master what it found. So the master stays clean of user code, and
+every restart reads all of it anew.
+"""
+
+import logging
+import runpy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from psched.app import CLOCK, Configuration, make_store, open_schedules, read_config
+from psched.application.dispatch import Dispatch
+from psched.application.router import Router, load_dispatch
+from psched.commands import BUILT_IN
+from psched.config import SETTINGS, Config
+from psched.errors import ConfigError, LoadError
+from psched.log import Log
+from psched.supervisor.blueprint import (
+    BAD_CONFIG,
+    BAD_HANDLERS,
+    Blueprint,
+    Place,
+    PlanError,
+    nothing,
+)
+from psched.supervisor.link import Link
+from psched.supervisor.signals import SignalInbox
+from psched.worker import Worker, clean_up, prepare_process
+
+_log = logging.getLogger("psched.worker")
+
+_NUMBERS = (
+    "processors",
+    "start_timeout",
+    "child_heartbeat_limit",
+    "graceful_timeout",
+    "graceful_kill_limit",
+)
+"""The settings that a master goes by."""
+
+_PATHS = ("log", "pid_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A process that the master has forked, before it is a worker.
+
+    Attributes:
+        link: to the master.
+        place: where it stands.
+        inbox: its signals.
+        log: its log.
+        nonces: dead workers to clean up after, if that is all it is for.
+    """
+
+    link: Link
+    place: Place
+    inbox: SignalInbox
+    log: Log
+    nonces: Sequence[str] | None
+
+    def serve(self, settings: Config, dispatch: Dispatch | None, *, report: bool) -> int:
+        """Be a worker; the exit status.
+
+        Args:
+            settings: what this generation goes by.
+            dispatch: the user's routes.
+            report: the master does not know the settings yet.
+        """
+        try:
+            store = make_store(settings)
+            log_by(self.log, settings.log, settings.log_level)
+        except ConfigError as error:
+            _log.error("%s", error)
+            return BAD_CONFIG
+        if self.nonces is not None:
+            return clean_up(store, settings, self.nonces)
+        worker = Worker(
+            self.link,
+            self.place,
+            settings=settings,
+            find=Router(dispatch, BUILT_IN).find,
+            store=store,
+            open_schedules=partial(open_schedules, settings),
+            inbox=self.inbox,
+            log=self.log,
+            clock=CLOCK,
+        )
+        return worker.run(_report(settings) if report else None)
+
+
+@dataclass(frozen=True, slots=True)
+class FromFile:
+    """A generation made of a configuration.
+
+    Attributes:
+        given: where the settings come from.
+        environment: which section of a file.
+        overrides: settings from the command line.
+        log: the process's log; workers go on with it.
+    """
+
+    given: Configuration
+    environment: str | None
+    overrides: Mapping[str, object]
+    log: Log
+
+    def plan(self, _reported: Mapping[str, Any] | None) -> Blueprint:
+        """See `psched.supervisor.blueprint.Plan`."""
+        try:
+            settings = read_settings(self.given, self.environment, self.overrides)
+        except ConfigError as error:
+            raise PlanError(str(error)) from error
+        numbers = {name: getattr(settings, name) for name in _NUMBERS}
+        adopt = partial(_adopt, self.log, settings.log, settings.log_level)
+        return _blueprint(numbers, partial(self._live, settings), self.log, adopt)
+
+    def _live(self, settings: Config, seat: Seat) -> int:
+        try:
+            dispatch = load_dispatch(settings.load_path, settings.require, settings.dispatch)
+        except LoadError as error:
+            # With the traceback of the user's code, if it is that which raised.
+            _log.error("%s", error, exc_info=error.__cause__)
+            return BAD_HANDLERS
+        return seat.serve(settings, dispatch, report=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FromProgram:
+    """A generation made by a program that calls `psched.Worker.run`.
+
+    Attributes:
+        name: the program: its path, or its module's name.
+        is_module: it is a module's name (``python -m``).
+        safe_path: its folder, or for a module the current one, is not searched for modules.
+        arguments: its ``sys.argv[1:]``.
+        log: the process's log; workers go on with it.
+    """
+
+    name: str
+    is_module: bool
+    safe_path: bool
+    arguments: Sequence[str]
+    log: Log
+
+    def plan(self, reported: Mapping[str, Any] | None) -> Blueprint:
+        """See `psched.supervisor.blueprint.Plan`."""
+        if reported is None:
+            return _blueprint({**_defaults(), "processors": 1}, self._live, self.log, nothing)
+        path = Path(reported["log"]) if reported["log"] else None
+        adopt = partial(_adopt, self.log, path, reported["log_level"])
+        return _blueprint(reported, self._live, self.log, adopt)
+
+    def _live(self, seat: Seat) -> int:
+        global _seat  # noqa: PLW0603  # the program reaches it by a call without arguments
+        _seat = seat
+        sys.argv = [self.name, *self.arguments]
+        if not self.safe_path:
+            # As the interpreter does.
+            sys.path.insert(0, str(Path.cwd() if self.is_module else Path(self.name).parent))
+        try:
+            if self.is_module:
+                runpy.run_module(self.name, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(self.name, run_name="__main__")
+        except SystemExit as leaving:
+            if isinstance(leaving, Served):
+                return leaving.status
+            _log.error("%s has called sys.exit(%r)", self.name, leaving.code)
+        except BaseException:  # noqa: BLE001  # whatever a program raises
+            _log.exception("%s cannot be run", self.name)
+        else:
+            _log.error("%s has ended without calling psched.Worker.run", self.name)
+        return BAD_HANDLERS
+
+
+class Served(SystemExit):
+    """The program's worker has ended: the rest of the program is not to run.
+
+    Attributes:
+        status: the exit status.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+_seat: Seat | None = None
+
+
+def current_seat() -> Seat | None:
+    """The seat of this process, if it runs a program for a master."""
+    return _seat
+
+
+def read_settings(
+    given: Configuration, environment: str | None, overrides: Mapping[str, object]
+) -> Config:
+    """The settings as they are now, with those of the command line on top.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    changes: dict[str, Any] = {**overrides}
+    return read_config(given, environment).with_settings(**changes)
+
+
+def log_by(journal: Log, path: Path | None, level: str) -> None:
+    """Log where and what the settings say.
+
+    Raises:
+        ConfigError: the file cannot be opened.
+    """
+    try:
+        journal.redirect(path)
+    except OSError as error:
+        raise ConfigError(f"log: cannot be opened: {error}") from None
+    logging.getLogger().setLevel(level.upper())
+
+
+def _adopt(journal: Log, path: Path | None, level: str) -> None:
+    """Have the master follow a generation's log."""
+    try:
+        log_by(journal, path, level)
+    except ConfigError as error:
+        _log.error("%s; the master goes on where it was", error)
+
+
+def _blueprint(
+    numbers: Mapping[str, Any],
+    live: Callable[[Seat], int],
+    log: Log,
+    adopt: Callable[[], object],
+) -> Blueprint:
+    def sit(link: Link, place: Place, nonces: Sequence[str] | None = None) -> int:
+        return live(Seat(link, place, prepare_process(log, place), log, nonces))
+
+    return Blueprint(
+        processors=numbers["processors"],
+        work=sit,
+        clean_up=sit,
+        start_timeout=numbers["start_timeout"],
+        heartbeat_limit=numbers["child_heartbeat_limit"],
+        graceful_timeout=numbers["graceful_timeout"],
+        kill_limit=numbers["graceful_kill_limit"],
+        adopt=adopt,
+    )
+
+
+def _report(settings: Config) -> dict[str, Any]:
+    """What the master goes by, as a message."""
+    numbers = {name: getattr(settings, name) for name in (*_NUMBERS, "log_level")}
+    paths = {name: getattr(settings, name) for name in _PATHS}
+    return numbers | {name: path and str(path) for name, path in paths.items()}
+
+
+def _defaults() -> dict[str, Any]:
+    return {name: SETTINGS[name].default for name in _NUMBERS}

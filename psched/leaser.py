@@ -1,0 +1,255 @@
+"""A worker's tick: hear, extend, settle, look, recover, claim. Nothing in it waits.
+
+A request that fails ends the tick's dealings with the store; the loop comes back before any
+deadline (see `psched.timing`), and asks again after a pause.
+"""
+
+import logging
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace as changed
+from functools import partial
+from math import ceil
+
+from psched.asking import Asker
+from psched.backend import Backend, Settled
+from psched.claimer import Claimer
+from psched.clock import Clock
+from psched.config import Config
+from psched.errors import StoreUnavailableError
+from psched.guard import IMMEDIATE
+from psched.model import Finish, Release, Retry
+from psched.settling import Ending, settle
+from psched.slots import Slot, tell
+from psched.supervisor.note import Reason
+from psched.tasks import Tasks
+
+_log = logging.getLogger("psched.worker")
+
+
+class Leaser:
+    """Leases due occurrences and sees each through to its settle.
+
+    Args:
+        store: where the schedules are.
+        settings: the installation's.
+        nonce: drawn for this worker alone; its leases carry it.
+        tasks: runs what is leased.
+        clock: this host's clocks.
+        rng: draws the jitter of polls.
+
+    Attributes:
+        recovered: nonces of dead workers of which nothing is held any more.
+    """
+
+    def __init__(
+        self,
+        store: Backend,
+        settings: Config,
+        *,
+        nonce: str,
+        tasks: Tasks,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._tasks = tasks
+        self._clock = clock
+        self._asker = Asker(
+            clock=clock,
+            rng=rng,
+            longest_pause=min(5.0, settings.alive_time / 20),
+            # The store may hold us up for as long as the driver waits.
+            before=tasks.watch,
+        )
+        self._claimer = Claimer(
+            store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng
+        )
+        self._dead: list[str] = []
+        self.recovered: list[str] = []
+        self._next_look = 0.0
+        self._stop_at: float | None = None
+        self._hurry = False
+
+    def pause(self) -> None:
+        """Claim no more; what runs goes on."""
+        self._claimer.stopped = True
+
+    def stop(self, timeout: float | None) -> None:
+        """Claim no more, and end.
+
+        Args:
+            timeout: seconds that running tasks are given; None: as long as they take; 0: they
+                are taken down at once.
+        """
+        self.pause()
+        self._tasks.dismiss()
+        if timeout is not None:
+            at = self._clock.monotonic() + timeout
+            self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
+            self._hurry = self._hurry or timeout == 0
+
+    def recover(self, nonces: Sequence[str]) -> None:
+        """Release what these dead workers still hold."""
+        self._dead += nonces
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is held and nothing is owed."""
+        return not (self._tasks or self._claimer.owes or self._dead)
+
+    def tick(self) -> float:
+        """Do what is due.
+
+        Returns:
+            Seconds until something is due again.
+        """
+        self._tasks.hear(self)
+        if self._asker.ready:
+            # What fails is reported where it is asked.
+            with suppress(StoreUnavailableError):
+                self._extend()
+                self._settle()
+                self._move()
+                self._look()
+                self._recover()
+                self._claimer.claim()
+        if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
+            for slot in self._tasks:
+                self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)
+        guarded = self._tasks.watch()
+        return max(0.0, min(guarded, self._wakes()) - self._clock.monotonic())
+
+    def extend_now(self, slot: Slot) -> bool:
+        """See `Lessor.extend_now`."""
+        self._extend_these([slot])
+        return not slot.lost
+
+    def update_data(self, slot: Slot, data: str) -> bool:
+        """See `Lessor.update_data`."""
+        return self._asker.ask(partial(self._store.update_data, slot.row.key, slot.row.token, data))
+
+    def _extend(self) -> None:
+        boot = self._clock.boottime()
+        held = [slot for slot in self._tasks if not slot.lost]
+        if any(boot >= slot.deadlines.extend for slot in held):
+            self._extend_these(held)
+
+    def _extend_these(self, slots: Sequence[Slot]) -> None:
+        for lease in sorted({slot.deadlines.lease for slot in slots}):
+            self._extend_alike([slot for slot in slots if slot.deadlines.lease == lease], lease)
+
+    def _extend_alike(self, slots: Sequence[Slot], lease: float) -> None:
+        """Extend leases of the same length, by that length at least.
+
+        What the schedules say by now may be less: it is for their next leases. These are guarded
+        by what they were claimed for.
+        """
+        request = partial(
+            self._store.extend,
+            {slot.row.key: slot.row.token for slot in slots},
+            alive_time=self._settings.alive_time,
+            shortest=ceil(lease),
+        )
+        sent = self._clock.boottime()
+        held = self._asker.ask(request)
+        for slot in slots:
+            slot.lost = slot.row.key not in held
+            if not slot.lost:
+                slot.deadlines = changed(slot.deadlines, sent=sent)
+
+    def _settle(self) -> None:
+        """End the leases whose tasks have ended with all they had started."""
+        for slot in self._tasks:
+            if slot.empty and slot.lost:
+                self._forget(slot)
+        endings = [Ending(slot.row, slot.conclusion) for slot in self._tasks if slot.empty]
+        endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
+        if not endings:
+            return
+        results = self._asker.ask(partial(settle, self._store, endings, self._settings))
+        for key, result in results.items():
+            if self._claimer.returns.pop(key, None) is not None:
+                continue
+            slot = self._tasks.slots[key]
+            if result is Settled.DONE:
+                del self._tasks.slots[key]
+                _tell_end(slot)
+            else:
+                self._forget(slot)
+        self._claimer.next_poll = 0.0
+
+    def _forget(self, slot: Slot) -> None:
+        tell(slot, "preempted: what it did counts for nothing", level=logging.ERROR)
+        del self._tasks.slots[slot.row.key]
+
+    def _move(self) -> None:
+        """Settle the rows of which there is nothing to run."""
+        moves = self._claimer.moves
+        if not moves:
+            return
+        results = self._asker.ask(partial(self._store.settle, [*moves.values()]))
+        for key, result in results.items():
+            move = moves.pop(key)
+            if result is Settled.DONE and move.reason:
+                _log.warning("%s: %s", key, move.reason)
+            elif result is Settled.REDEFINED:
+                # Judged by a definition that has changed: whoever claims it next judges again.
+                row = self._asker.ask(partial(self._store.get, key))
+                if row is not None and row.token == move.token:
+                    self._claimer.returns[key] = row
+        self._claimer.next_poll = 0.0
+
+    def _look(self) -> None:
+        """See whether a schedule was deleted while its task runs."""
+        mono = self._clock.monotonic()
+        if not self._tasks or mono < self._next_look:
+            return
+        for key in self._asker.ask(partial(self._store.deleting, [*self._tasks.slots])):
+            self._tasks.stop(self._tasks.slots[key], Reason.DELETED)
+        self._next_look = mono + self._settings.poll_interval
+
+    def _recover(self) -> None:
+        """Release what dead workers hold."""
+        while self._dead:
+            request = partial(
+                self._store.recover,
+                self._dead[0],
+                alive_time=self._settings.alive_time,
+                retry_wait=self._settings.retry_wait,
+            )
+            for key in self._asker.ask(request):
+                _log.warning("%s: released, its worker has died", key)
+            self.recovered.append(self._dead.pop(0))
+            self._claimer.next_poll = 0.0
+
+    def _wakes(self) -> float:
+        """When the store is to be asked again, seconds of the monotonic clock."""
+        mono, boot = self._clock.monotonic(), self._clock.boottime()
+        moments = [mono + slot.deadlines.extend - boot for slot in self._tasks if not slot.lost]
+        if self._tasks:
+            moments.append(self._next_look)
+        if self._claimer.wants:
+            moments.append(self._claimer.next_poll)
+        if self._claimer.owes or self._dead or any(slot.empty for slot in self._tasks):
+            moments.append(mono)
+        wakes = max(min(moments, default=mono + 1), self._asker.not_before)
+        if self._stop_at is not None and self._stop_at > mono:
+            wakes = min(wakes, self._stop_at)
+        return wakes
+
+
+def _tell_end(slot: Slot) -> None:
+    """Log how a task has ended."""
+    took = slot.ended - slot.started
+    match slot.conclusion:
+        case Finish():
+            tell(slot, "finished in %.3f s", took)
+        case Release():
+            tell(slot, "released after %.3f s", took, level=logging.WARNING)
+        case Retry(wait, reason):
+            wait = slot.definition.settings.retry_wait if wait is None else wait
+            text = "failed after %.3f s, again in %g s: %s"
+            tell(slot, text, took, wait, reason, level=logging.WARNING)

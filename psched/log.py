@@ -1,0 +1,148 @@
+"""The log: whole lines, in a file that may be renamed under us.
+
+A line is ``time [pid] level process [key.scheduled_time] message``. What a task or a library
+logs through `logging` comes the same way. Each event is one write(2) to a descriptor opened for
+appending, so that the lines of several processes never mix; control characters in it are
+escaped, so that no payload can forge a line.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+# What moves a terminal's cursor, or ends a line for some reader of the log. Line feeds separate
+# the lines of a traceback and are indented instead.
+_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
+_ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+class Log(logging.Handler):
+    """Writes events for people to a file or to standard error.
+
+    Args:
+        path: the file; None: standard error.
+        process: what this process is, in a word or two.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path | None, process: str) -> None:
+        super().__init__()
+        self._path = path
+        self._descriptor = 2 if path is None else _opened(path)
+        self.process = process
+        self.subject = ""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What a forked child must keep open to go on logging."""
+        return [] if self._path is None else [self._descriptor]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one event; a full disk or a closed pipe must not stop the scheduler."""
+        try:
+            line = self.format(record).encode(errors="backslashreplace")
+        except Exception:  # noqa: BLE001  # arguments that do not fit, a __str__ of the user's
+            self.handleError(record)
+            return
+        self.follow()
+        with suppress(OSError):
+            os.write(self._descriptor, line)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The event's line, or lines if it carries a traceback."""
+        seconds, millis = divmod(int(record.created * 1000), 1000)
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        subject = getattr(record, "subject", self.subject)
+        subject = f" [{subject}]" if subject else ""
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        head = (
+            f"{moment}.{millis:03}Z [{os.getpid()}] {record.levelname:<7} {self.process}{subject}"
+        )
+        return f"{head} {text}".translate(_ESCAPED).replace("\n", "\n    ") + "\n"
+
+    def reopen(self) -> None:
+        """Go on in the file that has the name now; nothing is lost or torn on the way.
+
+        The new file replaces the old one under the same descriptor, in one step; standard
+        output and error follow if they went to the old one.
+        """
+        if self._path is None:
+            return
+        try:
+            fresh = _opened(self._path)
+        except OSError:
+            logging.getLogger("psched").exception("cannot reopen the log; going on in the old file")
+            return
+        self._go_on_in(fresh)
+
+    def follow(self) -> None:
+        """Go on in the new file, if there is one: a runner is not told when the log is renamed."""
+        if self._path is None:
+            return
+        with suppress(OSError):
+            if not os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
+                self._go_on_in(_opened(self._path))
+
+    def _go_on_in(self, fresh: int) -> None:
+        old = os.fstat(self._descriptor)
+        for standard in (1, 2):
+            with suppress(OSError):
+                if os.path.samestat(os.fstat(standard), old):
+                    os.dup2(fresh, standard)
+        os.dup2(fresh, self._descriptor, inheritable=False)
+        os.close(fresh)
+
+    def redirect(self, path: Path | None) -> None:
+        """Go on in another file; None: in standard error.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if path == self._path:
+            return
+        fresh = 2 if path is None else _opened(path)
+        if self._path is not None:
+            os.close(self._descriptor)
+        self._path, self._descriptor = path, fresh
+
+    @contextmanager
+    def about(self, subject: object) -> Iterator[None]:
+        """Put an occurrence on every line written meanwhile."""
+        before, self.subject = self.subject, str(subject)
+        try:
+            yield
+        finally:
+            self.subject = before
+
+
+def start(path: Path | None, level: str, process: str) -> Log:
+    """Send everything that is logged in this process to one place.
+
+    Args:
+        path: the file; None: standard error.
+        level: ``debug``, ``info``, ``warning`` or ``error``.
+        process: what this process is, in a word or two.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    log = Log(path, process)
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        root.removeHandler(handler)
+    root.addHandler(log)
+    root.setLevel(_LEVELS[level])
+    return log
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

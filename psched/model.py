@@ -1,0 +1,151 @@
+"""The nouns, and the dictionary between psched's two vocabularies.
+
+Outside (API, configuration keys, columns, command line) psched speaks PerfectSched's words;
+inside, types use the field's. This is the only place where the two meet:
+
+==================  =========================================================================
+outside             inside
+==================  =========================================================================
+schedule            a `Row`: what the store holds under one key; a ``Definition`` once understood
+occurrence          `Occurrence`: one instant of a schedule's trigger, ``(key, scheduled_time)``
+``next_time``       scheduled time of the occurrence that is due or running next (Unix seconds)
+``next_run_time``   nobody may take the row before this; while leased, the instant the lease ends
+``alive_time``      length of a lease in seconds
+``delay``           seconds between an occurrence's scheduled time and the moment it may run
+task                an occurrence that is leased: `Lease` (its right) and a handler's view of it
+one-shot            a schedule with one occurrence; its ``cron`` is NULL
+finish …            to *settle*: to end a lease. To move its end is to *extend* it.
+==================  =========================================================================
+
+A lease's `Token` is a nonce drawn for that claim (``owner``) and a number that grows with
+every claim of the row (``fence``). Both are compared by every later write: the number alone
+can be granted twice by a database that lost its last commits, the nonce cannot.
+"""
+
+from dataclasses import dataclass
+
+# What a row is (column ``status``).
+WAITING = "waiting"  # running ones too: those have an owner and a lease's end
+FINISHED = "finished"  # a one-shot that is done, or a trigger that will never fire again
+QUARANTINED = "quarantined"  # it could not be understood; ``reason`` says why
+DELETING = "deleting"  # deleted while leased; its holder removes it
+
+DEFAULT_TYPE = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One instant of a schedule's trigger.
+
+    Its text form is the idempotency key that handlers get: the same for every attempt and
+    every worker, different for every occurrence.
+    """
+
+    key: str
+    scheduled_time: int
+
+    def __str__(self) -> str:
+        return f"{self.key}.{self.scheduled_time}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What proves a lease: compared, whole, by every extend and settle."""
+
+    owner: str
+    fence: int
+
+    def __str__(self) -> str:
+        """The form kept in ``settled_by``."""
+        return f"{self.owner}#{self.fence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A schedule as the store holds it, judged by nobody; its fields are the table's columns.
+
+    ``data`` and ``options`` are the stored text or bytes: a row that any SQL client wrote can
+    hold anything, and it must still be possible to list it, quarantine it and delete it.
+    """
+
+    key: str
+    type: str = DEFAULT_TYPE
+    data: str | bytes | None = None
+    cron: str | None = None
+    timezone: str | None = None
+    delay: int = 0
+    next_time: int | None = None
+    next_run_time: int | None = None
+    owner: str | None = None
+    fence: int = 0
+    settled_by: str | None = None
+    attempt: int = 0
+    status: str = WAITING
+    reason: str | None = None
+    version: int = 1
+    created_at: int | None = None
+    alive_time: int | None = None
+    options: str | bytes | None = None
+
+    @property
+    def token(self) -> Token:
+        """The token of the current (or last) claim."""
+        return Token(self.owner or "", self.fence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How one lease ends; what the row is to hold afterwards.
+
+    Attributes:
+        key: the row.
+        token: the lease; the write is refused if the row has another.
+        version: definition version the new times were computed from; refused if it changed.
+        next_time: the cursor.
+        not_before: Unix seconds, or None: earliest next run by the schedule.
+        wait: seconds from the store's now: earliest next run by the outcome. The later of
+            the two becomes ``next_run_time``.
+        rest: no next run at all (``next_run_time`` becomes NULL).
+        remove: the row goes.
+        attempt: tries of the occurrence at ``next_time`` so far.
+        status: what the row is now.
+        reason: why it rests, or what was decided about it, for people.
+    """
+
+    key: str
+    token: Token
+    version: int
+    next_time: int | None
+    not_before: int | None = None
+    wait: int = 0
+    rest: bool = False
+    remove: bool = False
+    attempt: int = 0
+    status: str = WAITING
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The occurrence is done: the schedule goes on to its next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The attempt failed: the same occurrence again, later.
+
+    Attributes:
+        wait: seconds until then; None means the installation's ``retry_wait``.
+        reason: what failed, for people.
+    """
+
+    wait: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Not done and nobody's fault: the same occurrence again, at once, on any worker."""
+
+
+Decision = Finish | Retry | Release

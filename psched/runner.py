@@ -1,0 +1,222 @@
+"""Inside a runner: the forked process that runs tasks, one at a time. It holds no store.
+
+What a task does to its lease is a question to the worker over their link. The answer tells
+whether the lease is still held; the write itself follows when the task's tree is gone.
+"""
+
+import inspect
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from psched.definition import encode
+from psched.errors import (
+    LoadError,
+    PreemptedError,
+    ProcessStopError,
+    StoreUnavailableError,
+)
+from psched.log import Log
+from psched.model import Decision, Finish, Release, Retry
+from psched.supervisor.child import reap
+from psched.supervisor.link import Link
+from psched.supervisor.note import StopNote
+from psched.supervisor.signals import unblock
+from psched.supervisor.stop import Stop
+from psched.supervisor.titles import set_title
+from psched.task import Task
+
+if TYPE_CHECKING:
+    from psched.collection import ScheduleCollection
+
+_log = logging.getLogger("psched.task")
+
+
+class _Holder:
+    """Asks the worker, which holds the lease."""
+
+    def __init__(
+        self, link: Link, stop: Stop, open_schedules: "Callable[[], ScheduleCollection]"
+    ) -> None:
+        self._link = link
+        self._stop = stop
+        self._open_schedules = open_schedules
+        self._collection: ScheduleCollection | None = None
+        self._process = os.getpid()
+        self._turn = threading.Lock()
+        self._over = False
+
+    def decide(self, decision: Decision) -> None:
+        """See `psched.task.Holder.decide`."""
+        match decision:
+            case Finish():
+                self._ask(decide="finish")
+            case Release():
+                self._ask(decide="release")
+            case Retry(wait, reason):
+                self._ask(decide="retry", wait=wait, reason=reason)
+
+    def extend(self) -> None:
+        """See `psched.task.Holder.extend`."""
+        self._ask(extend=True)
+
+    def update_data(self, data: Mapping[str, Any]) -> None:
+        """See `psched.task.Holder.update_data`."""
+        self._ask(update_data=encode("data", data))
+
+    @property
+    def schedules(self) -> "ScheduleCollection":
+        """See `psched.task.Holder.schedules`."""
+        if self._collection is None:
+            self._collection = self._open_schedules()
+        return self._collection
+
+    def close(self) -> None:
+        """The task is over: nobody speaks for it any more, and what it has opened is closed."""
+        with self._turn:
+            self._over = True
+        if self._collection is not None:
+            self._collection.close()
+
+    def _ask(self, **question: object) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("a process that a handler has forked cannot speak for the task")
+        # Signals are handled in the main thread: only there can one come in between.
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        with self._stop.guarded() if in_main_thread else nullcontext(), self._turn:
+            if self._over:
+                raise PreemptedError("the task is over")
+            self._link.send(question)
+            answer = self._link.wait()
+        if answer is not None and "unavailable" in answer:
+            raise StoreUnavailableError(answer["unavailable"])
+        if answer is None or not answer["held"]:
+            raise PreemptedError("the lease is over or another worker's")
+
+
+class Runner:
+    """Runs what its worker sends, until there has been enough or the worker is gone.
+
+    Args:
+        link: to the worker.
+        find: the handler of a type; None: there is none.
+        note: why TERM comes.
+        log: this process's log.
+        open_schedules: opens a collection on the store that the tasks come from.
+        tasks: how many it runs before it exits.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        find: Callable[[str], Any],
+        note: StopNote,
+        log: Log,
+        open_schedules: "Callable[[], ScheduleCollection]",
+        tasks: int,
+    ) -> None:
+        self._link = link
+        self._find = find
+        self._log = log
+        self._open_schedules = open_schedules
+        self._tasks = tasks
+        self._process = os.getpid()
+        self._stop = Stop(note)
+
+    def run(self) -> int:
+        """Its life; the exit status."""
+        self._log.process = "task"
+        set_title("runner: idle")
+        with suppress(AttributeError, ValueError):
+            # A handler's prints are to be seen when they happen.
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        unblock()
+        left = self._tasks
+        while left:
+            message = self._link.wait()
+            if message is None:
+                return 0
+            # What the task before has left behind was killed, and is nobody's to wait for.
+            for _ in reap():
+                pass
+            failure = self._perform(message["run"])
+            left = left - 1 if _is_clean() else 0
+            self._link.deliver({"done": failure, "last": not left})
+        return 0
+
+    def _perform(self, assignment: Mapping[str, Any]) -> str | None:
+        """Run one task; what went wrong, in a line."""
+        holder = _Holder(self._link, self._stop, self._open_schedules)
+        task = Task(assignment, holder)
+        set_title(f"runner: {task.type} {task.occurrence} attempt {task.attempt}")
+        # What it prints is to be where the log is now, not where it was at the fork.
+        self._log.follow()
+        failure = None
+        with self._log.about(task.occurrence):
+            try:
+                with self._stop.watching():
+                    self._call(task)
+            except BaseException as error:
+                if os.getpid() != self._process:
+                    raise  # it ends as a program would that raised this
+                failure = _told(error)
+                _report(task, error, failure)
+            if os.getpid() != self._process:
+                # The handler has forked, and this is the child: it must not speak for the task.
+                sys.exit()
+            for stream in (sys.stdout, sys.stderr):
+                # There may be none, or one of the handler's making.
+                with suppress(Exception):
+                    stream.flush()
+            with suppress(Exception):
+                holder.close()
+        set_title("runner: idle")
+        return failure
+
+    def _call(self, task: Task) -> None:
+        handler: Any = self._find(task.type)
+        if handler is None:
+            raise LoadError(f"no handler for the type {task.type!r}; a route must lead there")
+        if not inspect.isclass(handler):
+            handler(task)
+            return
+        make: Callable[[Task], Any] = handler
+        run = make(task)
+        if callable(getattr(run, "kill", None)):
+            self._stop.offer(run.kill)
+        run.run()
+
+
+def _told(error: BaseException) -> str:
+    """What went wrong, in a line."""
+    if isinstance(error, ProcessStopError):
+        return f"stopped: {error}"
+    if isinstance(error, LoadError):
+        return str(error)
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  # a __str__ of the user's
+        return type(error).__name__
+
+
+def _report(task: Task, error: BaseException, failure: str) -> None:
+    if isinstance(error, ProcessStopError):
+        _log.warning("%s", failure)
+    elif isinstance(error, LoadError):
+        _log.error("%s", failure)
+    else:
+        _log.error("the handler of %r raised", task.type, exc_info=error)
+
+
+def _is_clean() -> bool:
+    """Whether no thread is left that would work on beside the next task."""
+    try:
+        return len([*Path("/proc/self/task").iterdir()]) == 1
+    except OSError:  # no descriptor is left either
+        return False

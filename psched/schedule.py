@@ -1,0 +1,128 @@
+"""One schedule, as a program sees it: a reference by key, and what was read under it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psched.definition import decode
+from psched.errors import NotFoundError
+from psched.model import Row
+
+if TYPE_CHECKING:
+    from psched.collection import ScheduleCollection
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleMetadata:
+    """A schedule as it stood when it was read.
+
+    Attributes:
+        row: all that the store holds, as it is stored.
+    """
+
+    row: Row
+
+    @property
+    def key(self) -> str:
+        """The schedule's unique name."""
+        return self.row.key
+
+    @property
+    def type(self) -> str:
+        """Which handler runs it."""
+        return self.row.type
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The handler's payload.
+
+        Raises:
+            InvalidError: what is stored is not a JSON object.
+        """
+        return decode("data", self.row.data) if self.row.data else {}
+
+    @property
+    def cron(self) -> str | None:
+        """Trigger text; None for a one-shot."""
+        return self.row.cron
+
+    @property
+    def timezone(self) -> str | None:
+        """The zone in which ``cron`` is read; None: the installation's."""
+        return self.row.timezone
+
+    @property
+    def delay(self) -> int:
+        """Seconds between an occurrence's scheduled time and its earliest run."""
+        return self.row.delay
+
+    @property
+    def next_time(self) -> int | None:
+        """Scheduled time of the occurrence that is due or running next, Unix seconds."""
+        return self.row.next_time
+
+    @property
+    def next_run_time(self) -> int | None:
+        """Nobody takes it before this, Unix seconds; None while it is at rest.
+
+        While its task runs, this is the instant at which the lease ends.
+        """
+        return self.row.next_run_time
+
+    @property
+    def status(self) -> str:
+        """``waiting`` (or running), ``finished``, ``quarantined`` or ``deleting``."""
+        return self.row.status
+
+    @property
+    def reason(self) -> str | None:
+        """Why it rests, or what was decided about it last."""
+        return self.row.reason
+
+
+class Schedule:
+    """A reference to the schedule with this key; it need not exist."""
+
+    __slots__ = ("_collection", "key")
+
+    def __init__(self, collection: "ScheduleCollection", key: str) -> None:
+        self._collection = collection
+        self.key = key
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.key!r}>"
+
+    def metadata(self) -> ScheduleMetadata:
+        """Read it.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+        """
+        return self._collection.read(self.key)
+
+    def exists(self) -> bool:
+        """Whether there is such a schedule."""
+        try:
+            self.metadata()
+        except NotFoundError:
+            return False
+        return True
+
+    def delete(self) -> None:
+        """Remove it.
+
+        A schedule whose task is running is marked: its worker stops the task and removes the
+        row. Until then the key is taken.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+        """
+        self._collection.delete(self.key)
+
+    def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
+        """Change some of what `ScheduleCollection.add` takes; see `ScheduleCollection.modify`.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+            InvalidError: a value makes no sense; its ``field`` names it.
+        """
+        self._collection.modify(self.key, **changes)

@@ -1,0 +1,100 @@
+"""A program of the user's that becomes a service: ``psched.Worker.run``."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from psched.app import Configuration, read_config
+from psched.application.dispatch import Dispatch
+from psched.application.router import instance
+from psched.errors import ConfigError, LoadError
+from psched.generation import Seat, Served, current_seat
+from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS
+
+_log = logging.getLogger("psched.worker")
+
+
+class Worker:
+    """Runs workers, supervised, from a program."""
+
+    @staticmethod
+    def run(
+        dispatch: type[Dispatch] | Dispatch, config_loader: Callable[[], Configuration]
+    ) -> NoReturn:
+        """Serve the schedules until told to stop; the rest of the program is never reached.
+
+        The process becomes a master, which runs the program anew, from its first line, in each
+        of its workers. A restart (HUP, USR1) starts new workers, and so reads the program, what
+        it imports and the configuration again.
+
+        Args:
+            dispatch: the routes from types to handlers.
+            config_loader: returns settings, a mapping of some, or the path of a file; called in
+                each worker.
+
+        Raises:
+            RuntimeError: the program is neither a file nor a module and cannot be run anew.
+        """
+        seat = current_seat()
+        if seat is None:
+            _become_master()
+        raise Served(_serve(seat, dispatch, config_loader))
+
+
+def _serve(
+    seat: Seat,
+    dispatch: type[Dispatch] | Dispatch,
+    config_loader: Callable[[], Configuration],
+) -> int:
+    try:
+        settings = read_config(config_loader())
+    except ConfigError as error:
+        _log.error("%s", error)
+        return BAD_CONFIG
+    except Exception:  # noqa: BLE001  # whatever a loader raises
+        _log.exception("the configuration cannot be loaded")
+        return BAD_CONFIG
+    try:
+        return seat.serve(settings, instance(dispatch, "the dispatch"), report=True)
+    except LoadError as error:
+        _log.error("%s", error)
+        return BAD_HANDLERS
+
+
+def _become_master() -> NoReturn:
+    """Replace this process, which has run user code by now, by a master of its program."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name == "__main__":
+        # A folder or an archive that holds a __main__.py.
+        program = ["--", str(Path(sys.argv[0]).absolute())]
+    elif spec is not None:
+        # A package is run as its __main__.
+        program = ["--module", spec.name.removesuffix(".__main__"), "--"]
+    elif file is not None:
+        program = ["--", str(Path(file).absolute())]
+    else:
+        raise RuntimeError("psched.Worker.run must be called from a program in a file or module")
+    interpreter_options = sys.orig_argv[1 : _program_at(sys.orig_argv)]
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # -P: what the master imports is not to be looked for among the program's modules.
+    master = [*interpreter_options, "-P", "-m", "psched.cli.master"]
+    if sys.flags.safe_path:
+        master.append("--safe-path")
+    command = [sys.executable, *master, *program, *sys.argv[1:]]
+    os.execv(sys.executable, command)  # noqa: S606  # no shell, by intent
+
+
+def _program_at(command: list[str]) -> int:
+    """Where in the interpreter's command line its options end."""
+    at = 1
+    while at < len(command) and command[at].startswith("-") and command[at] not in ("-", "--"):
+        if command[at] == "-m":
+            break
+        # These take a value of their own, in the same word or in the next.
+        at += 2 if command[at] in ("-X", "-W", "--check-hash-based-pycs") else 1
+    return at

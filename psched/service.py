@@ -1,0 +1,185 @@
+"""Running a master: pid file, daemon, log, signals, and the loop."""
+
+import logging
+import os
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from daemon import DaemonContext
+
+from psched import log
+from psched.app import CLOCK, Configuration, draw_nonce
+from psched.config import Config
+from psched.errors import ConfigError
+from psched.generation import FromFile, FromProgram, log_by, read_settings
+from psched.log import Log
+from psched.supervisor import kernel
+from psched.supervisor.blueprint import Blueprint, Plan, PlanError
+from psched.supervisor.master import SIGNALS, Master
+from psched.supervisor.notify import Notifier
+from psched.supervisor.pidfile import AlreadyRunningError, PidFile
+from psched.supervisor.respawn import Respawn
+from psched.supervisor.signals import SignalInbox
+from psched.supervisor.titles import set_title
+from psched.supervisor.workers import Workers
+
+_log = logging.getLogger("psched.master")
+
+ALREADY_RUNNING = 75
+"""Exit status: another master holds the pid file (sysexits.h: EX_TEMPFAIL)."""
+
+
+def run_configured(
+    given: Configuration,
+    environment: str | None,
+    overrides: Mapping[str, object],
+    *,
+    daemon: bool,
+) -> int:
+    """Be a master by a configuration until told to stop; the exit status.
+
+    Args:
+        given: where the settings come from; read again at every restart.
+        environment: which section of a file.
+        overrides: settings from the command line.
+        daemon: leave the terminal and go on in the background.
+
+    Raises:
+        AlreadyRunningError: another master holds the pid file.
+        ConfigError: the settings cannot be used, or a file they name cannot be written.
+    """
+    _open_closed_streams()
+    settings = read_settings(given, environment, overrides)
+    told = _leave_terminal(settings) if daemon else None
+    journal = log.start(None, settings.log_level, "master")
+    with ExitStack() as undo:
+        inbox = SignalInbox(SIGNALS)
+        _go_by(settings.log, settings.log_level, settings.pid_file, journal, undo)
+        if told is not None:
+            os.write(told, b".")
+            os.close(told)
+        _log.info("psched on %s, table %s", settings.safe_url, settings.table)
+        return _run(FromFile(given, environment, overrides, journal).plan, inbox, journal)
+
+
+def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
+    """Be the master of a program that calls `psched.Worker.run`; the exit status.
+
+    Args:
+        name: the path of its file, or its module's name.
+        is_module: it is a module's name.
+        safe_path: its folder, or for a module the current one, is not searched for modules.
+        arguments: its ``sys.argv[1:]``.
+    """
+    _open_closed_streams()
+    journal = log.start(None, "info", "master")
+    with ExitStack() as undo:
+        inbox = SignalInbox(SIGNALS)
+        taken = False
+
+        def plan(reported: Mapping[str, Any] | None) -> Blueprint:
+            nonlocal taken
+            if reported is not None and not taken:
+                paths = [Path(reported[n]) if reported[n] else None for n in ("log", "pid_file")]
+                try:
+                    _go_by(paths[0], reported["log_level"], paths[1], journal, undo)
+                except AlreadyRunningError as error:
+                    raise PlanError(str(error), ALREADY_RUNNING) from error
+                except ConfigError as error:
+                    raise PlanError(str(error)) from error
+                taken = True
+            return source.plan(reported)
+
+        source = FromProgram(name, is_module, safe_path, arguments, journal)
+        return _run(plan, inbox, journal)
+
+
+def _run(plan: Plan, inbox: SignalInbox, journal: Log) -> int:
+    # Orphans of a worker that has died come to us, and are killed.
+    kernel.adopt_orphans()
+    kernel.handle_signals_on_the_stack()
+    workers = Workers(CLOCK, draw_nonce, lambda: journal.descriptors)
+    master = Master(
+        plan,
+        workers,
+        inbox=inbox,
+        clock=CLOCK,
+        respawn=Respawn(random.Random()),  # noqa: S311  # jitter
+        reopen_logs=journal.reopen,
+        notifier=Notifier(),
+        set_title=lambda state: set_title(f"master: {state}"),
+        on_terminal=sys.stdin is not None and sys.stdin.isatty(),
+    )
+    return master.run()
+
+
+def _open_closed_streams() -> None:
+    """Have standard streams, if only of nothing: another file must not get such a number."""
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            # It gets the lowest number that is free, and so the stream's own.
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)  # noqa: FBT003  # its parameter has no name
+            setattr(sys, name, os.fdopen(number, mode))
+
+
+def _go_by(
+    path: Path | None, level: str, pid_file: Path | None, journal: Log, undo: ExitStack
+) -> None:
+    """Log where and what the settings say, and take the pid file."""
+    log_by(journal, path, level)
+    if pid_file is None:
+        return
+    ours = PidFile(pid_file)
+    try:
+        ours.take()
+    except OSError as error:
+        raise ConfigError(f"pid_file: cannot be written: {error}") from None
+    undo.callback(ours.release)
+
+
+def _leave_terminal(settings: Config) -> int:
+    """Go on in the background; what can be refused is refused before.
+
+    Whoever started us is kept waiting until the pid file can be read.
+
+    Returns:
+        A descriptor to write a byte to when that is so.
+    """
+    if settings.log is None:
+        raise ConfigError("log: must be set for a daemon, which has no standard error")
+    with ExitStack() as undo:
+        _go_by(None, settings.log_level, settings.pid_file, Log(None, ""), undo)
+    try:
+        output = settings.log.open("ab", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"log: cannot be opened: {error}") from None
+    told, tell = os.pipe()
+    if os.fork() != 0:  # noqa: TID251  # nothing is there yet that a child should not have
+        os.close(tell)
+        if not os.read(told, 1):
+            sys.exit(f"Error: it has ended before it was ready; {settings.log} says why")
+        sys.exit()
+    DaemonContext(
+        # Where it was started, as in the foreground: handlers may name files relatively.
+        working_directory=str(Path.cwd()),
+        umask=_umask(),
+        stdout=output,
+        stderr=output,
+        files_preserve=[tell],
+        prevent_core=False,
+        # It is not to guess: by ssh, standard input is a socket as if inetd had started us.
+        detach_process=True,
+        signal_map={},
+    ).open()
+    return tell
+
+
+def _umask() -> int:
+    current = os.umask(0o077)
+    os.umask(current)
+    return current

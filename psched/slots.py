@@ -1,0 +1,107 @@
+"""A leased occurrence from the claim to the settle: what is known of it, and what it comes to."""
+
+import logging
+from dataclasses import dataclass
+
+from psched.definition import Definition
+from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
+from psched.supervisor.child import Child, Exit
+from psched.supervisor.kill import Ladder
+from psched.supervisor.link import Link
+from psched.supervisor.note import Reason, StopNote
+from psched.timing import Deadlines
+
+_log = logging.getLogger("psched.worker")
+
+
+class RunnerChild(Child):
+    """A runner as its worker sees it.
+
+    Attributes:
+        note: tells it why it is being stopped.
+    """
+
+    def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
+        super().__init__(pid, link, now)
+        self.note = note
+
+    def reaped(self, how: Exit) -> None:
+        """See `Child.reaped`."""
+        super().reaped(how)
+        self.note.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """One lease, and the task that runs on it.
+
+    Attributes:
+        row: as it was claimed.
+        definition: the row, understood.
+        occurrence: what runs.
+        deadlines: of the lease.
+        runner: the process it runs in.
+        started: when it was started, seconds of the monotonic clock.
+        decision: what the task has said about its end.
+        failure: what went wrong, in a line, once the run is over.
+        over: the run is over: the handler has returned or raised, or its process has ended.
+        ended: when that was, seconds of the monotonic clock.
+        empty: nothing of the task's tree is left.
+        lost: the lease is another worker's, or nobody's.
+        stopping: why it is being stopped.
+        ladder: the signals of that.
+    """
+
+    row: Row
+    definition: Definition
+    occurrence: Occurrence
+    deadlines: Deadlines
+    runner: RunnerChild
+    started: float
+    decision: Decision | None = None
+    failure: str | None = None
+    over: bool = False
+    ended: float = 0.0
+    empty: bool = False
+    lost: bool = False
+    stopping: Reason = Reason.NONE
+    ladder: Ladder | None = None
+
+    def stop(self, reason: Reason, ladder: Ladder) -> None:
+        """Take the task down by this ladder; a later reason is no reason to begin anew.
+
+        Of a run that is over only what it has left behind is taken down.
+        """
+        if self.ladder is not None:
+            return
+        self.ladder = ladder
+        if not self.over:
+            self.stopping = reason
+            self.runner.note.write(reason)
+
+    def end(self, failure: str | None, now: float) -> None:
+        """The run is over; only the first to say so is right about it."""
+        if not self.over:
+            self.over, self.failure, self.ended = True, failure, now
+
+    @property
+    def conclusion(self) -> Decision:
+        """How the lease is to be settled.
+
+        What the task has decided stands, and what it has completed is done, also if it was to be
+        stopped. Of the rest, only what is the task's own fault counts as a failed attempt.
+        """
+        if self.decision is not None:
+            return self.decision
+        if self.failure is None:
+            return Finish()
+        if self.stopping is Reason.TIMEOUT:
+            return Retry(reason="stopped at its time limit")
+        if self.stopping is not Reason.NONE:
+            return Release()
+        return Retry(reason=self.failure)
+
+
+def tell(slot: Slot, text: str, *values: object, level: int = logging.INFO) -> None:
+    """Log a line about a task."""
+    _log.log(level, text, *values, extra={"subject": slot.occurrence})

@@ -1,0 +1,79 @@
+"""A dead man's switch: the kernel KILLs this process unless it says in time that it is well.
+
+A worker that is stopped, hangs in a system call or spins cannot guard its leases. A POSIX timer
+does not need its cooperation: it fires in a process that is stopped, and its SIGKILL cannot be
+held off; the runners die with their parent. The clock goes on while the machine is suspended.
+
+The timer is not inherited by fork(2), and gone after execve(2): timer_create(2).
+"""
+
+import ctypes
+import os
+import signal
+import time
+
+_SIGEV_SIGNAL = 0
+_TIMER_ABSTIME = 1
+_NANO = 1_000_000_000
+
+
+class _SigEvent(ctypes.Structure):
+    # struct sigevent of <asm-generic/siginfo.h>: 64 bytes in all.
+    _fields_ = (
+        ("sigev_value", ctypes.c_void_p),
+        ("sigev_signo", ctypes.c_int),
+        ("sigev_notify", ctypes.c_int),
+        ("_pad", ctypes.c_char * 48),
+    )
+
+
+class _TimeSpec(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
+
+
+class _ITimerSpec(ctypes.Structure):
+    _fields_ = (("it_interval", _TimeSpec), ("it_value", _TimeSpec))
+
+
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    if hasattr(library, "timer_create"):
+        return library
+    return ctypes.CDLL("librt.so.1", use_errno=True)  # glibc before 2.34
+
+
+class DeadMan:
+    """The switch of this process; not set at first.
+
+    Raises:
+        OSError: the kernel has no such timer to give.
+    """
+
+    def __init__(self) -> None:
+        self._library = _library()
+        self._timer = ctypes.c_void_p()
+        self._at: float | None = None
+        event = _SigEvent(sigev_signo=signal.SIGKILL, sigev_notify=_SIGEV_SIGNAL)
+        self._call(
+            "timer_create", time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)
+        )
+
+    def set(self, at: float | None) -> None:
+        """Be KILLed at an instant, unless this is called again before.
+
+        Args:
+            at: seconds of the boot-time clock; None: not at all.
+        """
+        if at == self._at:
+            return
+        # Zero disarms; an instant that has passed fires at once.
+        nanoseconds = 0 if at is None else max(1, int(at * _NANO))
+        value = _TimeSpec(*divmod(nanoseconds, _NANO))
+        spec = _ITimerSpec(it_value=value)
+        self._call("timer_settime", self._timer, _TIMER_ABSTIME, ctypes.byref(spec), None)
+        self._at = at
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if getattr(self._library, name)(*arguments) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{name}: {os.strerror(number)}")

@@ -1,0 +1,63 @@
+"""The kernel's services that Python's standard library does not reach (Linux only)."""
+
+import ctypes
+import os
+import signal
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SS_DISABLE = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Become the subreaper of everything below this process: prctl(2)."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel KILL this process when its parent dies; see prctl(2).
+
+    The parent must have forked from its main thread: the kernel counts the death of the thread.
+
+    Args:
+        parent: pid of the parent that is meant. It may have died before this call, and would
+            then never be reported.
+    """
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        _die()
+
+
+class _Stack(ctypes.Structure):
+    # stack_t of <signal.h>
+    _fields_ = (
+        ("ss_sp", ctypes.c_void_p),
+        ("ss_flags", ctypes.c_int),
+        ("ss_size", ctypes.c_size_t),
+    )
+
+
+def handle_signals_on_the_stack() -> None:
+    """Have signals handled where there is room: sigaltstack(2).
+
+    Python runs its signal handlers on the alternate stack if there is one, and `faulthandler`
+    sets up one of a few pages. When several signals come at once, their frames do not fit, and
+    the kernel ends the process by SEGV.
+    """
+    if _libc.sigaltstack(ctypes.byref(_Stack(ss_flags=_SS_DISABLE)), None) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL cannot be survived")
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,63 @@
+"""A pid file that is never stale: what counts is the lock on it, and the kernel ends that."""
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class AlreadyRunningError(Exception):
+    """Another process holds the pid file."""
+
+
+class PidFile:
+    """The pid of this process, in a file that it holds as long as it lives.
+
+    A POSIX record lock: unlike flock(2)'s it is not inherited by fork(2), so no orphan can keep
+    it. It would be lost by closing any other descriptor of the file: nobody else opens it here.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def take(self) -> None:
+        """Make it ours.
+
+        Raises:
+            AlreadyRunningError: another process holds it; the text names its pid.
+            OSError: the file cannot be written.
+        """
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self._path, flags, 0o644)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.read(descriptor, 32).decode(errors="replace").strip()
+                os.close(descriptor)
+                raise AlreadyRunningError(
+                    f"{self._path} is held by a running psched-master, pid {holder or 'unknown'}"
+                ) from None
+            if self._is_file(descriptor):
+                break
+            # Its holder has removed it between our two calls: that lock holds nobody off.
+            os.close(descriptor)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Remove it."""
+        if self._descriptor >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _is_file(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False

@@ -1,0 +1,96 @@
+"""Signals as data: a handler only wakes the loop; the loop sees them one set at a time."""
+
+import select
+import signal
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from types import FrameType
+from typing import Protocol
+
+
+class Waitable(Protocol):
+    """Something with a descriptor to wait on, and perhaps something still to send."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        ...
+
+    @property
+    def unsent(self) -> bool:
+        """Whether it waits to be writable."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        ...
+
+
+class SignalInbox:
+    """Receives signals for a loop and lets it sleep until something happens.
+
+    A signal that a process wants nothing of is received too, and dropped by its loop: to ignore
+    it in the kernel's sense would be inherited by every program a task executes.
+
+    Args:
+        wanted: the signals to receive.
+    """
+
+    def __init__(self, wanted: Iterable[signal.Signals]) -> None:
+        self._pending: set[int] = set()
+        self._reader, self._writer = socket.socketpair()
+        for end in (self._reader, self._writer):
+            end.setblocking(False)  # noqa: FBT003  # its parameter has no name
+        # The C handler writes a byte at once; the Python handler runs between two bytecodes.
+        # A full pipe loses no signal, only a wake-up that is due already.
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in wanted:
+            signal.signal(number, self._note)
+        unblock()
+
+    def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
+        """Sleep until a signal arrives, a link has news, or the time is over.
+
+        Args:
+            timeout: seconds.
+            links: wake the loop when they can be read, and when they can take what they still
+                have to send.
+
+        Returns:
+            The signals that have arrived since the last call.
+        """
+        if not self._pending:
+            poller = select.poll()
+            poller.register(self._reader, select.POLLIN)
+            for link in links:
+                if not link.closed:
+                    poller.register(link, select.POLLIN | (select.POLLOUT if link.unsent else 0))
+            poller.poll(max(timeout, 0) * 1000)
+        # Emptied before the signals are taken: one that comes in between wakes the next wait.
+        with suppress(BlockingIOError):
+            while self._reader.recv(4096):
+                pass
+        arrived, self._pending = self._pending, set()
+        return {signal.Signals(number) for number in arrived}
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._pending.add(number)
+
+
+def forget_handlers() -> None:
+    """Make a forked child deaf to its parent's inbox: signals do again what they do by default.
+
+    To be called while all signals are blocked. Otherwise a signal to the child would write into
+    the pipe that wakes the parent, and be lost to the child.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        # What Python ignores, SIGPIPE, stays ignored.
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+
+
+def unblock() -> None:
+    """Let the signals in that a fork has kept waiting; see `psched.supervisor.spawn`."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -1,0 +1,8 @@
+"""Process titles: what ``ps`` shows of us."""
+
+from setproctitle import setproctitle
+
+
+def set_title(text: str) -> None:
+    """Show a text as this process's title; it must hold nothing secret."""
+    setproctitle(f"psched {text}")

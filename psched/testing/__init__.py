@@ -1,0 +1,57 @@
+"""The protocol of a store (`psched.backend`), as tests. Run them on a store of your own.
+
+Give a subclass a fixture that makes workers' views of one store, fresh for each test::
+
+    import pytest
+    from psched.testing import BackendContract
+
+    class TestMyStore(BackendContract):
+        @pytest.fixture
+        def backend_factory(self, tmp_path):
+            opened = []
+
+            def open_backend():
+                opened.append(MyBackend(tmp_path / "store"))
+                return opened[-1]
+
+            open_backend().init()
+            yield open_backend
+            for backend in opened:
+                backend.disconnect()
+
+Each call returns another instance on the same, initialised store: what another worker would
+have. Some tests call it in threads of their own. Say ``pytest.register_assert_rewrite(
+"psched.testing")`` before the import, and a failure shows what was compared.
+
+Stores with capabilities beyond the protocol add the suites of those: `TableContract`.
+
+Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `deletion`, `recovery`,
+`fencing`, `contention`, then `table`.
+"""
+
+from psched.testing.bench import BackendFactory
+from psched.testing.claims import Claims
+from psched.testing.contention import Contention
+from psched.testing.definitions import Definitions, Replacements
+from psched.testing.deletion import Deletion
+from psched.testing.fencing import Fencing
+from psched.testing.leases import Leases
+from psched.testing.recovery import Recovery
+from psched.testing.settlements import Settlements
+from psched.testing.table import TableContract
+
+__all__ = ["BackendContract", "BackendFactory", "TableContract"]
+
+
+class BackendContract(
+    Definitions,
+    Replacements,
+    Claims,
+    Leases,
+    Settlements,
+    Deletion,
+    Recovery,
+    Fencing,
+    Contention,
+):
+    """What every store must do. Needs the fixture ``backend_factory``."""

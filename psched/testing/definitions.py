@@ -1,0 +1,230 @@
+"""Schedules as data: init, add, get, rows, look, replace."""
+
+from dataclasses import replace as changed
+
+from psched.errors import AlreadyExistsError
+from psched.model import FINISHED, WAITING, Row
+from psched.testing.bench import (
+    LONG_AGO,
+    BackendFactory,
+    add,
+    claim,
+    due,
+    ending,
+    found,
+    leased,
+    payload,
+    refused,
+)
+
+_FULL = Row(
+    key="clé/鍵 'quoted\" `%s :id \\",
+    type="rapport",
+    data='{"k":"é 🗝","n":12345678901234567890}',
+    cron="*/5 * * * *",
+    timezone="Asia/Tokyo",
+    delay=30,
+    next_time=2_000_000_000,
+    next_run_time=2_000_000_030,
+    alive_time=77,
+    options='{"catchup":"latest"}',
+)
+"""A row in which every column that is declared has a value."""
+
+_KEYS = ("a", "A", "á", "a\u0301", "ß", "ss", "a.b", "a%", "a_", "ab", "x" * 255, "鍵" * 255)
+"""Keys that careless collations confuse, and long ones."""
+
+
+class Definitions:
+    """What is declared is kept."""
+
+    def test_init_may_be_repeated_and_loses_nothing(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "k")
+        assert [*store.init()] == []
+        assert found(store, "k") == found(backend_factory(), "k")
+
+    def test_what_was_declared_is_read_by_every_worker(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        backend_factory().add([_FULL], nonce="n")
+        row = found(backend_factory(), _FULL.key)
+        assert payload(row.data) == _FULL.data
+        assert payload(row.options) == _FULL.options
+        assert row == changed(
+            _FULL, data=row.data, options=row.options, settled_by="n", created_at=row.created_at
+        )
+
+    def test_a_new_row_is_unclaimed_whatever_its_maker_says(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        before = int(store.now())
+        used = due("k", owner="w.1", fence=7, attempt=3, status=FINISHED, reason="x", version=9)
+        store.add([used], nonce="n")
+        row = found(store, "k")
+        assert (row.owner, row.fence, row.attempt) == (None, 0, 0)
+        assert (row.status, row.reason, row.version) == (WAITING, None, 1)
+        assert row.created_at is not None
+        assert before <= row.created_at <= store.now()
+
+    def test_the_nonce_of_an_insert_tells_whose_it_was(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        store.add([due("k")], nonce="mine")
+        with refused(AlreadyExistsError):
+            store.add([due("k")], nonce="theirs")
+        assert found(store, "k").settled_by == "mine"
+
+    def test_a_taken_key_is_refused_and_its_row_stays(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        one, other = backend_factory(), backend_factory()
+        one.add([due("k", data='{"first":1}')], nonce="n")
+        with refused(AlreadyExistsError):
+            other.add([due("k", data='{"second":2}')], nonce="m")
+        assert payload(found(one, "k").data) == '{"first":1}'
+
+    def test_of_several_rows_all_are_added_or_none(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "b")
+        with refused(AlreadyExistsError):
+            add(store, "a", "b", "c")
+        assert store.get("a") is None
+        assert store.get("c") is None
+        many = [f"m{number}" for number in range(500)]
+        add(store, *many)
+        assert len(store.look(many)) == len(many)
+
+    def test_adding_nothing_is_nothing(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        store.add([], nonce="n")
+        assert [*store.rows()] == []
+
+    def test_keys_are_told_apart_character_by_character(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        for number, key in enumerate(_KEYS):
+            store.add([due(key, delay=number)], nonce="n")
+        for number, key in enumerate(_KEYS):
+            assert found(store, key).delay == number
+        assert [store.look([key]).keys() for key in _KEYS] == [{key} for key in _KEYS]
+
+    def test_a_missing_key_has_no_row(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "k")
+        assert store.get("K") is None
+        assert store.get("") is None
+
+    def test_a_large_payload_is_kept_to_the_byte(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        data = '{"k":"' + "é\\u0000'" * 50_000 + '"}'
+        store.add([due("k", data=data)], nonce="n")
+        assert payload(found(store, "k").data) == data
+
+    def test_look_finds_those_that_exist(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "a", "b")
+        assert store.look(["a", "b", "c"]) == {key: found(store, key) for key in ("a", "b")}
+        assert store.look([]) == {}
+
+    def test_rows_come_in_the_order_of_their_times_and_those_at_rest_last(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        resting = leased(store, "resting")
+        store.settle([ending(resting, rest=True, status=FINISHED)])
+        later = [due("late", LONG_AGO + 9), due("early", LONG_AGO), due("next", LONG_AGO + 5)]
+        store.add(later, nonce="n")
+        assert [row.key for row in store.rows()] == ["early", "next", "late", "resting"]
+
+
+class Replacements:
+    """A definition is changed by who has seen it as it stands."""
+
+    def test_a_replacement_changes_the_definition_and_the_times(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, "k")
+        seen = found(store, "k")
+        new = changed(_FULL, key="k", reason="mended", attempt=2)
+        assert store.replace(seen, new)
+        row = found(backend_factory(), "k")
+        assert row == changed(
+            new,
+            data=row.data,
+            options=row.options,
+            version=seen.version + 1,
+            settled_by=seen.settled_by,
+            created_at=seen.created_at,
+        )
+        assert payload(row.data) == _FULL.data
+        assert payload(row.options) == _FULL.options
+
+    def test_of_two_replacements_of_the_same_row_the_second_is_refused(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        one, other = backend_factory(), backend_factory()
+        add(one, "k")
+        seen = found(one, "k")
+        assert other.replace(seen, changed(seen, type="theirs"))
+        assert not one.replace(seen, changed(seen, type="mine"))
+        assert found(one, "k").type == "theirs"
+
+    def test_a_replacement_of_a_row_that_has_moved_on_is_refused(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, "k")
+        free = found(store, "k")
+        (held,) = claim(store, "worker.1").rows
+        assert not store.replace(free, changed(free, next_time=5, next_run_time=5))
+        running = found(store, "k")
+        store.settle([ending(held, next_time=LONG_AGO + 60, not_before=LONG_AGO + 60)])
+        settled = found(store, "k")
+        assert not store.replace(running, changed(running, next_time=5))
+        assert found(store, "k") == settled
+
+    def test_a_removed_row_cannot_be_replaced(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "k")
+        seen = found(store, "k")
+        store.delete("k")
+        assert not store.replace(seen, changed(seen, type="new"))
+        assert store.get("k") is None
+
+    def test_a_replacement_never_touches_a_lease(self, backend_factory: BackendFactory) -> None:
+        worker, person = backend_factory(), backend_factory()
+        held = leased(worker, "k")
+        seen = found(person, "k")
+        # The holder may extend at any time: that is no reason to refuse.
+        assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
+        before = found(person, "k")
+        new = changed(seen, type="new", next_time=LONG_AGO + 5, next_run_time=LONG_AGO + 5)
+        assert person.replace(seen, new)
+        after = found(person, "k")
+        assert after.next_run_time == before.next_run_time
+        assert (after.token, after.attempt) == (held.token, held.attempt)
+        assert (after.type, after.next_time) == ("new", LONG_AGO + 5)
+        assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
+
+    def test_a_replacement_does_not_undo_what_the_running_task_has_written(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        worker, person = backend_factory(), backend_factory()
+        held = leased(worker, "k")
+        seen = found(person, "k")
+        assert worker.update_data("k", held.token, '{"progress":1}')
+        assert not person.replace(seen, changed(seen, type="new"))
+        assert payload(found(person, "k").data) == '{"progress":1}'
+
+    def test_a_row_at_rest_can_be_put_back_to_work(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        held = leased(store, "k")
+        store.settle([ending(held, rest=True, status=FINISHED)])
+        seen = found(store, "k")
+        assert store.replace(seen, changed(seen, status=WAITING, next_run_time=LONG_AGO))
+        assert [row.key for row in claim(store, "worker.2").rows] == ["k"]

@@ -1,0 +1,99 @@
+"""While a task runs: extend its lease, replace its payload."""
+
+from dataclasses import replace as changed
+from math import floor
+
+from psched.model import FINISHED, Token
+from psched.testing.bench import (
+    LEASE,
+    BackendFactory,
+    add,
+    claim,
+    claim_all,
+    due,
+    ending,
+    found,
+    leased,
+    leased_for_a_moment,
+    payload,
+)
+
+
+class Leases:
+    """A lease is extended, and its row's payload replaced, by who names its whole token."""
+
+    def test_extending_moves_the_end_and_nothing_else(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        held = leased(store, "k")
+        leased(store, "other", "worker.2")
+        claimed, other = found(store, "k"), found(store, "other")
+        before = floor(store.now()) + 1
+        assert store.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
+        after = floor(store.now()) + 1
+        extended = found(store, "k")
+        assert before + 600 <= (extended.next_run_time or 0) <= after + 600
+        assert changed(extended, next_run_time=claimed.next_run_time) == claimed
+        assert found(store, "other") == other
+
+    def test_extending_respects_a_rows_own_length_and_the_shortest(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        store.add([due("long", alive_time=1000), due("short", alive_time=3)], nonce="n")
+        tokens = {row.key: row.token for row in claim(store, "w.1").rows}
+        before = floor(store.now()) + 1
+        assert store.extend(tokens, alive_time=LEASE, shortest=20) == {"long", "short"}
+        after = floor(store.now()) + 1
+        for key, length in {"long": 1000, "short": 20}.items():
+            assert before + length <= (found(store, key).next_run_time or 0) <= after + length
+
+    def test_extending_names_the_leases_that_are_still_held(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        one, other = backend_factory(), backend_factory()
+        (lost,) = leased_for_a_moment(one, "lost")
+        claim(other, "w.2")
+        held, settled = leased(one, "held"), leased(one, "settled")
+        one.settle([ending(settled, rest=True, status=FINISHED)])
+        tokens = {row.key: row.token for row in (lost, held, settled)}
+        tokens["gone"] = Token("worker.1", 1)
+        rows = one.look(["lost", "settled"])
+        assert one.extend(tokens, alive_time=LEASE, shortest=1) == {"held"}
+        assert one.look(["lost", "settled"]) == rows
+
+    def test_very_many_leases_are_extended_at_once(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, *(f"k{number}" for number in range(450)))
+        rows = claim_all(store, "w", alive_time=LEASE)
+        lost = rows.pop(300)
+        tokens = {row.key: row.token for row in rows}
+        wrong = {lost.key: Token(lost.token.owner, lost.fence + 1)}
+        assert store.extend({**wrong, **tokens}, alive_time=600, shortest=1) == set(tokens)
+        soon = store.now() + 2 * LEASE
+        ends = {row.key: row.next_run_time or 0 for row in store.rows()}
+        assert [key for key, end in ends.items() if end < soon] == [lost.key]
+
+    def test_extending_nothing_is_nothing(self, backend_factory: BackendFactory) -> None:
+        assert backend_factory().extend({}, alive_time=LEASE, shortest=1) == frozenset()
+
+    def test_a_payload_is_replaced_under_the_lease(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        held = leased(store, "k")
+        before = found(store, "k")
+        assert store.update_data("k", held.token, '{"page":"2é"}')
+        after = found(backend_factory(), "k")
+        assert payload(after.data) == '{"page":"2é"}'
+        assert changed(after, data=before.data, version=before.version) == before
+        store.settle([ending(after)])
+        (again,) = claim(store, "w.2").rows
+        assert payload(again.data) == '{"page":"2é"}'
+
+    def test_replacing_a_payload_changes_the_definition(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        held = leased(store, "k")
+        assert store.update_data("k", held.token, '{"page":2}')
+        assert found(store, "k").version == held.version + 1

@@ -1,0 +1,246 @@
+"""A worker: the process that leases rows and watches over the tasks it runs on them."""
+
+import faulthandler
+import gc
+import logging
+import random
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from psched.backend import Backend
+from psched.clock import Clock
+from psched.config import Config
+from psched.errors import StoreError
+from psched.guard import Guard
+from psched.leaser import Leaser
+from psched.log import Log
+from psched.runner import Runner
+from psched.runners import Runners
+from psched.supervisor import kernel
+from psched.supervisor.blueprint import BAD_HANDLERS, DRAINED, Place
+from psched.supervisor.deadman import DeadMan
+from psched.supervisor.link import Link
+from psched.supervisor.note import Reason, StopNote
+from psched.supervisor.signals import SignalInbox
+from psched.supervisor.titles import set_title
+from psched.tasks import Tasks
+
+if TYPE_CHECKING:
+    from psched.collection import ScheduleCollection
+
+_log = logging.getLogger("psched.worker")
+
+SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGQUIT,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGWINCH,
+    signal.SIGCHLD,
+)
+"""What a worker receives. Orders come over the link from its master; of the signals only TERM,
+QUIT (both: finish and go) and USR2 (reopen the log) mean something here. The others are what a
+terminal or a careless ``pkill`` sends to everybody."""
+
+LEFT_BEHIND = 69
+"""Exit status: the store was away, leases are left to run out (sysexits.h: EX_UNAVAILABLE)."""
+
+_BEAT = 1.0
+"""Seconds between two signs of life to the master at most."""
+
+_PATIENCE = 10.0
+"""Seconds that a leaving worker, its tasks gone, goes on trying to settle them."""
+
+
+class Worker:
+    """One worker's life, from the moment when its handlers are loaded.
+
+    Args:
+        link: to the master.
+        place: where it stands.
+        settings: the installation's.
+        find: the handler of a type; None: there is none.
+        store: where the schedules are.
+        open_schedules: opens a collection on that store, for a task.
+        inbox: this process's signals.
+        log: this process's log.
+        clock: this host's clocks.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        place: Place,
+        *,
+        settings: Config,
+        find: Callable[[str], Any],
+        store: Backend,
+        open_schedules: "Callable[[], ScheduleCollection]",
+        inbox: SignalInbox,
+        log: Log,
+        clock: Clock,
+    ) -> None:
+        self._link = link
+        self._place = place
+        self._store = store
+        self._inbox = inbox
+        self._log = log
+        self._clock = clock
+        self._leaving = False
+        self._give_up_at = 0.0
+        self._orphaned = False
+        self._next_beat = 0.0
+
+        def main(link: Link, note: StopNote) -> int:
+            runner = Runner(
+                link,
+                find=find,
+                note=note,
+                log=log,
+                open_schedules=open_schedules,
+                tasks=settings.max_tasks_per_child,
+            )
+            return runner.run()
+
+        runners = Runners(
+            main,
+            before_fork=store.disconnect if store.closes_before_fork else lambda: None,
+            keep=log.descriptors,
+            clock=clock,
+        )
+        guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan())
+        self._tasks = Tasks(runners, guard, clock)
+        self._leaser = Leaser(
+            store,
+            settings,
+            nonce=place.nonce,
+            tasks=self._tasks,
+            clock=clock,
+            rng=random.Random(),  # noqa: S311  # jitter; made after the fork, so it is its own
+        )
+
+    def run(self, reported: Mapping[str, Any] | None = None) -> int:
+        """Work until told to go.
+
+        Args:
+            reported: settings that only this process could read, for the master.
+
+        Returns:
+            The exit status.
+        """
+        # What is here now stays as it is: the runners share it instead of copying it.
+        gc.collect()
+        gc.freeze()
+        try:
+            self._tasks.prepare()
+        except RuntimeError as error:
+            _log.error("%s", error)
+            return BAD_HANDLERS
+        except OSError as error:
+            # It is tried again before each claim.
+            _log.error("cannot fork: %s", error)
+        self._link.send({"ready": reported})
+        if not self._admitted():
+            return DRAINED
+        while (status := self._turn()) is None:
+            pass
+        self._store.disconnect()
+        return status
+
+    def _admitted(self) -> bool:
+        """Wait for the master's leave to begin.
+
+        It may have to refuse what was reported; and what it has said meanwhile, such as that
+        there is a newer generation by now, is to be obeyed before the first claim.
+        """
+        while (message := self._link.wait()) is not None:
+            if "go" in message:
+                return bool(message["go"])
+            self._obey(message)
+        return False
+
+    def _turn(self) -> int | None:
+        """One turn of the loop; the exit status at its end."""
+        timeout = self._leaser.tick()
+        now = self._clock.monotonic()
+        self._report(now)
+        if self._leaving:
+            if self._leaser.idle:
+                return DRAINED
+            if self._tasks.running:
+                self._give_up_at = now + _PATIENCE
+            elif now >= self._give_up_at:
+                _log.error("going without having settled everything: the store is away")
+                return LEFT_BEHIND
+        arrived = self._inbox.wait(
+            min(timeout, max(self._next_beat - now, 0)), [self._link, *self._tasks.links]
+        )
+        if signal.SIGUSR2 in arrived:
+            self._log.reopen()
+        if not arrived.isdisjoint((signal.SIGTERM, signal.SIGQUIT)):
+            self._leave(None)
+        self._link.flush()
+        for message in self._link.receive():
+            self._obey(message)
+        if self._link.closed and not self._orphaned:
+            self._orphaned = True
+            _log.error("the master has died: killing all tasks, releasing their leases")
+            self._leave(0)
+            for slot in self._tasks:
+                self._tasks.stop(slot, Reason.SHUTDOWN, 0)
+        return None
+
+    def _obey(self, message: Mapping[str, Any]) -> None:
+        if "stop" in message:
+            self._leave(message["stop"])
+        if "recover" in message:
+            self._leaser.recover(message["recover"])
+        if "pause" in message:
+            self._leaser.pause()
+        if "reopen" in message:
+            self._log.reopen()
+
+    def _leave(self, timeout: float | None) -> None:
+        if not self._leaving:
+            self._leaving = True
+            self._give_up_at = self._clock.monotonic() + _PATIENCE
+        self._leaser.stop(timeout)
+
+    def _report(self, now: float) -> None:
+        if self._leaser.recovered:
+            self._link.send({"recovered": self._leaser.recovered})
+            self._leaser.recovered = []
+        if now >= self._next_beat:
+            self._next_beat = now + _BEAT
+            self._link.send({"tasks": len(self._tasks)})
+            leaving = ", leaving" if self._leaving else ""
+            set_title(f"{self._place}: {len(self._tasks)} tasks{leaving}")
+
+
+def prepare_process(log: Log, place: Place) -> SignalInbox:
+    """Make a freshly forked process a worker: its log, its title, its signals."""
+    log.process = f"worker {place.number}"
+    set_title(f"{place}: starting")
+    # A worker that hangs is sent ABRT first, and says where it hangs.
+    faulthandler.enable()
+    kernel.handle_signals_on_the_stack()
+    return SignalInbox(SIGNALS)
+
+
+def clean_up(store: Backend, settings: Config, nonces: Sequence[str]) -> int:
+    """Release what dead workers still hold; the life of a process that is forked for that."""
+    wait = settings.retry_wait
+    try:
+        for nonce in nonces:
+            for key in store.recover(nonce, alive_time=settings.alive_time, retry_wait=wait):
+                _log.warning("%s: released, its worker has died", key)
+    except StoreError as error:
+        _log.error("leases of dead workers are left to run out: %s", error)
+        return LEFT_BEHIND
+    store.disconnect()
+    return DRAINED

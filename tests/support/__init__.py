@@ -1,0 +1,1 @@
+"""What tests share: waiting with a deadline, and private servers."""

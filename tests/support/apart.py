@@ -1,0 +1,138 @@
+"""A function of a test's in a process of its own: a fresh interpreter with a single thread.
+
+psched does not fork beside a second thread, and the process that runs the tests may have one.
+
+    def doubled(number):
+        return 2 * number
+
+    def test_doubling():
+        assert apart(doubled, 21) == 42
+
+The function is found by its module's file and its name; arguments and result travel as JSON.
+Whatever the function starts dies with the test at the latest, and warnings in it are errors.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from support.processes import Leashed
+from support.waiting import PATIENCE, wait_until
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+class Apart(Leashed):
+    """A function that runs apart.
+
+    Args:
+        function: of a module's, not a nested one.
+        arguments: for it.
+        folder: an empty one; the function's current folder.
+        options: for the interpreter.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        arguments: Sequence[object],
+        *,
+        folder: Path,
+        options: Sequence[str] = (),
+    ) -> None:
+        self._output = folder / "output"
+        self._result = folder / "result"
+        work = folder / "work"
+        work.mkdir()
+        subject = [function.__code__.co_filename, function.__name__, json.dumps(arguments)]
+        # What a function leaves open goes with its process.
+        warnings = ["-W", "error", "-W", "ignore::ResourceWarning"]
+        interpreter = [sys.executable, "-P", *warnings, *options]
+        super().__init__(
+            [*interpreter, "-m", "support.apart", str(self._result), *subject],
+            output=self._output,
+            cwd=work,
+            env=_environment(),
+        )
+
+    @property
+    def text(self) -> str:
+        """All that it has written to its standard output and error."""
+        return self._output.read_text(errors="replace")
+
+    def said(self, beginning: str, *, timeout: float = PATIENCE) -> str:
+        """Wait for a line that begins with this; the rest of it."""
+
+        def rest() -> list[str]:
+            whole = self.text.rpartition("\n")[0].splitlines()
+            return [line for line in whole if line.startswith(beginning)]
+
+        what = f"a line that begins with {beginning!r}"
+        wait_until(lambda: rest() or self.status is not None, timeout=timeout, what=what)
+        assert rest(), f"ended with {self.status}:\n{self.text}"
+        return rest()[0].removeprefix(beginning).strip()
+
+    def result(self, *, timeout: float = PATIENCE) -> Any:
+        """Wait for its end; what the function returned.
+
+        Raises:
+            AssertionError: it raised, or has died; with all that it has written.
+        """
+        status = self.wait(timeout=timeout)
+        assert status == 0, f"ended with {status}:\n{self.text}"
+        return json.loads(self._result.read_text())
+
+
+def _environment() -> dict[str, str]:
+    """The tests' own, but for what changes the interpreter's ways."""
+    plain = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+    return plain | {"PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@contextlib.contextmanager
+def started_apart(function: Callable[..., object], *arguments: object) -> Iterator[Apart]:
+    """Run a function beside the test; a context manager that kills what is left of it."""
+    with tempfile.TemporaryDirectory(prefix="psched-apart-") as folder:
+        process = Apart(function, arguments, folder=Path(folder))
+        try:
+            yield process
+        finally:
+            process.close()
+
+
+def apart(function: Callable[..., object], *arguments: object, timeout: float = PATIENCE) -> Any:
+    """Run a function to its end; what it returned."""
+    with started_apart(function, *arguments) as process:
+        return process.result(timeout=timeout)
+
+
+def say(*words: object) -> None:
+    """In a function that runs apart: tell the test something, in a line."""
+    os.write(1, f"{' '.join(map(str, words))}\n".encode())
+
+
+def _main(result: str, file: str, name: str, arguments: str) -> None:
+    function = getattr(_module(file), name)
+    with Path(result).open("w") as written:  # now: the function may give up its rights
+        json.dump(function(*json.loads(arguments)), written)
+
+
+def _module(file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("subject", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["subject"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,145 @@
+"""A worker without a store: real runners run handlers, and what that comes to is told.
+
+To be used in a function that runs apart (see `support.apart`), since runners are forked.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from psched import log
+from psched.clock import SystemClock
+from psched.config import from_mapping
+from psched.definition import encode, understand
+from psched.guard import Guard
+from psched.model import Row
+from psched.policy import Run
+from psched.runner import Runner
+from psched.runners import Runners
+from psched.slots import Slot
+from psched.supervisor.blueprint import Place
+from psched.supervisor.deadman import DeadMan
+from psched.supervisor.link import Link
+from psched.supervisor.note import StopNote
+from psched.tasks import Tasks
+from psched.timing import Deadlines
+from psched.worker import prepare_process
+from support.waiting import PATIENCE
+
+CLOCK = SystemClock()
+
+
+class Ledger:
+    """In the store's place: grants everything, and takes it down.
+
+    Attributes:
+        refuses: but for new data: that lease is lost.
+        extended: how often a lease was.
+        data: the payloads that were written.
+    """
+
+    def __init__(self) -> None:
+        self.refuses = False
+        self.extended = 0
+        self.data: list[str] = []
+
+    def extend_now(self, _slot: Slot) -> bool:
+        """See `psched.tasks.Lessor`."""
+        self.extended += 1
+        return True
+
+    def update_data(self, _slot: Slot, data: str) -> bool:
+        """See `psched.tasks.Lessor`."""
+        self.data.append(data)
+        return not self.refuses
+
+
+class Bench:
+    """Runs tasks as a worker does; at most one in this process.
+
+    Args:
+        handlers: by the types of tasks.
+        log_file: where lines are logged; default: standard error.
+        settings: psched's.
+
+    Attributes:
+        ledger: what was asked of the store.
+    """
+
+    def __init__(
+        self, handlers: Mapping[str, Any], *, log_file: str | None = None, **settings: Any
+    ) -> None:
+        self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
+        self.inbox = prepare_process(self.log, Place(0, 1, "nonce"))
+        self.ledger = Ledger()
+        self._settings = from_mapping({"url": "sqlite:///unused.db", **settings})
+        tasks = self._settings.max_tasks_per_child
+
+        def main(link: Link, note: StopNote) -> int:
+            runner = Runner(
+                link,
+                find=handlers.get,
+                note=note,
+                log=self.log,
+                open_schedules=_no_schedules,
+                tasks=tasks,
+            )
+            return runner.run()
+
+        self.runners = Runners(
+            main,
+            before_fork=lambda: None,
+            keep=self.log.descriptors,
+            clock=CLOCK,
+        )
+        guard = Guard(self._settings, runners=self.runners, clock=CLOCK, deadman=DeadMan())
+        self.tasks = Tasks(self.runners, guard, CLOCK)
+
+    def start(self, type: str, key: str | None = None, **data: object) -> Slot:  # noqa: A002
+        """Start a task.
+
+        Args:
+            type: which handler runs it.
+            key: the schedule's; default: the type.
+            data: the payload.
+        """
+        row = Row(
+            key=type if key is None else key,
+            type=type,
+            data=encode("data", data),
+            next_time=60,
+            owner="nonce.1",
+            fence=1,
+            attempt=1,
+        )
+        self.runners.prepare()
+        deadlines = Deadlines(CLOCK.boottime(), 300, 5.0)
+        self.tasks.start(row, Run(understand(row, self._settings), 60), deadlines)
+        return self.tasks.slots[row.key]
+
+    def turn(self, timeout: float = 0.05) -> None:
+        """One turn of a worker's loop."""
+        self.tasks.hear(self.ledger)
+        wakes = self.tasks.watch() - CLOCK.monotonic()
+        self.inbox.wait(max(0, min(timeout, wakes)), self.tasks.links)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Work until something is so."""
+        give_up_at = CLOCK.monotonic() + PATIENCE
+        while not condition():
+            assert CLOCK.monotonic() < give_up_at, "waited in vain"
+            self.turn()
+
+    def finish(self, slot: Slot) -> str:
+        """Work until nothing is left of a task; how its lease would be settled."""
+        self.until(lambda: slot.empty)
+        del self.tasks.slots[slot.row.key]
+        return str(slot.conclusion)
+
+    def run(self, type: str, key: str | None = None, **data: object) -> str:  # noqa: A002
+        """Run a task to its end; how its lease would be settled."""
+        return self.finish(self.start(type, key, **data))
+
+
+def _no_schedules() -> Any:
+    raise AssertionError("no handler here opens its schedules")

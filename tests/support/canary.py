@@ -1,0 +1,97 @@
+"""Handlers that tell the run log what happens to them; see `support.runlog`.
+
+A copy of this file stands in the folder of each service under test, as a user's module would,
+beside the run log. What a canary does is said by its schedule's data:
+
+==============  =================================================================================
+``until``       stay until this file, in the same folder, exists
+``companions``  start these first: "child", a subprocess; "daemon", one in a session of its own
+``fail``        raise, in the first so many attempts
+``kills``       whom to KILL, in the first ``times`` attempts: "worker" or "runner"
+``stubborn``    take no notice of being stopped
+==============  =================================================================================
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from psched.application import Base
+from psched.application import Dispatch as BaseDispatch
+
+FOLDER = Path(__file__).parent
+RUN_LOG = FOLDER / "runs"
+
+
+class CanaryError(Exception):
+    """It was told to fail."""
+
+
+class Canary(Base):
+    """Does what its data say, and takes notes."""
+
+    def run(self) -> None:
+        """Run it."""
+        data = self.task.data
+        self.note("start", worker=os.getppid())
+        how = "unclear"
+        try:
+            for kind in data.get("companions", ()):
+                self.accompany(kind)
+            if self.task.attempt <= data.get("times", 0):
+                os.kill({"worker": os.getppid(), "runner": os.getpid()}[data["kills"]], 9)
+                signal.pause()
+            if "until" in data:
+                self.stay(FOLDER / data["until"])
+            if self.task.attempt <= data.get("fail", 0):
+                raise CanaryError("as it was told")  # noqa: TRY301  # it is to be noted
+            how = "returned"
+        except BaseException as error:
+            how = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self.note("end", how=how)
+
+    def stay(self, gate: Path) -> None:
+        """Wait until the file exists."""
+        if self.task.data.get("stubborn"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while not gate.exists():
+            self.note("alive")
+            time.sleep(0.02)
+
+    def accompany(self, kind: str) -> None:
+        """Start a process that goes on until somebody kills it."""
+        program = str(FOLDER / "companion.py")
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", program, str(RUN_LOG), json.dumps(self.record)],
+            start_new_session=kind == "daemon",
+        )
+
+    @property
+    def record(self) -> dict[str, object]:
+        """Whose note it is."""
+        task = self.task
+        return {
+            "key": task.key,
+            "scheduled_time": task.scheduled_time,
+            "attempt": task.attempt,
+            "fence": task.fence,
+        }
+
+    def note(self, event: str, **more: object) -> None:
+        """Write a line; see `support.runlog.Run`."""
+        line = self.record | {"event": event, "pid": os.getpid(), **more}
+        line["at"] = time.clock_gettime(time.CLOCK_BOOTTIME)
+        with RUN_LOG.open("ab", buffering=0) as log:
+            log.write(f"{json.dumps(line)}\n".encode())
+
+
+class Dispatch(BaseDispatch):
+    """Routes of the tests' own; those of a single test are in a module of its own."""
+
+    routes = {"canary": Canary}  # noqa: RUF012  # as users write it

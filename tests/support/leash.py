@@ -1,0 +1,82 @@
+"""Starts a command and answers for everything that comes of it.
+
+    python -I -S leash.py OUTPUT COMMAND...
+
+Run as a program of its own: as the subreaper of all that the command starts it is the one to
+whom every orphan comes, a daemon in a session of its own too, so that nothing can get away.
+When its standard input ends, because the test is over or has died, it kills all of them.
+
+It writes two lines to its standard output: the command's pid, and, when that has ended, its exit
+status (negative: the signal that killed it). The command's own output goes to a file.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    """The leash's whole life."""
+    output, *command = sys.argv[1:]
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # Not to be told of its end before its pid is known.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    pid = _start(command, output)
+    _say(pid)
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(pid))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    while os.read(0, 1):
+        pass
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # From the top of the tree: what is dead forks no more, and what it has forked comes to us.
+    while below := _children():
+        for child in below:
+            os.kill(child, signal.SIGKILL)
+        os.waitpid(-1, 0)
+
+
+def _start(command: list[str], output: str) -> int:
+    append = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    return os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, output, append, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        # As by a shell with job control: it leads a group of its own.
+        setpgroup=0,
+        setsigmask=[],
+    )
+
+
+def _children() -> list[int]:
+    """This process's own, those that wait to be reaped included."""
+    listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return [int(pid) for pid in listed.split()]
+
+
+def _reap(command: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            if pid == command:
+                _say(os.waitstatus_to_exitcode(status))
+
+
+def _say(number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the test has died
+        os.write(1, f"{number}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""A TCP proxy before a server that, when it is told to, loses what it should pass on.
+
+with Proxy(server.port) as proxy:
+    store = make_store(f"mysql+pymysql://root@127.0.0.1:{proxy.port}/{name}")
+    with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"):
+        store.settle(ends)      # executed, and never answered
+"""
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import Self
+
+LOOPBACK = "127.0.0.1"
+_CHUNK = 1 << 16
+_PERIOD = 0.02
+"""Seconds in which it sees that it is told something."""
+
+
+class Fault(Enum):
+    """What becomes of a request."""
+
+    LOSE_REQUEST = auto()
+    """The connection breaks before the server has it."""
+
+    LOSE_REPLY = auto()
+    """The server executes it; the connection breaks instead of the answer."""
+
+    HOLD_REQUEST = auto()
+    """It goes on only at `Proxy.release`, whether or not the client still waits."""
+
+    HOLD_REPLY = auto()
+    """The server executes it; the client waits for an answer that does not come."""
+
+
+class _Line:
+    """One connection: the client's side and the server's."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.fault: Fault | None = None
+        self.held = bytearray()
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
+
+class Proxy:
+    """Passes everything on but for what it is told to lose. A context manager.
+
+    Args:
+        server: port on this host.
+
+    Attributes:
+        port: what clients connect to.
+    """
+
+    def __init__(self, server: int) -> None:
+        self._server = server
+        self._armed: tuple[Fault, bytes] | None = None
+        self._passing = threading.Event()
+        self._passing.set()
+        self._stopping = False
+        self._releasing = False
+        self._lines: set[_Line] = set()
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self.port = self._listener.getsockname()[1]
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="proxy")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping = True
+        self._passing.set()
+        self._thread.join()
+        for line in self._lines:
+            line.close()
+        self._listener.close()
+        self._selector.close()
+
+    @contextlib.contextmanager
+    def fault(self, fault: Fault, request: bytes) -> Iterator[None]:
+        """The first request in this context that contains these bytes meets this fault."""
+        self._armed = (fault, request)
+        yield
+        met, self._armed = self._armed is None, None
+        assert met, f"no request with {request!r} has come by"
+
+    @contextlib.contextmanager
+    def black_hole(self) -> Iterator[None]:
+        """In this context nothing passes, in either direction, and nothing is refused."""
+        self._passing.clear()
+        try:
+            yield
+        finally:
+            self._passing.set()
+
+    def release(self) -> None:
+        """Let the requests go on that were held."""
+        self._releasing = True
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._passing.wait()
+            for key, _ in self._selector.select(_PERIOD):
+                if not self._passing.is_set():
+                    break
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif key.data in self._lines:
+                    self._pass(key.data, key.fileobj)
+            if self._releasing:
+                self._releasing = False
+                for line in [line for line in self._lines if line.held]:
+                    line.server.sendall(line.held)
+                    line.held.clear()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        try:
+            server = socket.create_connection((LOOPBACK, self._server), timeout=10)
+        except OSError:
+            client.close()
+            return
+        line = _Line(client, server)
+        self._lines.add(line)
+        for end in (client, server):
+            self._selector.register(end, selectors.EVENT_READ, line)
+
+    def _pass(self, line: _Line, source: socket.socket) -> None:
+        try:
+            data = source.recv(_CHUNK)
+            if source is line.server:
+                self._answer(line, data)
+            else:
+                self._ask(line, data)
+        except OSError:
+            self._cut(line)
+
+    def _ask(self, line: _Line, data: bytes) -> None:
+        if self._armed is not None and self._armed[1] in data:
+            line.fault, self._armed = self._armed[0], None
+        if line.fault is Fault.HOLD_REQUEST:
+            line.held += data
+            if not data:  # the client has given up; the request has not
+                self._selector.unregister(line.client)
+        elif line.fault is Fault.LOSE_REQUEST or not data:
+            self._cut(line)
+        else:
+            line.server.sendall(data)
+
+    def _answer(self, line: _Line, data: bytes) -> None:
+        if line.fault is Fault.LOSE_REPLY or not data:
+            self._cut(line)
+        elif line.fault is not Fault.HOLD_REPLY:
+            line.client.sendall(data)
+
+    def _cut(self, line: _Line) -> None:
+        self._lines.discard(line)
+        for end in (line.client, line.server):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(end)
+        line.close()

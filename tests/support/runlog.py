@@ -1,0 +1,165 @@
+"""What really ran, and when: the notes of canaries, and what must be true of them.
+
+The oracle of every test that kills something. Times are those of the boot-time clock, which is
+the same for all processes of a machine. A run's last sign of life is the last line that any
+process of it has written, a daemon it has left behind too.
+"""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.waiting import PATIENCE, wait_until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One attempt at one occurrence.
+
+    Attributes:
+        key: the schedule's.
+        scheduled_time: the occurrence's.
+        attempt: as the handler saw it.
+        fence: as the handler saw it: no two runs of a schedule have the same.
+        pid: the runner's.
+        worker: its worker's.
+        started: when it began.
+        last_sign: when any process of it was last known to live.
+        end: how the handler was left, "returned" or what was raised; None: it was killed, or
+            is still running.
+        notes: all that was noted about it.
+    """
+
+    key: str
+    scheduled_time: int
+    attempt: int
+    fence: int
+    pid: int
+    worker: int
+    started: float
+    last_sign: float
+    end: str | None
+    notes: Sequence[dict[str, Any]]
+
+    @property
+    def occurrence(self) -> tuple[str, int]:
+        """What it was a run of."""
+        return self.key, self.scheduled_time
+
+    @property
+    def completed(self) -> bool:
+        """Whether the handler returned."""
+        return self.end == "returned"
+
+
+class RunLog:
+    """The notes of one service's canaries."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+
+    def runs(self, *keys: str) -> list[Run]:
+        """All runs, or those of some schedules, in the order in which they started."""
+        notes: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        # What has no line feed yet is being written.
+        for line in self.path.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                note = json.loads(line)
+                notes.setdefault((note["key"], note["fence"]), []).append(note)
+        runs = (_run(of_one) for of_one in notes.values())
+        return sorted(
+            (run for run in runs if not keys or run.key in keys), key=lambda run: run.started
+        )
+
+    def wait(
+        self,
+        key: str,
+        condition: Callable[[list[Run]], object] = bool,
+        *,
+        timeout: float = PATIENCE,
+        what: str = "a run",
+    ) -> list[Run]:
+        """Wait until there are runs of a schedule that fulfil a condition; by default, any."""
+
+        def fulfilled() -> list[Run]:
+            runs = self.runs(key)
+            return runs if runs and condition(runs) else []
+
+        try:
+            return wait_until(fulfilled, timeout=timeout, what=f"{what} of {key!r}")
+        except AssertionError as error:
+            error.add_note("\n".join(["the run log:", *map(str, self.runs(key))]))
+            raise
+
+
+def completed(number: int) -> Callable[[list[Run]], bool]:
+    """The condition that so many runs have completed."""
+    return lambda runs: sum(run.completed for run in runs) >= number
+
+
+def never_two_at_once(runs: Iterable[Run]) -> None:
+    """Nothing of a schedule's run lived any more when the next one started.
+
+    Raises:
+        AssertionError: two runs of one schedule overlap.
+    """
+    for earlier, later in _neighbours(runs):
+        assert earlier.last_sign < later.started, f"two at once:\n{_told(earlier)}\n{_told(later)}"
+
+
+def in_order(runs: Iterable[Run]) -> None:
+    """No schedule went back to an occurrence it had left.
+
+    Raises:
+        AssertionError: one did.
+    """
+    for earlier, later in _neighbours(runs):
+        assert earlier.scheduled_time <= later.scheduled_time, (
+            f"out of order:\n{_told(earlier)}\n{_told(later)}"
+        )
+
+
+def exactly_once(runs: Iterable[Run], occurrences: Iterable[tuple[str, int]]) -> None:
+    """Each of these occurrences was run once, to its end, and no other.
+
+    Raises:
+        AssertionError: one was missed, cut short or run again, or there were others.
+    """
+    runs = [*runs]
+    assert [run for run in runs if not run.completed] == []
+    assert Counter(run.occurrence for run in runs) == Counter(occurrences)
+
+
+def _run(notes: Sequence[dict[str, Any]]) -> Run:
+    start = next(note for note in notes if note["event"] == "start")
+    ends = [note["how"] for note in notes if note["event"] == "end"]
+    return Run(
+        key=start["key"],
+        scheduled_time=start["scheduled_time"],
+        attempt=start["attempt"],
+        fence=start["fence"],
+        pid=start["pid"],
+        worker=start["worker"],
+        started=start["at"],
+        last_sign=max(note["at"] for note in notes),
+        end=ends[0] if ends else None,
+        notes=notes,
+    )
+
+
+def _neighbours(runs: Iterable[Run]) -> Iterable[tuple[Run, Run]]:
+    """Runs of the same schedule that followed one another."""
+    by_key = sorted(runs, key=lambda run: (run.key, run.started))
+    return ((one, other) for one, other in itertools.pairwise(by_key) if one.key == other.key)
+
+
+def _told(run: Run) -> str:
+    return (
+        f"{run.key}.{run.scheduled_time} attempt {run.attempt} fence {run.fence} pid {run.pid}"
+        f" from {run.started:.3f} to {run.last_sign:.3f}, {run.end}"
+    )

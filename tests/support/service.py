@@ -1,0 +1,287 @@
+"""One installation of psched as a person has it: a folder, a psched.yml, handlers, masters.
+
+Commands and masters are started as from a shell, with `sys.executable -m`; what a master's
+processes do is seen from outside: exit statuses, the log, /proc and the canaries' run log.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import yaml
+from click.testing import CliRunner, Result
+
+import psched
+from psched.app import make_store, read_config
+from psched.cli.commands import psched as psched_command
+from support.processes import Leashed, children, title
+from support.runlog import RunLog
+from support.waiting import PATIENCE, wait_until
+
+SUPPORT = Path(__file__).parent
+
+SETTINGS: Mapping[str, Any] = {
+    "poll_interval": 0.2,
+    "retry_wait": 1,
+    "load_path": ".",
+    "dispatch": "canary:Dispatch",
+}
+"""Those of a new service, besides its url; so that no test waits for long."""
+
+
+class Master(Leashed):
+    """A running master, and all that came of it.
+
+    Args:
+        command: its command line.
+        log: where its log is.
+        folder: the folder it was started in.
+        env: its environment.
+    """
+
+    def __init__(
+        self, command: list[str], *, log: Path, folder: Path, env: Mapping[str, str]
+    ) -> None:
+        super().__init__(command, output=log, cwd=folder, env=env)
+        self.log = log
+
+    @property
+    def text(self) -> str:
+        """All that it has logged, and what was printed."""
+        return self.log.read_text()
+
+    def wait_for_log(self, pattern: str, *, count: int = 1, timeout: float = PATIENCE) -> str:
+        """Wait until a pattern was logged, so many times; all that was logged by then."""
+
+        def found() -> bool:
+            # Asked first: what it has logged before its end is there when it has ended.
+            over = self.status is not None
+            if len(re.findall(pattern, self.text)) >= count:
+                return True
+            assert not over, f"the master has ended with {self.status}"
+            return False
+
+        try:
+            wait_until(found, timeout=timeout, what=f"{pattern!r} in the log")
+        except AssertionError as error:
+            error.add_note(f"{self.log} contains:\n{self.text}")
+            raise
+        return self.text
+
+    def wait_for_generation(self, number: int) -> None:
+        """Wait until this generation serves and all its workers are ready."""
+        log = self.wait_for_log(rf"generation {number} serves, \d+ workers")
+        wanted = int(re.findall(rf"generation {number} serves, (\d+) workers", log)[-1])
+        self.wait_for_workers(wanted, generation=number)
+
+    def wait_for_workers(self, number: int, *, generation: int | None = None) -> list[int]:
+        """Wait until there are exactly so many workers, all of them ready; their pids."""
+
+        def ready() -> bool:
+            titles = [title(pid) for pid in self.workers(generation)]
+            return len(titles) == number and all(" tasks" in shown for shown in titles)
+
+        wait_until(ready, what=f"{number} ready workers below master {self.pid}")
+        return self.workers(generation)
+
+    def workers(self, generation: int | None = None) -> list[int]:
+        """The pids of the living workers, or of those of one generation."""
+        shown = "" if generation is None else f"(gen {generation})"
+        return [
+            pid
+            for pid in children(self.pid)
+            if title(pid).startswith("psched worker") and shown in title(pid)
+        ]
+
+    def send_all(self, number: signal.Signals) -> None:
+        """Send a signal to every process of psched's, as ``systemctl kill`` does."""
+        for pid in self.descendants:
+            if title(pid).startswith("psched "):
+                os.kill(pid, number)
+
+    def wait_until_nothing_is_left(self) -> None:
+        """Wait until everything that came of it has ended."""
+        wait_until(lambda: not self.descendants, what=f"the end of all below {self.pid}")
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send it a signal and wait for its end; the exit status."""
+        self.send(number)
+        return self.wait()
+
+    def kill(self) -> None:
+        """KILL it, and wait until nothing of it is left."""
+        self.send(signal.SIGKILL)
+        self.wait()
+        self.wait_until_nothing_is_left()
+
+
+class Service:
+    """A folder with all that psched needs; masters are stopped when it is closed.
+
+    Args:
+        folder: an empty one.
+        url: the database's.
+        settings: for psched.yml, besides or instead of `SETTINGS`.
+
+    Attributes:
+        config: the path of psched.yml.
+        runs: what canaries have noted.
+        env: the environment of everything that is started here: nothing of the tests' own.
+    """
+
+    def __init__(self, folder: Path, url: str, **settings: object) -> None:
+        self.folder = folder
+        self.config = folder / "psched.yml"
+        self.runs = RunLog(folder / "runs")
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            # Tests rewrite a module faster than the compiled form's time stamp can tell.
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self._settings: dict[str, object] = {**SETTINGS, "url": url}
+        self._masters: list[Master] = []
+        for name in "canary.py", "companion.py":
+            shutil.copy(SUPPORT / name, folder)
+        self.configure(**settings)
+
+    # --- files -----------------------------------------------------------------------
+
+    def configure(self, **settings: object) -> None:
+        """Change settings in psched.yml; None takes one out."""
+        self._settings |= settings
+        given = {name: value for name, value in self._settings.items() if value is not None}
+        self.config.write_text(yaml.safe_dump(given))
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file, such as a module with handlers; its path."""
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(dedent(text))
+        return path
+
+    def open_gate(self, name: str) -> None:
+        """Let the canaries go that stay ``until`` this file exists."""
+        (self.folder / name).touch()
+
+    # --- schedules -------------------------------------------------------------------
+
+    def schedules(self) -> psched.ScheduleCollection:
+        """The schedules, as a program opens them."""
+        return psched.open(self.config)
+
+    def add(self, key: str, type: str = "canary", **fields: Any) -> None:  # noqa: A002
+        """Add a schedule, by default one that runs once, at once."""
+        fields = {"next_time": 1_000_000_000, **fields}
+        with self.schedules() as schedules:
+            schedules.add(key, type, **fields)
+
+    def row(self, key: str) -> psched.ScheduleMetadata:
+        """A schedule as it stands."""
+        with self.schedules() as schedules:
+            return schedules[key].metadata()
+
+    def wait_for_row(
+        self,
+        key: str,
+        condition: Callable[[psched.ScheduleMetadata], object],
+        *,
+        timeout: float = PATIENCE,
+    ) -> psched.ScheduleMetadata:
+        """Wait until a schedule fulfils a condition; the schedule."""
+
+        def fulfilled() -> psched.ScheduleMetadata | None:
+            seen = self.row(key)
+            return seen if condition(seen) else None
+
+        found = wait_until(fulfilled, timeout=timeout, what=f"what was expected of {key!r}")
+        assert found is not None
+        return found
+
+    def wait_for_finish(self, key: str) -> psched.ScheduleMetadata:
+        """Wait until a schedule that runs once has run."""
+        return self.wait_for_row(key, lambda seen: seen.status == "finished")
+
+    @contextlib.contextmanager
+    def sql(self) -> Iterator[sqlite3.Connection]:
+        """A connection to the SQLite database, past psched: any client may write rows."""
+        connection = sqlite3.connect(str(self._settings["url"]).removeprefix("sqlite:///"))
+        with contextlib.closing(connection), connection:
+            yield connection
+
+    # --- programs --------------------------------------------------------------------
+
+    @property
+    def psched_command(self) -> list[str]:
+        """The command ``psched``, with our psched.yml."""
+        return [sys.executable, "-m", "psched", "-c", self.config.name]
+
+    @property
+    def master_command(self) -> list[str]:
+        """The command ``psched-master``, without arguments."""
+        return [sys.executable, "-m", "psched.cli.master"]
+
+    def psched(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run the command ``psched`` in the folder, and wait for its end."""
+        return self.run(*self.psched_command, *arguments)
+
+    def invoke(self, *arguments: str) -> Result:
+        """Run psched in this very process: for many cases of one kind."""
+        command = ["-c", str(self.config), *arguments]
+        return CliRunner().invoke(psched_command, command, prog_name="psched")
+
+    def run(self, *command: object) -> subprocess.CompletedProcess[str]:
+        """Run any program in the folder, and wait for its end."""
+        return subprocess.run(
+            [str(word) for word in command],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def init(self) -> None:
+        """Create the table."""
+        make_store(read_config(self.config)).init()
+
+    def start(self, *command: object, log: str | None = None, generation: int = 1) -> Master:
+        """Start a master.
+
+        Args:
+            command: the command line; default: ``psched-master`` with our psched.yml.
+            log: the file its output goes to; default: one of its own.
+            generation: wait until this one serves; 0: do not wait.
+        """
+        words = command or (*self.master_command, "-c", self.config.name)
+        master = Master(
+            [str(word) for word in words],
+            log=self.folder / (log or f"master{len(self._masters)}.log"),
+            folder=self.folder,
+            env=self.env,
+        )
+        self._masters.append(master)
+        if generation:
+            master.wait_for_generation(generation)
+        return master
+
+    def close(self) -> None:
+        """Kill whatever was started and is still there, and show the logs to a failed test."""
+        with contextlib.ExitStack() as closing:
+            for master in self._masters:
+                closing.callback(master.close)
+        for log in dict.fromkeys(master.log for master in self._masters):
+            if log.is_file():
+                sys.stdout.write(f"--- {log.name}\n{log.read_text()}\n")

@@ -1,0 +1,61 @@
+"""Stores on a test's database, and plain SQL beside them."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
+from psched.backends.sql import SqlBackend
+from psched.clock import SystemClock
+
+
+def make_store(url, *, table="psched", timeout=5.0):
+    """A store as a worker makes it; not yet connected."""
+    rng = random.Random()  # noqa: S311  # jitter
+    return SqlBackend(url, table=table, timeout=timeout, clock=SystemClock(), rng=rng)
+
+
+@contextlib.contextmanager
+def store_factory(url, *, table="psched", timeout=5.0) -> Iterator:
+    """Makes stores on one database, and disconnects them at the end."""
+    opened = []
+
+    def open_store():
+        opened.append(make_store(url, table=table, timeout=timeout))
+        return opened[-1]
+
+    try:
+        yield open_store
+    finally:
+        for store in opened:
+            store.disconnect()
+
+
+class Sql:
+    """Plain SQL on a database, as any client would send it.
+
+    Args:
+        url: the database's.
+        table: what ``{table}`` in a statement stands for.
+    """
+
+    def __init__(self, url, table="psched"):
+        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        self._table = self._engine.dialect.identifier_preparer.quote(table)
+
+    def __call__(self, statement, **values):
+        """Run one statement; the rows it returns, if it returns rows."""
+        with self._engine.connect() as connection:
+            result = connection.execute(self._text(statement), values)
+            return result.all() if result.returns_rows else []
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator:
+        """Runs many statements on one connection."""
+        with self._engine.connect() as connection:
+            yield lambda statement, **values: connection.execute(self._text(statement), values)
+
+    def _text(self, statement):
+        return text(statement.replace("{table}", self._table))

@@ -1,0 +1,84 @@
+"""The only module in the tests that sleeps: waiting is asking again until a deadline."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds. Far more than anything should take: a busy machine makes a test late, not red."""
+
+FIRST_PAUSE = 0.001
+LONGEST_PAUSE = 0.05
+
+
+def wait_until(condition: Callable[[], T], *, timeout: float = PATIENCE, what: str) -> T:
+    """Ask until the condition is true, and return what it returned.
+
+    Args:
+        condition: asked at once, then ever less often, and once more after the deadline, so
+            that a test which was itself held up does not blame the condition.
+        timeout: seconds.
+        what: what is awaited, for the failure's text.
+
+    Raises:
+        AssertionError: it was not true in time.
+    """
+    deadline = time.monotonic() + timeout
+    pause = FIRST_PAUSE
+    while True:
+        last_chance = time.monotonic() >= deadline
+        if value := condition():
+            return value
+        if last_chance:
+            raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def stays(condition: Callable[[], object], *, seconds: float = 1.0, what: str) -> None:
+    """See that a condition is true for a while: that something does not happen.
+
+    Raises:
+        AssertionError: it was not.
+    """
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert condition(), f"not any more: {what}"
+        time.sleep(LONGEST_PAUSE)
+
+
+def wait_for_text(path: Path, text: str, *, timeout: float = PATIENCE) -> str:
+    """Wait until the file contains the text; return all that the file contains then."""
+
+    def content() -> str:
+        return path.read_text() if path.exists() else ""
+
+    def content_with_text() -> str:
+        found = content()
+        return found if text in found else ""
+
+    try:
+        return wait_until(content_with_text, timeout=timeout, what=f"{text!r} in {path}")
+    except AssertionError as error:
+        # Half the time the file says why.
+        error.add_note(f"{path} contains:\n{content()}")
+        raise
+
+
+def wait_for_end(pid: int, *, timeout: float = PATIENCE) -> None:
+    """Wait until the process, which need not be a child of ours, runs no more."""
+    wait_until(lambda: has_ended(pid), timeout=timeout, what=f"the end of process {pid}")
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the process runs no more; who has to reap it is not our concern."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    # "pid (name) state …"; the name may itself contain brackets.
+    state = stat.rpartition(")")[2].split()[0]
+    return state in "ZX"

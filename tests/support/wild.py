@@ -1,0 +1,381 @@
+"""Handlers that do what no handler should, and some that are merely clever."""
+
+import faulthandler
+import logging
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from psched.errors import AlreadyFinishedError, PreemptedError, StoreUnavailableError
+
+DAEMON = "setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 1000 &"
+
+
+class BrokenError(Exception):
+    """Cannot even be printed."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def returns(_task):
+    pass
+
+
+def raises(_task):
+    raise ValueError("no")
+
+
+def raises_unprintable(_task):
+    raise BrokenError
+
+
+def raises_surrogates(_task):
+    raise ValueError("\ud800\0\x1b[2J")
+
+
+def raises_keyboard_interrupt(_task):
+    raise KeyboardInterrupt
+
+
+def recurses(task):
+    recurses(task)
+
+
+def exits(_task):
+    sys.exit(0)
+
+
+def exits_with_text(_task):
+    sys.exit("enough")
+
+
+def leaves(task):
+    os._exit(task.data["status"])
+
+
+def crashes(_task):
+    faulthandler._sigsegv()
+
+
+def kills_itself(_task):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def closes_everything(_task):
+    os.closerange(0, 1000)
+
+
+def closes_everything_and_stays(task):
+    os.closerange(0, 1000)
+    wait_for(task)
+
+
+def uses_up_descriptors(_task):
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        while True:
+            os.dup(1)
+    except OSError:
+        return
+
+
+def loses_its_output(_task):
+    sys.stdout = sys.stderr = None
+
+
+def leaves_threads(task):
+    """Threads that never end; one of them speaks for the task when that is over."""
+    never = threading.Event()
+    for daemon in True, False:
+        threading.Thread(target=never.wait, daemon=daemon).start()
+    threading.Thread(target=nag, args=[task], daemon=True).start()
+
+
+def nag(task):
+    while True:
+        task.extend()
+
+
+def leaves_processes(_task):
+    subprocess.run(["sh", "-c", DAEMON], check=True)
+
+
+def leaves_a_zombie(_task):
+    process = subprocess.Popen(["sh", "-c", "exit 0"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
+# --- decisions -----------------------------------------------------------------------
+
+
+def finishes_and_raises(task):
+    task.finish()
+    raise ValueError("afterwards")
+
+
+def retries(task):
+    task.retry(7)
+
+
+def releases(task):
+    task.release()
+    os._exit(1)
+
+
+def decides_twice(task):
+    task.release()
+    try:
+        task.finish()
+    except AlreadyFinishedError:
+        return
+    raise AssertionError("a second decision was taken")
+
+
+def updates(task):
+    task.update_data({"text": "ü" * task.data["length"]})
+    task.extend()
+
+
+def asks_from_threads(task):
+    """Eight threads ask at once, and each gets its answers."""
+    answered = []
+
+    def ask():
+        for _ in range(50):
+            task.extend()
+        answered.append(True)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(15)
+    assert len(answered) == len(threads), f"only {len(answered)} were answered"
+
+
+def asks_while_away(task):
+    """Asks until the store has answered again after it was away."""
+    refused = 0
+    while True:
+        try:
+            task.extend()
+        except StoreUnavailableError:
+            refused += 1
+            continue
+        if refused:
+            return
+
+
+# --- forking -------------------------------------------------------------------------
+
+
+def forks(task):
+    """A child comes back from the handler, in its way; the handler itself fails."""
+    child = os.fork()
+    if child == 0:
+        comes_back(task, task.data["way"])
+        return
+    _, status = os.waitpid(child, 0)
+    raise ValueError(f"of the parent, whose child ended with {os.waitstatus_to_exitcode(status)}")
+
+
+def comes_back(task, way):
+    if way == "exits":
+        sys.exit(0)
+    if way == "raises":
+        raise ValueError("of the child")
+    if way == "decides":
+        task.release()
+
+
+def uses_a_pool(_task):
+    """Leaving the block terminates the pool's processes, by TERM."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+
+
+def terminates_a_process(_task):
+    process = multiprocessing.get_context("fork").Process(target=time.sleep, args=[1000])
+    process.start()
+    process.terminate()
+    process.join(15)
+    assert process.exitcode == -signal.SIGTERM
+
+
+# --- what can be seen from inside ----------------------------------------------------
+
+
+def shows_descriptors(task):
+    """What is open, besides /dev/null, and what an executed program finds open."""
+    found = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue
+        # The listing itself is of a folder.
+        if target != os.devnull and not target.startswith("/proc/"):
+            found[descriptor.name] = target
+    listing = subprocess.run(
+        ["ls", "/proc/self/fd"], stdout=subprocess.PIPE, check=True, close_fds=False
+    )
+    task.update_data({"open": found, "executed": listing.stdout.decode().split()})
+
+
+def shows_signals(task):
+    """The masks of a program that it executes."""
+    status = subprocess.run(["cat", "/proc/self/status"], stdout=subprocess.PIPE, check=True)
+    fields = dict(line.split(":\t") for line in status.stdout.decode().splitlines())
+    task.update_data({"blocked": fields["SigBlk"], "ignored": fields["SigIgn"]})
+
+
+def shows_itself(task):
+    """Its pid, and who is below it."""
+    below = subprocess.run(
+        ["ps", "-o", "pid=,stat=", "--ppid", str(os.getpid())], stdout=subprocess.PIPE, check=False
+    )
+    others = [line for line in below.stdout.decode().splitlines() if " ps" not in line]
+    task.update_data({"pid": os.getpid(), "session": os.getsid(0), "below": len(others) - 1})
+
+
+def prints(task):
+    print("in a line")  # noqa: T201  # as handlers do
+    print("no line", end="")  # noqa: T201
+    logging.getLogger("handler").warning("logged")
+    wait_for(task)
+
+
+def wait_for(task):
+    """Stay until a file exists."""
+    gate = Path(task.data["gate"])
+    while not gate.exists():
+        time.sleep(0.01)
+
+
+# --- being stopped -------------------------------------------------------------------
+
+
+def note(text):
+    """Write a line that a test can read, whatever becomes of this process."""
+    os.write(1, f"{text}\n".encode())
+
+
+def cleans_up(task):
+    """Is interrupted once, and takes its time to clean up."""
+    note("working")
+    try:
+        wait_for(task)
+    except BaseException as error:
+        note(f"{type(error).__name__} {error}")
+        raise
+    finally:
+        for _ in range(30):
+            time.sleep(0.01)
+        note("cleaned up")
+
+
+def clings(task):
+    """Takes no notice of being stopped."""
+    note("working")
+    while True:
+        try:
+            wait_for(task)
+        except BaseException as error:  # noqa: BLE001
+            note(f"{type(error).__name__} {error}")
+
+
+def decides_when_stopped(task):
+    """Asks all the time; when it is stopped, asks for something that is refused, and decides."""
+    note("working")
+    try:
+        while True:
+            task.extend()
+    finally:
+        try:
+            task.update_data({"asked": "again"})
+        except PreemptedError:
+            task.retry(7)
+
+
+class Listens:
+    """Has a ``kill`` of its own, and asks all the time."""
+
+    def __init__(self, task):
+        self.task = task
+        self.reasons = []
+
+    def run(self):
+        note("working")
+        while len(self.reasons) < 20:
+            self.task.extend()
+        note(" ".join(self.reasons))
+
+    def kill(self, reason):
+        self.reasons.append(reason)
+
+
+class Refuses:
+    """Has a ``kill`` that raises."""
+
+    def __init__(self, task):
+        self.task = task
+
+    def run(self):
+        note("working")
+        wait_for(self.task)
+
+    def kill(self, reason):
+        raise ValueError(f"killed for {reason}")
+
+
+HANDLERS = {
+    each.__name__: each
+    for each in (
+        returns,
+        raises,
+        raises_unprintable,
+        raises_surrogates,
+        raises_keyboard_interrupt,
+        recurses,
+        exits,
+        exits_with_text,
+        leaves,
+        crashes,
+        kills_itself,
+        closes_everything,
+        closes_everything_and_stays,
+        uses_up_descriptors,
+        loses_its_output,
+        leaves_threads,
+        leaves_processes,
+        leaves_a_zombie,
+        finishes_and_raises,
+        retries,
+        releases,
+        decides_twice,
+        updates,
+        asks_from_threads,
+        asks_while_away,
+        forks,
+        uses_a_pool,
+        terminates_a_process,
+        shows_descriptors,
+        shows_signals,
+        shows_itself,
+        prints,
+        cleans_up,
+        clings,
+        decides_when_stopped,
+        Listens,
+        Refuses,
+    )
+}
+"""By their types, which are their names."""

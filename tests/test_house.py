@@ -1,0 +1,86 @@
+"""What no linter knows about the house."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from psched.cli.commands import psched
+from psched.cli.master import master
+from psched.config import SETTINGS
+from psched.supervisor.master import SIGNALS
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = sorted((ROOT / "psched").rglob("*.py"))
+README = (ROOT / "README.md").read_text()
+
+LONGEST_MODULE = 320
+"""Lines. One that grows past this holds two ideas."""
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_holds_one_idea_and_says_which(module):
+    text = module.read_text()
+    assert len(text.splitlines()) <= LONGEST_MODULE
+    assert text.startswith(('"""', 'r"""')), "the docstring comes first"
+
+
+@pytest.mark.parametrize("name", sorted(psched.commands))
+def test_every_command_explains_itself_and_stands_in_the_readme(name):
+    command = psched.commands[name]
+    assert command.help
+    assert re.search(rf"psched (-c \S+ )?{name}\b", README)
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+
+
+def test_every_signal_of_the_master_stands_in_its_help_and_in_the_readme():
+    for number in SIGNALS:
+        name = number.name.removeprefix("SIG")
+        if name != "CHLD":
+            assert re.search(rf"\b{name}\b", README)
+            assert re.search(rf"\b{name}\b", master.help)
+
+
+def test_the_table_in_the_readme_names_every_column():
+    from psched.backends.statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
+
+    for column in COLUMNS:
+        assert f"`{column}`" in README
+
+
+def test_a_row_has_the_columns_of_the_table_in_their_order():
+    from psched.backends.schema import schedules_table  # noqa: PLC0415
+    from psched.backends.statements import COLUMNS  # noqa: PLC0415
+    from psched.model import Row  # noqa: PLC0415
+
+    assert list(COLUMNS) == [column.name for column in schedules_table("t").columns]
+    assert [name.replace("key", "id", 1) for name in Row.__slots__] == list(COLUMNS)
+
+
+def test_the_differences_between_databases_stand_in_one_file():
+    asks_by_name = re.compile(r"dialect\.name|get_backend_name|== \"(sqlite|mysql|mariadb)\"")
+    asking = [module.name for module in MODULES if asks_by_name.search(module.read_text())]
+    # The configuration knows the schemes of urls, which are its own matter.
+    assert asking == ["dialect.py", "urls.py"]
+
+
+def test_the_settings_that_the_readme_names_exist():
+    section = README.partition("| setting | default | |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines()[2:]))
+    assert named
+    assert set(named) <= set(SETTINGS)
+
+
+def test_the_repository_names_no_folder_of_anybodys_machine():
+    own = re.compile(r"(?<![\w.{}])/(work|root|home/(?!ann\b)\w+)/")
+    for path in [
+        *MODULES,
+        *(ROOT / "docs").rglob("*"),
+        ROOT / "README.md",
+        ROOT / "etc/psched.yml",
+    ]:
+        if path.is_file() and path.suffix != ".pyc":
+            assert not own.search(path.read_text()), path

@@ -1,0 +1,1024 @@
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.engine import make_url
+
+from psched import timing
+from psched.config import SETTINGS, Config, from_mapping, load, reader
+from psched.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "etc" / "psched.yml"
+CANARY = "c4n4ry"
+
+
+@pytest.fixture
+def etc(tmp_path, monkeypatch):
+    """A stand-in for /etc/psched/psched.yml, which the machine may really have."""
+    place = tmp_path / "etc" / "psched.yml"
+    place.parent.mkdir()
+    monkeypatch.setattr(reader, "_USUAL_PLACES", ("config/psched.yml", str(place)))
+    return place
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Load a file with this content, in a folder and an environment of its own."""
+
+    def load_content(content, environment=None, **environ):
+        file = tmp_path / "psched.yml"
+        file.write_text(content, encoding="utf-8")
+        return load(file, environment, environ={"HOME": "/home/ann", **environ}, cwd=tmp_path)
+
+    return load_content
+
+
+@pytest.fixture
+def refusal(read, tmp_path):
+    """The text with which a file with this content is refused, without the file's name."""
+
+    def load_broken(content, environment=None, **environ):
+        with pytest.raises(ConfigError) as caught:
+            read(content, environment, **environ)
+        lines = str(caught.value).splitlines()
+        assert all(line.startswith(f"{tmp_path}/psched.yml:") for line in lines)
+        return "\n".join(line.removeprefix(f"{tmp_path}/psched.yml:").strip() for line in lines)
+
+    return load_broken
+
+
+def take(mapping, **environ):
+    return from_mapping(mapping, environ={"HOME": "/home/ann", **environ}, cwd=Path("/work"))
+
+
+def problem(mapping, **environ):
+    with pytest.raises(ConfigError) as caught:
+        take(mapping, **environ)
+    return str(caught.value)
+
+
+# --- the table of settings -----------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_documentation():
+    assert take({}) == Config(
+        type="rdb",
+        url="sqlite:////home/ann/.local/state/psched/psched.db",
+        table="psched",
+        database_timeout=None,
+        poll_interval=1.0,
+        timezone="UTC",
+        alive_time=300,
+        retry_wait=300,
+        dst_policy="debian",
+        catchup="all",
+        catchup_limit=1000,
+        catchup_grace=60,
+        processors=1,
+        concurrency=1,
+        max_tasks_per_child=1,
+        kill_timeout=6000,
+        kill_interval=60,
+        graceful_kill_limit=150,
+        graceful_timeout=300,
+        start_timeout=60,
+        child_heartbeat_limit=60,
+        load_path=(),
+        require=(),
+        dispatch=None,
+        log=None,
+        log_level="info",
+        pid_file=None,
+    )
+
+
+def test_every_default_is_accepted_as_a_value():
+    defaults = {s.name: s.default for s in SETTINGS.values() if s.default is not None}
+    assert take(defaults) == take({})
+
+
+def test_every_setting_has_one_line_of_help_that_fits_a_terminal():
+    for setting in SETTINGS.values():
+        assert setting.help.endswith(".")
+        assert len(setting.help) <= 90
+        assert "\n" not in setting.help
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        take({}).alive_time = 60
+
+
+def test_a_config_can_be_a_key_as_caches_need():
+    assert len({take({}), take({}), take({"table": "other"})}) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("poll_interval", 0.05),
+        ("poll_interval", 60),
+        ("alive_time", timing.SHORTEST_ALIVE_TIME),
+        ("retry_wait", 0),
+        ("catchup_limit", 1),
+        ("catchup_limit", 100_000),
+        ("catchup_grace", 0),
+        ("processors", 1000),
+        ("concurrency", 1000),
+        ("max_tasks_per_child", 1),
+        ("kill_timeout", 0),
+        ("kill_interval", 0.1),
+        ("graceful_kill_limit", 0),
+        ("graceful_timeout", 0),
+        ("start_timeout", 0.5),
+        ("child_heartbeat_limit", 0.5),
+        ("database_timeout", 0.5),
+        ("type", "rdb"),
+        ("dst_policy", "wallclock"),
+        ("catchup", "latest"),
+        ("catchup", "skip"),
+        ("log_level", "debug"),
+        ("timezone", "Europe/Berlin"),
+        ("table", "_a1" + "x" * 45),
+        ("dispatch", "myapp.schedules:Router.main"),
+    ],
+)
+def test_a_value_at_the_edge_is_accepted(name, value):
+    assert getattr(take({name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("poll_interval", 0),
+        ("poll_interval", 60.1),
+        ("poll_interval", float("nan")),
+        ("alive_time", timing.SHORTEST_ALIVE_TIME - 1),
+        ("retry_wait", -1),
+        ("catchup_limit", 0),
+        ("catchup_limit", 100_001),
+        ("catchup_grace", -1),
+        ("processors", 0),
+        ("processors", 1001),
+        ("concurrency", 0),
+        ("max_tasks_per_child", 0),
+        ("kill_timeout", -1),
+        ("kill_timeout", float("inf")),
+        ("kill_timeout", 10**400),
+        ("kill_interval", 0),
+        ("graceful_kill_limit", -0.1),
+        ("graceful_timeout", -1),
+        ("start_timeout", 0),
+        ("child_heartbeat_limit", 0),
+        ("database_timeout", 0),
+        ("dst_policy", "vixie"),
+        ("catchup", "none"),
+        ("log_level", "INFO"),
+        ("timezone", "Europe/Atlantis"),
+        ("timezone", "Europe"),
+        ("timezone", "../../etc/localtime"),
+        ("table", "1st"),
+        ("table", "a-b"),
+        ("table", "x" * 49),
+        ("table", "psched\n"),
+        ("dispatch", "myapp.schedules"),
+        ("dispatch", "myapp/schedules.py:Dispatch"),
+        ("log", ""),
+        ("log", "a\0b"),
+    ],
+)
+def test_a_value_past_the_edge_is_refused_by_name(name, value):
+    assert problem({name: value}).startswith(f"{name}: ")
+
+
+def test_a_refused_number_is_told_its_bounds():
+    assert problem({"poll_interval": 90}) == (
+        "poll_interval: must be a number of seconds above 0 and up to 60"
+    )
+    assert problem({"processors": 0}) == (
+        "processors: must be a whole number of processes from 1 to 1000"
+    )
+
+
+def test_a_refused_word_is_told_the_words_there_are():
+    assert problem({"type": "redis"}) == "type: must be rdb"
+    assert problem({"catchup": "some"}) == "catchup: must be all, latest or skip"
+
+
+def test_whole_numbers_are_taken_where_fractions_are_allowed():
+    config = take({"poll_interval": 2})
+    assert (config.poll_interval, type(config.poll_interval)) == (2.0, float)
+
+
+def test_a_fraction_is_refused_where_only_whole_seconds_make_sense():
+    assert problem({"alive_time": 7.5}) == (
+        "alive_time: must be a whole number of seconds from 6 to 1000000000"
+    )
+    assert isinstance(take({"alive_time": 60.0}).alive_time, int)
+
+
+def test_true_is_not_a_number():
+    assert problem({"processors": True}).endswith(", not true or false")
+
+
+def test_text_is_not_a_number():
+    assert problem({"poll_interval": "5"}).endswith(", not text")
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (None, "nothing"),
+        (5, "a number"),
+        (["psched"], "a list"),
+        ({"name": "psched"}, "a mapping"),
+        (b"psched", "a bytes"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_told_what_it_is(value, found):
+    assert problem({"table": value}).endswith(f", not {found}")
+
+
+@pytest.mark.parametrize("name", ["database_timeout", "dispatch", "log", "pid_file"])
+def test_null_is_the_default_of_a_setting_that_may_have_no_value(name):
+    assert getattr(take({name: None}), name) is None
+
+
+def test_a_url_that_was_left_empty_does_not_become_the_default_database(refusal):
+    assert refusal("url:\n").startswith("1: url: must be a url such as mysql://")
+
+
+def test_lists_may_be_a_single_text_or_empty(read):
+    assert read("require: myapp.schedules\n").require == ("myapp.schedules",)
+    assert read("require: [a, b.c]\n").require == ("a", "b.c")
+    assert read("require:\n").require == ()
+
+
+def test_an_item_of_a_list_that_is_not_text_is_refused(refusal):
+    assert refusal("require: [myapp, 5]\n").endswith("not a number")
+
+
+def test_paths_are_made_absolute():
+    config = take(
+        {
+            "load_path": ["lib", "/opt/lib"],
+            "require": ["handlers.py", "myapp.schedules", "/opt/h.py"],
+            "log": "log/psched.log",
+            "pid_file": Path("psched.pid"),
+        }
+    )
+    assert config.load_path == ("/work/lib", "/opt/lib")
+    assert config.require == ("/work/handlers.py", "myapp.schedules", "/opt/h.py")
+    assert config.log == Path("/work/log/psched.log")
+    assert config.pid_file == Path("/work/psched.pid")
+
+
+# --- combinations --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alive_time", [6, 7, 12, 37, 38, 300, 86_400])
+def test_the_derived_driver_timeout_fits_every_lease(alive_time):
+    config = take({"alive_time": alive_time})
+    assert 2 * config.driver_timeout < timing.margin(alive_time)
+
+
+def test_a_database_timeout_is_the_driver_timeout():
+    assert take({"database_timeout": 2}).driver_timeout == 2.0
+
+
+def test_a_database_timeout_that_outlasts_the_margin_is_refused_with_what_would_do():
+    text = problem({"alive_time": 10, "database_timeout": 5})
+    assert text == (
+        "database_timeout: two timeouts of 5 s do not fit into the 4 s that are left to stop "
+        "a task in time if alive_time is 10; set database_timeout below 2, or alive_time to at "
+        "least 26"
+    )
+    assert take({"alive_time": 10, "database_timeout": 1.99})
+    assert take({"alive_time": 26, "database_timeout": 5})
+
+
+def test_no_alive_time_is_advised_where_none_would_do():
+    text = problem({"alive_time": 10, "database_timeout": 7.5})
+    assert text.endswith("; set database_timeout below 2")
+    assert "database_timeout: " in problem({"alive_time": 1000, "database_timeout": 7.5})
+
+
+def test_a_combination_is_not_judged_by_a_value_that_was_refused():
+    text = problem({"alive_time": "long", "database_timeout": 100})
+    assert text.startswith("alive_time: ")
+    assert len(text.splitlines()) == 1
+
+
+def test_a_combination_is_told_at_the_line_of_the_timeout(refusal):
+    text = refusal("alive_time: 6\ntable: t\ndatabase_timeout: 3\n")
+    assert text.startswith("3: database_timeout: ")
+
+
+# --- changes to a config -------------------------------------------------------------
+
+
+def test_changed_settings_replace_the_old_and_leave_the_others(read):
+    old = read("alive_time: 60\nprocessors: 2\nurl: mysql://u:p@db/x\n")
+    new = old.with_settings(processors=4, log="x.log", cwd=Path("/run"))
+    assert (new.alive_time, new.processors, new.log) == (60, 4, Path("/run/x.log"))
+    assert (new.url, new.origin) == (old.url, old.origin)
+    assert old.processors == 2
+
+
+def test_changed_settings_are_validated():
+    with pytest.raises(ConfigError, match=r"^processors: must be a whole number"):
+        take({}).with_settings(processors=0)
+    with pytest.raises(ConfigError, match="unknown setting; did you mean processors"):
+        take({}).with_settings(procesors=2)
+
+
+def test_changed_settings_are_validated_beside_the_others():
+    config = take({"database_timeout": 5})
+    with pytest.raises(ConfigError, match="alive_time is 10"):
+        config.with_settings(alive_time=10)
+
+
+def test_changed_settings_are_taken_as_they_are_without_references():
+    # They may come from a row of the table, which must not read the environment.
+    config = take({"url": "mysql://u:${PW}@db/x"}, PW="a${HOME}b")
+    assert make_url(config.with_settings(table="t").url).password == "a${HOME}b"
+    assert config.with_settings(log="${HOME}", cwd=Path("/w")).log == Path("/w/${HOME}")
+    with pytest.raises(ConfigError, match="not text"):
+        config.with_settings(retry_wait="${HOME}")
+
+
+# --- which file ----------------------------------------------------------------------
+
+
+def test_without_any_file_all_settings_have_their_defaults(etc, tmp_path):
+    assert not etc.exists()
+    config = load(environ={"HOME": "/home/ann"}, cwd=tmp_path)
+    assert config == take({})
+    assert config.origin is None
+
+
+def test_the_places_are_searched_in_order(etc, tmp_path):
+    (tmp_path / "config").mkdir()
+    below, named, asked = tmp_path / "config/psched.yml", tmp_path / "named.yml", tmp_path / "a.yml"
+
+    def found(path=None, **environ):
+        return load(path, environ={"HOME": "/home/ann", **environ}, cwd=tmp_path).origin
+
+    etc.write_text("table: etc\n")
+    assert found() == etc
+    below.write_text("table: below\n")
+    assert found() == below
+    named.write_text("table: named\n")
+    assert found(PSCHED_CONFIG="named.yml") == named
+    asked.write_text("table: asked\n")
+    assert found("a.yml", PSCHED_CONFIG="named.yml") == asked
+
+
+def test_an_empty_variable_names_no_file(etc, tmp_path):
+    etc.write_text("table: etc\n")
+    environ = {"HOME": "/home/ann", "PSCHED_CONFIG": "", "PSCHED_ENV": ""}
+    assert load(environ=environ, cwd=tmp_path).table == "etc"
+
+
+def test_the_last_place_is_etc():
+    assert reader._USUAL_PLACES[-1] == "/etc/psched/psched.yml"
+
+
+def test_a_file_that_was_asked_for_and_is_missing_is_an_error(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load("gone.yml", environ={}, cwd=tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/gone.yml: cannot be read: No such file or directory (asked for by name)"
+    )
+
+
+def test_a_file_that_a_variable_names_and_is_missing_is_an_error_that_names_the_variable(tmp_path):
+    with pytest.raises(ConfigError, match=r"/gone\.yml: .*\(named by PSCHED_CONFIG\)"):
+        load(environ={"PSCHED_CONFIG": "gone.yml"}, cwd=tmp_path)
+
+
+def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(etc, tmp_path):
+    etc.write_text("table: etc\n")
+    (tmp_path / "config" / "psched.yml").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"config/psched\.yml: cannot be read: Is a directory"):
+        load(environ={}, cwd=tmp_path)
+
+
+@pytest.fixture
+def nobody():
+    """Not root, who may search every folder; in a folder that others may search."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        me = os.geteuid()
+        if me == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(me)
+
+
+def test_a_folder_that_may_not_be_searched_is_passed_over(nobody, monkeypatch):
+    me = os.geteuid()
+    os.seteuid(os.getuid())
+    readable, closed = nobody / "psched.yml", nobody / "closed"
+    readable.write_text("table: etc\n")
+    closed.mkdir(mode=0)
+    os.seteuid(me)
+    monkeypatch.setattr(reader, "_USUAL_PLACES", ("config/psched.yml", str(readable)))
+    assert load(environ={"HOME": "/home/ann"}, cwd=closed).table == "etc"
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path):
+    file = tmp_path / "psched.yml"
+    file.write_bytes(b"table: \xff\xfe\n")
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
+        load(file, environ={}, cwd=tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(read):
+    assert read("\ufefftable: mine\n").table == "mine"
+
+
+def test_a_config_remembers_its_file(read, tmp_path):
+    assert read("table: mine\n").origin == tmp_path / "psched.yml"
+
+
+# --- sections ------------------------------------------------------------------------
+
+SECTIONS = """\
+default: &default
+  alive_time: 60
+  table: common
+development:
+  <<: *default
+production:
+  <<: *default
+  table: live
+empty:
+"""
+
+
+def test_the_section_development_is_read_by_default(read):
+    config = read(SECTIONS)
+    assert (config.alive_time, config.table) == (60, "common")
+
+
+def test_the_environment_chooses_the_section(read):
+    assert read(SECTIONS, PSCHED_ENV="production").table == "live"
+    assert read(SECTIONS, "production", PSCHED_ENV="development").table == "live"
+
+
+def test_a_section_overrides_what_it_merges(read):
+    config = read(SECTIONS, "production")
+    assert (config.alive_time, config.table) == (60, "live")
+
+
+def test_several_mappings_can_be_merged(read):
+    content = "a: &a {table: a}\nb: &b {table: b, processors: 2}\n"
+    for merge in ("<<: [*a, *b]", "<<: *b\n  <<: *a"):
+        config = read(f"{content}development:\n  {merge}\n")
+        assert config.processors == 2
+
+
+def test_an_empty_section_has_the_defaults(read):
+    assert read(SECTIONS, "empty") == take({})
+
+
+def test_a_missing_section_is_refused_with_those_there_are(refusal):
+    assert refusal(SECTIONS, "staging") == (
+        "no section for the environment staging; there are default, development, production, empty"
+    )
+
+
+def test_only_the_chosen_section_is_validated(read, refusal):
+    content = "development: {table: ok}\nold: {tabel: x}\n"
+    assert read(content).table == "ok"
+    assert refusal(content, "old") == "2: tabel: unknown setting; did you mean table?"
+
+
+def test_a_flat_file_applies_to_every_environment(read):
+    assert read("table: mine\n", PSCHED_ENV="production").table == "mine"
+
+
+@pytest.mark.parametrize("content", ["table: mine\n", ""])
+def test_a_flat_file_cannot_be_asked_for_an_environment(refusal, content):
+    assert refusal(content, "production") == (
+        "the environment production was asked for, but this file has no sections"
+    )
+
+
+def test_no_file_cannot_be_asked_for_an_environment(etc, tmp_path):
+    assert not etc.exists()
+    with pytest.raises(ConfigError, match="production was asked for, but there is no config"):
+        load(environment="production", environ={"HOME": "/home/ann"}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "\n", "# nothing\n", "---\n", "{}\n", "~\n"])
+def test_an_empty_file_has_the_defaults(read, content):
+    assert read(content) == take({})
+
+
+def test_a_setting_among_sections_is_refused(refusal):
+    text = refusal(SECTIONS + "poll_interval: 5\n")
+    assert text.startswith("10: poll_interval: a file has either settings or sections at its top")
+
+
+def test_a_section_among_settings_is_refused(refusal):
+    text = refusal("table: x\nprocessors: 2\nlog: y\nproduction:\n  table: z\n")
+    assert text.startswith("4: production: a file has either settings or sections at its top")
+
+
+def test_a_misspelled_setting_without_a_value_is_not_taken_for_a_section(refusal):
+    text = refusal("table: x\npidfile:\n")
+    assert text == "2: pidfile: unknown setting; did you mean pid_file?"
+
+
+def test_a_mapping_has_no_sections():
+    assert problem({"production": {"table": "x"}}) == (
+        "production: unknown setting; sections can only stand at the top of a file"
+    )
+
+
+def test_a_mapping_must_be_one():
+    with pytest.raises(ConfigError, match="must be a mapping, not a list"):
+        from_mapping(["table"])
+
+
+# --- errors in a file ----------------------------------------------------------------
+
+
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path):
+    file = tmp_path / "psched.yml"
+    file.write_text("# mine\n\npoll_intervall: 5\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={"HOME": "/home/ann"}, cwd=tmp_path)
+    assert str(caught.value) == (
+        f"{file}:3: poll_intervall: unknown setting; did you mean poll_interval?"
+    )
+
+
+def test_an_unknown_key_that_is_like_no_other_is_sent_to_the_documentation(refusal):
+    assert refusal("xyzzy: 1\n") == (
+        "1: xyzzy: unknown setting; see etc/psched.yml for those there are"
+    )
+
+
+def test_all_problems_are_told_together_in_the_order_of_their_lines(refusal):
+    content = "procesors: 2\ntable: a\nalive_time: 1\ntable: b\nurl: ftp://x/y\n"
+    lines = refusal(content).splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["1", "procesors"],
+        ["3", "alive_time"],
+        ["4", "table"],
+        ["5", "url"],
+    ]
+
+
+def test_a_key_that_stands_twice_is_refused_with_both_lines(refusal):
+    assert refusal("table: a\nlog: x\ntable: b\n") == (
+        "3: table: stands twice; remove this one or that of line 1"
+    )
+
+
+def test_a_key_that_stands_twice_in_a_section_is_refused_once(refusal):
+    content = "default: &d\n  table: a\n  table: b\ndevelopment:\n  <<: *d\n"
+    assert refusal(content) == "3: table: stands twice; remove this one or that of line 2"
+
+
+def test_a_merged_problem_is_told_once_and_at_its_own_line(refusal):
+    content = "default: &d\n  log: 2020-13-45\ndevelopment:\n  <<: *d\n"
+    assert refusal(content) == "2: log: cannot be read; put it in quotes"
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "text"),
+    [
+        ("table: [a\nlog: b\n", 2, "expected ',' or ']'"),
+        ("table: a: b\n", 1, "mapping values are not allowed here"),
+        ("\ttable: a\n", 1, "cannot start any token"),
+        ("a: &a {}\nb: *nope\n", 2, "found undefined alias"),
+        ("table: a\n---\ntable: b\n", 2, "another document"),
+        ("table: a\n\nlog: \x01\n", 3, "a character that is not allowed"),
+        ("table: a\n<<: 5\n", 2, "for merging"),
+    ],
+)
+def test_broken_yaml_is_told_with_its_line(refusal, content, line, text):
+    told = refusal(content)
+    assert told.startswith(f"{line}: not YAML: ")
+    assert text in told
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!python/object/apply:os.system [id]",
+        "!secret x",
+        "!!bool x",
+        "!!timestamp x",
+        "! x",
+        "!!map {}",
+    ],
+)
+def test_yaml_tags_are_refused(refusal, value):
+    assert refusal(f"table: a\nlog: {value}\n") == (
+        "2: not YAML: a tag (!) has no meaning here; remove it"
+    )
+
+
+@pytest.mark.parametrize("content", ["- table\n", "just text\n", "5\n", "&a [*a]\n", "2020-13-45"])
+def test_a_file_that_is_no_mapping_is_refused(refusal, content):
+    assert refusal(content) == "1: holds no settings; write each as NAME: VALUE"
+
+
+@pytest.mark.parametrize("key", ["5", "yes", "[a]", "{a: b}", "2020-01-01", "null"])
+def test_a_key_that_is_not_text_is_refused(refusal, key):
+    assert refusal(f"table: a\n? {key}\n: b\n") == "2: a key that is not text"
+
+
+@pytest.mark.parametrize(
+    "value", ["2020-13-45", "9" * 5000, "&a [*a]", "{[a]: b}", "{{a: b}: c}", "="]
+)
+def test_a_value_that_cannot_be_made_sense_of_is_refused(refusal, value):
+    assert refusal(f"log: {value}\n").startswith("1: ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["log: " + "[" * 20_000, "log: " + "{a: " * 20_000, "a: &a\n  b: *a\n", "a: &a\n  <<: *a\n"],
+)
+def test_endless_nesting_is_refused(refusal, content):
+    assert refusal(content)
+
+
+def test_dates_are_not_text(refusal):
+    assert refusal("log: 2020-01-02\n") == "1: log: must be the path of a file, not a date"
+
+
+# --- references ----------------------------------------------------------------------
+
+
+def test_a_reference_is_replaced_by_the_variable():
+    config = take({"log": "/var/${SITE}/${SITE}.log"}, SITE="north")
+    assert config.log == Path("/var/north/north.log")
+
+
+def test_a_reference_in_a_list_is_replaced():
+    assert take({"load_path": ["${LIB}/a"]}, LIB="/opt").load_path == ("/opt/a",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "number"),
+    [("processors", "4", 4), ("poll_interval", "0.5", 0.5), ("poll_interval", "2", 2.0)],
+)
+def test_a_reference_can_give_a_number(name, text, number):
+    assert getattr(take({name: "${N}"}, N=text), name) == number
+
+
+@pytest.mark.parametrize("text", ["many", "", "1.5", "nan", "inf", "-1", "9" * 5000, "$${N}"])
+def test_a_reference_that_gives_no_number_is_refused(text):
+    assert problem({"processors": "${N}"}, N=text).startswith("processors: must be a whole number")
+
+
+def test_what_a_reference_gives_is_not_expanded_again():
+    assert take({"log": "/${A}"}, A="${B}").log == Path("/${B}")
+
+
+def test_a_doubled_dollar_makes_a_plain_one():
+    assert take({"log": "/a$${B}c$d$$e"}).log == Path("/a${B}c$d$$e")
+
+
+@pytest.mark.parametrize("value", ["${}", "${A", "${1}", "${A-b}", "${ A }"])
+def test_a_reference_without_a_name_is_refused_with_the_mend(value):
+    assert problem({"log": value}, A="a") == (
+        "log: has ${ without a NAME}; write $${ if no reference is meant"
+    )
+
+
+def test_a_reference_to_a_variable_that_is_not_set_is_refused_by_name():
+    assert problem({"log": "${NOPE}/x"}) == (
+        "log: refers to the environment variable NOPE, which is not set"
+    )
+
+
+def test_a_variable_that_is_not_utf8_is_refused():
+    raw = os.fsdecode(b"\xff")
+    assert problem({"url": "mysql://u:${PW}@db/x"}, PW=raw) == (
+        "url: refers to the environment variable PW, which is not UTF-8 text"
+    )
+
+
+def test_a_credential_is_the_content_of_its_file_without_the_last_newline(tmp_path):
+    (tmp_path / "db-password.1").write_text("s3cr et\n\n")
+    config = take(
+        {"url": "mysql://u:${CREDENTIALS_DIRECTORY}/db-password.1@db/x"},
+        CREDENTIALS_DIRECTORY=str(tmp_path),
+    )
+    assert make_url(config.url).password == "s3cr et\n"
+
+
+def test_a_credential_can_be_the_whole_value(tmp_path):
+    (tmp_path / "url").write_text("mysql://u:p%40w@db/x\n")
+    config = take({"url": "${CREDENTIALS_DIRECTORY}/url"}, CREDENTIALS_DIRECTORY=str(tmp_path))
+    assert config.url == "mysql+pymysql://u:p%40w@db/x"
+
+
+def test_the_folder_of_credentials_is_also_a_variable():
+    config = take({"log": "${CREDENTIALS_DIRECTORY}"}, CREDENTIALS_DIRECTORY="/run/c")
+    assert config.log == Path("/run/c")
+
+
+def test_a_missing_credential_is_refused_by_the_name_of_its_file(tmp_path):
+    text = problem({"url": "${CREDENTIALS_DIRECTORY}/nope"}, CREDENTIALS_DIRECTORY=str(tmp_path))
+    assert text == (
+        f"url: refers to {tmp_path}/nope, which cannot be read: No such file or directory"
+    )
+    assert problem({"url": "${CREDENTIALS_DIRECTORY}/nope"}) == (
+        "url: refers to the environment variable CREDENTIALS_DIRECTORY, which is not set"
+    )
+
+
+def test_a_credential_cannot_lead_out_of_its_folder(tmp_path):
+    text = problem({"log": "${CREDENTIALS_DIRECTORY}/.."}, CREDENTIALS_DIRECTORY=str(tmp_path))
+    assert text.endswith("cannot be read: Is a directory")
+
+
+# --- urls ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("mysql://u:p@db/x", "mysql+pymysql://u:p@db/x"),
+        ("mysql2://u:p@db/x", "mysql+pymysql://u:p@db/x"),
+        ("mariadb://u:p@db/x", "mysql+pymysql://u:p@db/x"),
+        ("MySQL://u@db:3306/x", "mysql+pymysql://u@db:3306/x"),
+        ("mysql+mysqldb://u:p@db/x", "mysql+mysqldb://u:p@db/x"),
+        ("mariadb+pymysql://u:p@db/x", "mariadb+pymysql://u:p@db/x"),
+        ("mysql://u:p@[::1]:3306/x?charset=utf8", "mysql+pymysql://u:p@[::1]:3306/x?charset=utf8"),
+        ("mysql:///x?unix_socket=/run/m.sock", "mysql+pymysql:///x?unix_socket=/run/m.sock"),
+        ("mysql://u@corp:p@ss@db/x", "mysql+pymysql://u%40corp:p%40ss@db/x"),
+        ("mysql://u:p%2Fw:x@db/x", "mysql+pymysql://u:p%2Fw:x@db/x"),
+        ("sqlite://jobs.db", "sqlite:////work/jobs.db"),
+        ("sqlite://data/jobs.db", "sqlite:////work/data/jobs.db"),
+        ("sqlite:///jobs.db", "sqlite:////work/jobs.db"),
+        ("sqlite:///jobs.db?timeout=3", "sqlite:////work/jobs.db?timeout=3"),
+        ("sqlite:////var/my jobs@1.db", "sqlite:////var/my jobs@1.db"),
+        ("sqlite+pysqlite:///jobs.db", "sqlite+pysqlite:////work/jobs.db"),
+    ],
+)
+def test_a_url_is_brought_into_sqlalchemys_form(written, meant):
+    url = take({"url": written}).url
+    assert url == meant
+    assert make_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite://", "sqlite:///", "sqlite://:memory:", "sqlite:///:memory:", "sqlite:///?timeout=1"],
+)
+def test_a_database_in_memory_is_refused_with_the_mend(url):
+    text = problem({"url": url})
+    assert "each process would have its own; name a file" in text
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:p@db/x", "mysql3://db/x", "redis://db"])
+def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
+    assert problem({"url": url}) == ("url: is of no known kind; known are sqlite, mysql, mariadb")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "db/x",
+        ":memory:",
+        "mysql:/u:p@db/x",
+        "my sql://db/x",
+        "mysql://",
+        "mysql://db",
+        "mysql://db:port/x",
+        "mysql://db:123456/x",
+        "mysql://u:p@db:3306:1/x",
+        "mysql://u:p@[::1/x",
+        "mysql://u:p@d b/x",
+        "mysql://u:p/w@db/x",
+        "mysql://db/x?ca=a@b",
+        "mysql://u:p@db/x\n",
+        "sqlite://u:p@db/x",
+        "sqlite:///file:x?mode=memory&uri=true",
+        "sqlite:///a%20b",
+    ],
+)
+def test_a_url_that_could_be_misread_is_refused(url):
+    assert problem({"url": url}).startswith("url: ")
+
+
+def test_a_slash_in_a_password_is_refused_with_the_way_to_write_it():
+    assert "write %2F %3F %23" in problem({"url": "mysql://u:p/w@db/x"})
+
+
+@given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"])))
+def test_any_password_survives_a_reference_and_never_shows(password):
+    config = take({"url": "mysql://ann:${PW}@db:3306/x"}, PW=password)
+    parsed = make_url(config.url)
+    assert (parsed.username, parsed.password, parsed.host) == ("ann", password, "db")
+    assert config.safe_url == "mysql+pymysql://ann:***@db:3306/x"
+
+
+def test_a_reference_outside_user_and_password_is_not_encoded():
+    config = take(
+        {"url": "${KIND}://${U}:p@${DB}?${OPTIONS}"},
+        KIND="mysql",
+        U="a/b",
+        DB="db:3306/x",
+        OPTIONS="charset=utf8&x=1",
+    )
+    assert config.url == "mysql+pymysql://a%2Fb:p@db:3306/x?charset=utf8&x=1"
+
+
+def test_a_reference_that_is_the_whole_url_is_taken_as_it_is():
+    assert take({"url": "${URL}"}, URL="mysql://u:p%2Fw@db/x").url == (
+        "mysql+pymysql://u:p%2Fw@db/x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"STATE_DIRECTORY": "/var/lib/psched"}, "/var/lib/psched"),
+        ({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}, "/var/lib/a"),
+        ({"STATE_DIRECTORY": "", "XDG_STATE_HOME": "/xdg"}, "/xdg/psched"),
+        ({"STATE_DIRECTORY": "/var/lib/psched", "XDG_STATE_HOME": "/xdg"}, "/var/lib/psched"),
+        ({"XDG_STATE_HOME": "relative"}, "/home/ann/.local/state/psched"),
+        ({}, "/home/ann/.local/state/psched"),
+    ],
+)
+def test_the_default_database_is_in_the_state_folder(environ, folder):
+    assert take({}, **environ).url == f"sqlite:///{folder}/psched.db"
+
+
+def test_the_state_folder_is_not_created(tmp_path):
+    take({}, STATE_DIRECTORY=str(tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_a_state_folder_a_url_is_demanded():
+    with pytest.raises(ConfigError, match=r"^url: is not set, and neither STATE_DIRECTORY"):
+        from_mapping({}, environ={})
+    assert from_mapping({"url": "mysql://db/x"}, environ={})
+
+
+# --- secrets -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "safe"),
+    [
+        ("mysql://u:c4n4ry@db/x", "mysql+pymysql://u:***@db/x"),
+        ("mysql://:c4n4ry@db/x", "mysql+pymysql://:***@db/x"),
+        ("mysql://u:c4n4@ry:c4n4ry@db/x", "mysql+pymysql://u:***@db/x"),
+        ("mysql://u@db:3306/x", "mysql+pymysql://u@db:3306/x"),
+        ("mysql://u@[::1]:3306/x", "mysql+pymysql://u@[::1]:3306/x"),
+        ("mysql://[::1]:3306/x", "mysql+pymysql://[::1]:3306/x"),
+        ("mysql://u:c4n4ry@[::1]/x?a=b", "mysql+pymysql://u:***@[::1]/x?a=b"),
+        ("mysql://u@db/x?password=c4n4ry&a=b", "mysql+pymysql://u@db/x?password=***&a=b"),
+        ("mysql://u@db/x?ssl_key_passwd=c4n4ry", "mysql+pymysql://u@db/x?ssl_key_passwd=***"),
+        ("sqlite:////var/a:b@c.db", "sqlite:////var/a:b@c.db"),
+    ],
+)
+def test_a_safe_url_hides_the_password_and_nothing_else(url, safe):
+    config = take({"url": url})
+    assert config.safe_url == safe
+    assert f"url={safe!r}" in repr(config)
+    assert CANARY not in f"{config!r} {config}"
+
+
+@pytest.mark.parametrize(
+    "url", ["u:c4n4ry@db", "x://u:c4/n4ry://c4n4ry@db", "mysql://u:c4n4ry\n@db/x", "://u:c4n4ry@"]
+)
+def test_even_a_url_that_nobody_checked_hides_its_password(url):
+    shown = repr(Config(url=url))
+    assert "u:***@" in shown
+    assert "n4ry" not in shown
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "url: mysql://u:c4n4ry",
+        "url: mysql://u:c4n4ry@",
+        "url: mysql://u:c4n4ry@db",
+        "url: mysql://u:c4n4ry@db:c4n4ry/x",
+        "url: mysql://u:x/c4n4ry@db/x",
+        "url: mysql://u:x@c4n4ry:y@z:w/x",
+        "url: mysql//u:c4n4ry@db/x",
+        "url: u:c4n4ry@db/x",
+        "url: c4n4ry://u:c4n4ry@db/x",
+        "url: postgres://u:c4n4ry@db/x",
+        "url: sqlite://u:c4n4ry@db/x",
+        "url: mysql://u:c4n4ry@db/x${",
+        'url: "mysql://u:c4n4ry@db/x\\n"',
+        'url: "mysql://u:c4n4ry\\ud800@db/x"',
+        'url: "mysql://u:c4n4ry@db/x\\q"',
+        'url: "mysql://u:c4n4ry@db/x',
+        "url: mysql://u:c4n4ry@db/x: y",
+        "url: [mysql://u:c4n4ry@db/x]",
+        "url: {mysql: {password: c4n4ry}}",
+        "url: mysql://u:${PW}@db/",
+        "url: ${PW}",
+        "url: ${URL}",
+        "url: ${CREDENTIALS_DIRECTORY}/pw",
+        "url: mysql://u:${CREDENTIALS_DIRECTORY}/latin@db/x",
+        "url: *c4n4ry",
+        "url: !c4n4ry x",
+        "url: !c4n4ry!x y",
+        "url: 'mysql://u:c4n4ry@db/x'\nurl: 'mysql://u:c4n4ry@db/y'",
+        "url:mysql://u:c4n4ry@db/x",
+        "url:mysql://u:c4n4ry@db/x: 5",
+        "mysql://u:c4n4ry@db/x: 5",
+        "mysql://u:c4n4ry@db/x: {table: x}",
+        "mysql://u:c4n4ry@db/x: {table: x}\ntable: y",
+        "mysql://u:c4n4ry@db/x: 5\nproduction: {table: y}",
+        "? [mysql://u:c4n4ry@db/x]\n: 5",
+        "url mysql://u:c4n4ry@db/x\ntable: x",
+        "- mysql://u:c4n4ry@db/x",
+        "password: c4n4ry",
+        "table: c4n4ry-1",
+        "type: c4n4ry",
+        "timezone: c4n4ry",
+        "dispatch: c4n4ry/",
+        "poll_interval: c4n4ry",
+        "poll_interval: ${PW}",
+        "table: ${URL}",
+        "log: ${URL}\0c4n4ry",
+        "require: [x, {c4n4ry: c4n4ry}]",
+        "log_level: [c4n4ry]",
+        "log: {a: {[c4n4ry]: c4n4ry}}",
+        "url: mysql://u:c4n4ry@db/x\nalive_time: 6\ndatabase_timeout: 3",
+        "url: mysql://u:c4n4ry@db/x\nnope: 3",
+        "%c4n4ry",
+        "table: |\n c4n4ry\n\tc4n4ry: c4n4ry",
+    ],
+)
+def test_no_error_shows_a_secret(tmp_path, content):
+    (tmp_path / "pw").write_text(CANARY)
+    (tmp_path / "latin").write_bytes(b"c4n4ry\xff")
+    file = tmp_path / "psched.yml"
+    file.write_text(content, encoding="utf-8")
+    environ = {
+        "HOME": "/home/ann",
+        "PW": CANARY,
+        "URL": "mysql://u:c4n4ry@db:c4n4ry/x",
+        "CREDENTIALS_DIRECTORY": str(tmp_path),
+    }
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ=environ, cwd=tmp_path)
+    # The traceback too, with all that it says was the cause.
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+# --- the shipped file ----------------------------------------------------------------
+
+
+def test_the_shipped_file_is_the_defaults(tmp_path):
+    shipped = load(SHIPPED, environ={"HOME": "/home/ann"}, cwd=tmp_path)
+    assert shipped == take({})
+
+
+def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_table():
+    names = re.findall(r"^#?([a-z_]+):(?= |$)", SHIPPED.read_text(), re.MULTILINE)
+    assert names == list(SETTINGS)
+
+
+def test_the_shipped_file_comments_out_just_the_settings_without_a_default():
+    set_here = set(yaml.safe_load(SHIPPED.read_text()))
+    assert set_here == {s.name for s in SETTINGS.values() if s.default is not None}
+
+
+def test_the_examples_of_the_shipped_file_can_be_used(read):
+    examples = re.sub(r"^#(?=[a-z_]+: )", "", SHIPPED.read_text(), flags=re.MULTILINE)
+    config = read(examples, PSCHED_DB_PASSWORD="x")
+    assert all(getattr(config, name) is not None for name in SETTINGS)
+
+
+# --- weight --------------------------------------------------------------------------
+
+
+def test_neither_sqlalchemy_nor_yaml_is_imported_before_there_is_a_file():
+    program = (
+        "import sys; from psched.config import from_mapping; from_mapping({'url': 'mysql://d/x'});"
+        "print({'sqlalchemy', 'yaml'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,217 @@
+"""From what is said about a schedule to the row that says it."""
+
+from dataclasses import replace as changed
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from psched import config
+from psched.declare import declare, redeclare
+from psched.errors import InvalidError
+from psched.model import FINISHED, QUARANTINED, WAITING, Row
+
+SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
+NOON = 1_800_014_400
+"""2027-01-15T12:00:00Z."""
+HOUR, DAY = 3600, 86_400
+
+
+def now():
+    return NOON + 1
+
+
+def never():
+    raise AssertionError("the store's clock need not be asked")
+
+
+class TestDeclaring:
+    def test_a_schedule_starts_at_the_first_match_from_now_on(self):
+        row = declare("k", {"cron": "0 * * * *"}, SETTINGS, now)
+        assert (row.next_time, row.next_run_time) == (NOON + HOUR, NOON + HOUR)
+        assert declare("k", {"cron": "0 * * * *"}, SETTINGS, lambda: NOON).next_time == NOON
+
+    def test_a_one_shot_runs_now(self):
+        row = declare("k", {"delay": 5}, SETTINGS, now)
+        assert (row.cron, row.next_time, row.next_run_time) == (None, NOON + 1, NOON + 6)
+
+    def test_the_first_occurrence_is_the_first_match_at_or_after_the_start(self):
+        for start, first in ((NOON, NOON), (NOON + 1, NOON + HOUR), (0, 0)):
+            fields = {"cron": "0 * * * *", "next_time": start, "delay": 30}
+            row = declare("k", fields, SETTINGS, never)
+            assert (row.next_time, row.next_run_time) == (first, first + 30)
+
+    def test_the_first_run_may_be_at_any_time(self):
+        fields = {"cron": "0 * * * *", "next_time": NOON, "next_run_time": NOON - DAY, "delay": 9}
+        assert declare("k", fields, SETTINGS, never).next_run_time == NOON - DAY
+
+    def test_an_instant_may_be_a_datetime_of_any_zone(self):
+        tokyo = timezone(timedelta(hours=9))
+        for when in (
+            datetime(2027, 1, 15, 12, tzinfo=UTC),
+            datetime(2027, 1, 15, 21, tzinfo=tokyo),
+            datetime(2027, 1, 15, 20, 59, 59, 1, tzinfo=tokyo),  # nothing runs early
+        ):
+            assert declare("k", {"next_time": when}, SETTINGS, never).next_time == NOON
+
+    def test_the_zone_is_kept_also_when_it_is_the_installations(self):
+        """Another host's may be another."""
+        row = declare("k", {"cron": "0 0 * * *", "next_time": NOON}, SETTINGS, never)
+        assert row.timezone == "Asia/Tokyo"
+        assert row.next_time == NOON + 3 * HOUR
+        fields = {"cron": "0 0 * * *", "next_time": NOON, "timezone": "UTC"}
+        assert declare("k", fields, SETTINGS, never).next_time == NOON + 12 * HOUR
+
+    def test_everything_that_is_said_is_kept(self):
+        fields = {
+            "type": "t", "data": {"n": 1}, "delay": 3, "alive_time": 9, "catchup": "latest",
+            "catchup_limit": 5, "retry_wait": 7, "next_time": NOON,
+        }  # fmt: skip
+        row = declare("k", fields, SETTINGS, never)
+        assert (row.type, row.data, row.delay, row.alive_time) == ("t", '{"n":1}', 3, 9)
+        assert row.options == '{"catchup":"latest","catchup_limit":5,"retry_wait":7}'
+        assert (row.status, row.attempt, row.fence, row.version) == (WAITING, 0, 0, 1)
+
+    def test_none_is_the_default(self):
+        fields = dict.fromkeys(
+            ("type", "data", "cron", "timezone", "delay", "alive_time", "catchup", "next_run_time")
+        )
+        row = declare("k", {**fields, "next_time": NOON}, SETTINGS, never)
+        assert row == declare("k", {"next_time": NOON}, SETTINGS, never)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("type", ""), ("type", 5), ("cron", "61 * * * *"), ("cron", "0 0 30 2 *"), ("cron", 5),
+            ("timezone", "Mars/Olympus"), ("timezone", 5), ("delay", -1), ("delay", 1.5),
+            ("delay", True), ("delay", 10**9), ("data", []), ("data", {"a": {1}}),
+            ("alive_time", -1),
+            ("alive_time", "9"), ("alive_time", 10**9), ("next_time", -1), ("next_time", 1.5),
+            ("next_time", 2**62), ("next_time", "2027-01-15"), ("next_run_time", float("nan")),
+            ("next_time", datetime(2027, 1, 15, 12)), ("catchup", "sometimes"),  # noqa: DTZ001
+            ("catchup_limit", 0), ("catchup_grace", -1), ("dst_policy", "x"), ("retry_wait", "x"),
+            ("kill_timeout", float("inf")), ("owner", "me"), ("colour", "red"), ("colour", None),
+        ],
+    )  # fmt: skip
+    def test_what_makes_no_sense_is_refused_with_its_name(self, field, value):
+        with pytest.raises(InvalidError) as refused:
+            declare("k", {field: value}, SETTINGS, now)
+        assert refused.value.field == field
+        assert str(refused.value).startswith(f"{field}: ")
+        assert str(refused.value).count(f"{field}: ") == 1
+
+    @pytest.mark.parametrize("key", ["", " k", None, 5, "x" * 256, "a\nb"])
+    def test_a_key_that_is_none_is_refused(self, key):
+        with pytest.raises(InvalidError, match=r"^key: "):
+            declare(key, {}, SETTINGS, now)
+
+
+def stored(**columns):
+    columns = {"cron": "0 * * * *", "timezone": "UTC", "next_time": NOON, **columns}
+    return Row(**{"key": "k", "next_run_time": NOON + 30, "delay": 30, "version": 3, **columns})
+
+
+class TestRedeclaring:
+    @pytest.mark.parametrize(
+        "fields", [{"type": "t"}, {"data": {"n": 2}}, {"retry_wait": 5}, {"alive_time": 9}, {}]
+    )
+    def test_what_does_not_touch_the_trigger_leaves_the_times(self, fields):
+        seen = stored(attempt=2, next_run_time=NOON + 333)
+        row = redeclare(seen, fields, SETTINGS, never)
+        assert (row.next_time, row.next_run_time, row.attempt) == (NOON, NOON + 333, 2)
+
+    @pytest.mark.parametrize(
+        ("fields", "first"),
+        [
+            ({"cron": "30 * * * *"}, NOON + HOUR // 2),
+            ({"timezone": "Asia/Kolkata"}, NOON + HOUR // 2),
+            ({"dst_policy": "wallclock"}, NOON + HOUR),
+        ],
+    )
+    def test_a_new_trigger_starts_from_now_on(self, fields, first):
+        row = redeclare(stored(attempt=2, next_time=NOON - DAY), fields, SETTINGS, now)
+        assert (row.next_time, row.next_run_time, row.attempt) == (first, first + 30, 0)
+
+    def test_a_new_delay_moves_the_next_run(self):
+        row = redeclare(stored(), {"delay": 5}, SETTINGS, never)
+        assert (row.next_time, row.next_run_time) == (NOON, NOON + 5)
+
+    def test_a_new_start_is_a_start(self):
+        row = redeclare(stored(attempt=2), {"next_time": NOON + 1}, SETTINGS, never)
+        assert (row.next_time, row.next_run_time) == (NOON + HOUR, NOON + HOUR + 30)
+        assert row.attempt == 0
+
+    def test_the_next_run_may_be_set_alone(self):
+        row = redeclare(stored(attempt=1), {"next_run_time": NOON - 5}, SETTINGS, never)
+        assert (row.next_time, row.next_run_time, row.attempt) == (NOON, NOON - 5, 1)
+
+    def test_overrides_are_changed_one_by_one_and_taken_back_with_none(self):
+        seen = stored(options='{"catchup":"skip","of a newer psched":[1]}')
+        row = redeclare(seen, {"retry_wait": 5}, SETTINGS, never)
+        assert row.options == '{"catchup":"skip","of a newer psched":[1],"retry_wait":5}'
+        row = redeclare(row, {"catchup": None}, SETTINGS, never)
+        assert row.options == '{"of a newer psched":[1],"retry_wait":5}'
+        assert redeclare(
+            stored(options='{"catchup":"skip"}'), {"catchup": None}, SETTINGS, never
+        ).options is None  # fmt: skip
+
+    def test_what_makes_no_sense_is_refused(self):
+        for field, value in {"cron": "x", "type": "", "data": None, "catchup": 5, "x": 1}.items():
+            with pytest.raises(InvalidError) as refused:
+                redeclare(stored(), {field: value}, SETTINGS, now)
+            assert refused.value.field == field
+
+
+class TestRedeclaringUnderALease:
+    SEEN = stored(owner="w.1", fence=4, attempt=2, next_run_time=NOON + 300)
+
+    def test_the_running_occurrence_stays(self):
+        row = redeclare(self.SEEN, {"cron": "30 * * * *", "type": "t"}, SETTINGS, never)
+        assert (row.next_time, row.attempt) == (NOON, 2)
+        assert (row.cron, row.type) == ("30 * * * *", "t")
+
+    def test_a_next_time_that_is_set_counts_as_never_tried(self):
+        """If its worker dies now, it is not to run at once."""
+        row = redeclare(self.SEEN, {"next_time": NOON + DAY}, SETTINGS, never)
+        assert row.next_time == NOON + DAY
+        assert row.attempt < 0
+
+
+class TestRedeclaringAtRest:
+    def test_a_quarantined_schedule_goes_on_where_it_stood(self):
+        """Nothing is lost but by the catch-up policy."""
+        seen = stored(status=QUARANTINED, reason="data: …", next_run_time=None, attempt=2**63 - 1)
+        row = redeclare(changed(seen, data="{"), {"data": {}}, SETTINGS, never)
+        assert (row.status, row.reason) == (WAITING, None)
+        assert (row.next_time, row.next_run_time, row.attempt) == (NOON, NOON + 30, 0)
+
+    @pytest.mark.parametrize("next_time", [None, -1, 2**62])
+    def test_a_quarantined_schedule_without_a_time_starts_from_now_on(self, next_time):
+        seen = stored(status=QUARANTINED, next_time=next_time, next_run_time=None)
+        row = redeclare(seen, {"type": "t"}, SETTINGS, now)
+        assert (row.next_time, row.next_run_time) == (NOON + HOUR, NOON + HOUR + 30)
+
+    def test_a_schedule_that_is_still_not_understood_stays_quarantined(self):
+        seen = stored(status=QUARANTINED, cron="x", next_run_time=None)
+        with pytest.raises(InvalidError, match=r"^cron: "):
+            redeclare(seen, {"type": "t"}, SETTINGS, now)
+
+    @pytest.mark.parametrize("fields", [{"data": {"n": 1}}, {"type": "t"}, {"delay": 1}, {}])
+    def test_a_finished_schedule_does_not_run_again_by_the_way(self, fields):
+        seen = stored(cron=None, status=FINISHED, next_run_time=None)
+        row = redeclare(seen, fields, SETTINGS, never)
+        assert (row.status, row.next_time, row.next_run_time) == (FINISHED, NOON, None)
+
+    @pytest.mark.parametrize(
+        ("fields", "first", "run"),
+        [
+            ({"next_time": NOON + 7}, NOON + 7, NOON + 37),
+            ({"next_run_time": NOON + 7}, NOON + 1, NOON + 7),
+            ({"cron": "0 * * * *"}, NOON + HOUR, NOON + HOUR + 30),
+        ],
+    )
+    def test_a_finished_schedule_runs_again_when_it_gets_a_time_or_a_trigger(
+        self, fields, first, run
+    ):
+        seen = stored(cron=None, status=FINISHED, next_run_time=None, next_time=NOON - DAY)
+        row = redeclare(seen, fields, SETTINGS, now)
+        assert (row.status, row.next_time, row.next_run_time) == (WAITING, first, run)

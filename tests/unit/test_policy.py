@@ -1,0 +1,414 @@
+"""What becomes of a leased row: pure functions of rows and instants."""
+
+from dataclasses import replace as changed
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched import config, definition, trigger
+from psched.definition import LATEST_TIME
+from psched.model import (
+    DELETING,
+    FINISHED,
+    QUARANTINED,
+    WAITING,
+    Finish,
+    Release,
+    Retry,
+    Row,
+    Settlement,
+)
+from psched.policy import Run, conclusion, opening
+
+SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "retry_wait": 300})
+
+NOON = 1_800_014_400
+"""2027-01-15T12:00:00Z."""
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+def leased(cron="* * * * *", next_time=NOON, **columns):
+    """A row as a claim returns it."""
+    columns = {"owner": "w.1", "fence": 7, "attempt": 1, "version": 3, **columns}
+    return Row(key="k", cron=cron, next_time=next_time, next_run_time=NOON + 999, **columns)
+
+
+def applied(settlement, row):
+    """The row as it is claimed again after a settlement."""
+    assert (settlement.key, settlement.token, settlement.version) == ("k", row.token, row.version)
+    assert not settlement.rest
+    return changed(
+        row,
+        next_time=settlement.next_time,
+        attempt=settlement.attempt + 1,
+        fence=row.fence + 1,
+        status=settlement.status,
+    )
+
+
+def options(**overrides):
+    return SETTINGS.with_settings(**overrides)
+
+
+class TestOpening:
+    @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
+    @pytest.mark.parametrize("late", [0, 0.5, 59.9])
+    def test_an_occurrence_that_is_due_is_run(self, catchup, late):
+        verdict = opening(leased(), options(catchup=catchup), NOON + late)
+        assert isinstance(verdict, Run)
+        assert verdict.scheduled_time == NOON
+        assert verdict.definition.key == "k"
+
+    def test_missed_occurrences_are_run_one_after_the_other_oldest_first(self):
+        row, ran = leased(), []
+        now = NOON + 5 * MINUTE + 30
+        while row.next_time <= now:
+            ran.append(opening(row, SETTINGS, now).scheduled_time)
+            row = applied(conclusion(row, row, Finish(), SETTINGS), row)
+        assert ran == [NOON + number * MINUTE for number in range(6)]
+
+    def test_of_more_than_the_limit_the_newest_are_kept_and_the_rest_is_told(self):
+        row, settings = leased(delay=10), options(catchup_limit=3)
+        now = NOON + 10 * MINUTE + 30
+        settlement = opening(row, settings, now)
+        assert settlement == Settlement(
+            key="k",
+            token=row.token,
+            version=row.version,
+            next_time=NOON + 8 * MINUTE,
+            not_before=NOON + 8 * MINUTE + 10,
+            reason="catch-up (all, limit 3) dropped the occurrences"
+            " from 2027-01-15T12:00:00Z to before 2027-01-15T12:08:00Z",
+        )
+        run = opening(applied(settlement, row), settings, now)
+        assert run.scheduled_time == NOON + 8 * MINUTE
+
+    def test_exactly_the_limit_is_kept(self):
+        now = NOON + 2 * MINUTE + 30
+        assert opening(leased(), options(catchup_limit=3), now).scheduled_time == NOON
+        assert opening(leased(), options(catchup_limit=2), now).next_time == NOON + MINUTE
+        # And at the very instant at which there is one more.
+        now = NOON + 3 * MINUTE
+        assert opening(leased(), options(catchup_limit=3), now).next_time == NOON + MINUTE
+
+    def test_the_latest_may_be_all_that_is_kept(self):
+        row, settings, now = leased(), options(catchup="latest"), NOON + 5 * MINUTE + 30
+        settlement = opening(row, settings, now)
+        assert settlement.next_time == NOON + 5 * MINUTE
+        assert settlement.reason.startswith("catch-up (latest) dropped")
+        assert opening(applied(settlement, row), settings, now).scheduled_time == NOON + 5 * MINUTE
+
+    @pytest.mark.parametrize(
+        ("late", "kept"),
+        [
+            (60, NOON),
+            (61, NOON + HOUR),
+            (HOUR - 1, NOON + HOUR),
+            (HOUR + 60, NOON + HOUR),  # it is on time itself
+            (HOUR + 61, NOON + 2 * HOUR),
+        ],
+    )
+    def test_what_is_too_late_may_be_skipped(self, late, kept):
+        row, settings = leased(cron="0 * * * *"), options(catchup="skip", catchup_grace=60)
+        verdict = opening(row, settings, NOON + late)
+        if kept == NOON:
+            assert verdict.scheduled_time == NOON
+        else:
+            assert verdict.next_time == kept
+            assert verdict.reason.startswith("catch-up (skip) dropped")
+            assert verdict.status == WAITING
+
+    def test_a_delay_makes_nothing_late(self):
+        row = leased(cron="0 * * * *", delay=30 * MINUTE)
+        settings = options(catchup="skip", catchup_grace=60)
+        assert opening(row, settings, NOON + 31 * MINUTE).scheduled_time == NOON
+        assert opening(row, settings, NOON + 32 * MINUTE).next_time == NOON + HOUR
+
+    def test_a_schedule_may_have_its_own_policy(self):
+        row = leased(options='{"catchup":"latest"}')
+        assert opening(row, SETTINGS, NOON + HOUR).next_time == NOON + HOUR
+
+    @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
+    def test_what_has_been_tried_is_carried_through(self, catchup):
+        settings = options(catchup=catchup, catchup_limit=1)
+        verdict = opening(leased(attempt=2), settings, NOON + 10 * DAY)
+        assert isinstance(verdict, Run)
+        assert verdict.scheduled_time == NOON
+
+    @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
+    def test_a_one_shot_is_never_too_late(self, catchup):
+        verdict = opening(leased(cron=None), options(catchup=catchup), NOON + 1000 * DAY)
+        assert verdict.scheduled_time == NOON
+
+    def test_a_run_before_its_time_is_what_was_asked_for(self):
+        """With a ``next_run_time`` of its own."""
+        assert opening(leased(), SETTINGS, NOON - DAY).scheduled_time == NOON
+
+    def test_a_trigger_that_has_come_to_its_end_is_finished(self):
+        last = LATEST_TIME // DAY * DAY - DAY
+        row = leased(cron=f"@every {DAY}", next_time=last)
+        settlement = opening(row, options(catchup="skip"), last + DAY / 2)
+        assert (settlement.rest, settlement.status) == (True, FINISHED)
+        assert settlement.next_time == last
+        assert "to the last one" in settlement.reason
+
+    def test_a_row_without_a_time_is_given_one_before_it_is_run(self):
+        settlement = opening(leased(cron="0 * * * *", next_time=None), SETTINGS, NOON + 0.5)
+        assert (settlement.next_time, settlement.not_before) == (NOON + HOUR, NOON + HOUR)
+        settlement = opening(leased(cron="0 * * * *", next_time=None), SETTINGS, NOON)
+        assert settlement.next_time == NOON
+        settlement = opening(leased(cron=None, next_time=None, delay=9), SETTINGS, NOON + 0.5)
+        assert (settlement.next_time, settlement.not_before) == (NOON + 1, NOON + 10)
+        assert (settlement.attempt, settlement.status) == (0, WAITING)
+
+    @pytest.mark.parametrize("next_time", [-1, LATEST_TIME + 1, 2**62])
+    def test_a_time_that_is_none_is_quarantined(self, next_time):
+        settlement = opening(leased(next_time=next_time), SETTINGS, NOON)
+        assert (settlement.status, settlement.rest) == (QUARANTINED, True)
+        assert settlement.reason.startswith("next_time: ")
+
+    def test_a_row_that_cannot_be_understood_is_quarantined_with_the_reason(self):
+        settlement = opening(leased(cron="\x1b[2J" + "x" * 200), SETTINGS, NOON)
+        assert (settlement.status, settlement.rest) == (QUARANTINED, True)
+        assert settlement.next_time == NOON
+        assert settlement.reason.startswith("cron: ")
+        assert settlement.reason.isprintable()
+        assert len(settlement.reason) <= 500
+
+    def test_a_row_that_is_being_deleted_is_removed_whatever_it_holds(self):
+        settlement = opening(leased(cron="nonsense", status=DELETING), SETTINGS, NOON)
+        assert settlement.remove
+        assert settlement.version == 3
+
+    def test_a_time_that_was_set_under_a_lease_nobody_settled_is_waited_for(self):
+        """Modified while it ran, and then its worker died: its next run is not at once."""
+        row = leased(next_time=NOON + DAY, attempt=0, delay=5)
+        settlement = opening(row, SETTINGS, NOON)
+        assert (settlement.next_time, settlement.not_before) == (NOON + DAY, NOON + DAY + 5)
+        assert opening(applied(settlement, row), SETTINGS, NOON + DAY + 5).scheduled_time == (
+            NOON + DAY
+        )
+
+
+class Counting:
+    """A trigger that counts what it is asked."""
+
+    def __init__(self, trigger):
+        self.trigger = trigger
+        self.calls = 0
+
+    @property
+    def gap(self):
+        return self.trigger.gap
+
+    def next_after(self, instant):
+        self.calls += 1
+        return self.trigger.next_after(instant)
+
+
+@pytest.fixture
+def count_calls(monkeypatch):
+    """Opens a row; the verdict and how often its trigger was asked."""
+
+    def count_calls(row, settings, now):
+        counting = Counting(trigger.parse(row.cron, "UTC"))
+        monkeypatch.setattr(definition.triggers, "parse", lambda *_args, **_kw: counting)
+        return opening(row, settings, now), counting.calls
+
+    return count_calls
+
+
+class TestCost:
+    """Ten years of missed minutes are judged without looking at each."""
+
+    @pytest.mark.parametrize("catchup", ["latest", "skip"])
+    @pytest.mark.parametrize(
+        "cron", ["* * * * *", "*/7 * * * *", "0 3 * * *", "0 0 29 2 *", "@yearly", "@every 1"]
+    )
+    def test_to_find_the_newest_takes_a_few_questions(self, catchup, cron, count_calls):
+        row = leased(cron, next_time=NOON - 3650 * DAY)
+        verdict, calls = count_calls(row, options(catchup=catchup), NOON + 30)
+        assert isinstance(verdict, Settlement)
+        assert calls <= 50
+
+    @pytest.mark.parametrize("limit", [1, 10, 1000])
+    @pytest.mark.parametrize(
+        "cron", ["* * * * *", "*/7 * * * *", "0 * * * *", "0 3 * * 1", "@every 1"]
+    )
+    def test_to_keep_a_number_takes_a_few_times_that_many(self, limit, cron, count_calls):
+        row = leased(cron, next_time=NOON - 3650 * DAY)
+        verdict, calls = count_calls(row, options(catchup_limit=limit), NOON + 30)
+        assert calls <= 4 * limit + 50
+        kept = verdict.next_time if isinstance(verdict, Settlement) else verdict.scheduled_time
+        assert NOON - 3650 * DAY <= kept <= NOON + 30
+
+    def test_what_is_not_late_takes_hardly_a_question(self, count_calls):
+        for catchup in ("all", "latest", "skip"):
+            _, calls = count_calls(leased(), options(catchup=catchup), NOON + 5)
+            assert calls <= 1
+
+
+LINES = ("* * * * *", "*/7 * * * *", "0 * * * *", "30 2 * * *", "0 3 * * 1", "@every 90")
+
+
+def missed(line, zone, cursor, until):
+    """Every occurrence from the cursor on, one by one; the cursor is one, wherever it stands."""
+    each, found = trigger.parse(line, zone), [cursor]
+    while (following := each.next_after(found[-1])) is not None and following <= until:
+        found.append(following)
+    return found
+
+
+@given(
+    line=st.sampled_from(LINES),
+    zone=st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe"]),
+    catchup=st.sampled_from(["all", "latest", "skip"]),
+    limit=st.integers(1, 12),
+    grace=st.sampled_from([0, 60, 4000]),
+    delay=st.sampled_from([0, 1, 1000]),
+    cursor=st.integers(NOON - 2 * DAY, NOON),
+    late=st.integers(-100, 2 * DAY),
+)
+def test_what_is_kept_is_what_a_look_at_every_occurrence_finds(  # noqa: PLR0917  # by name
+    line, zone, catchup, limit, grace, delay, cursor, late
+):
+    settings = options(catchup=catchup, catchup_limit=limit, catchup_grace=grace)
+    now = cursor + delay + late
+    occurrences = missed(line, zone, cursor, now - delay)
+    newest = occurrences[-1]
+    if catchup == "all":
+        expected = occurrences[-limit:][0]
+    elif catchup == "latest":
+        expected = newest
+    elif now - delay - cursor <= grace:
+        expected = cursor
+    elif now - delay - newest <= grace:
+        expected = newest
+    else:
+        expected = trigger.parse(line, zone).next_after(newest)
+    row = leased(line, next_time=cursor, timezone=zone, delay=delay)
+    verdict = opening(row, settings, now)
+    if expected == cursor:
+        assert isinstance(verdict, Run)
+        assert verdict.scheduled_time == cursor
+    else:
+        assert verdict.next_time == expected
+        assert verdict.not_before == expected + delay
+        assert verdict.reason
+
+
+class TestConclusion:
+    def test_a_finished_occurrence_is_followed_by_the_next(self):
+        row = leased(delay=10, attempt=4)
+        assert conclusion(row, row, Finish(), SETTINGS) == Settlement(
+            key="k",
+            token=row.token,
+            version=row.version,
+            next_time=NOON + MINUTE,
+            not_before=NOON + MINUTE + 10,
+        )
+
+    def test_the_next_one_is_counted_from_the_scheduled_time_and_not_from_now(self):
+        row = leased(cron="0 0 * * *", next_time=NOON - 12 * HOUR, timezone="Asia/Tokyo")
+        assert conclusion(row, row, Finish(), SETTINGS).next_time == NOON + 3 * HOUR
+
+    def test_a_finished_one_shot_rests(self):
+        row = leased(cron=None)
+        settlement = conclusion(row, row, Finish(), SETTINGS)
+        assert (settlement.rest, settlement.status) == (True, FINISHED)
+        assert settlement.next_time == NOON
+
+    def test_after_the_last_occurrence_a_schedule_rests(self):
+        row = leased(cron=f"@every {DAY}", next_time=LATEST_TIME // DAY * DAY)
+        settlement = conclusion(row, row, Finish(), SETTINGS)
+        assert (settlement.rest, settlement.status) == (True, FINISHED)
+
+    def test_a_failed_occurrence_is_tried_again_after_retry_wait(self):
+        row = leased(attempt=2)
+        assert conclusion(row, row, Retry(reason="ZeroDivisionError: é"), SETTINGS) == Settlement(
+            key="k",
+            token=row.token,
+            version=row.version,
+            next_time=NOON,
+            wait=300,
+            attempt=2,
+            reason="ZeroDivisionError: é",
+        )
+
+    @pytest.mark.parametrize(("wait", "seconds"), [(0, 0), (0.2, 1), (7, 7), (7.0, 7), (7.01, 8)])
+    def test_a_wait_of_its_own_is_never_cut_short(self, wait, seconds):
+        assert conclusion(leased(), leased(), Retry(wait), SETTINGS).wait == seconds
+
+    def test_a_schedule_may_have_a_retry_wait_of_its_own(self):
+        row = leased(options='{"retry_wait":5}')
+        assert conclusion(row, row, Retry(), SETTINGS).wait == 5
+
+    def test_a_reason_is_short_and_in_one_line(self):
+        reason = "Error: \x1b[31m\nTraceback\x00" + "x" * 1000
+        settlement = conclusion(leased(), leased(), Retry(reason=reason), SETTINGS)
+        assert settlement.reason.isprintable()
+        assert len(settlement.reason) <= 500
+
+    def test_a_release_is_no_try(self):
+        row = leased(attempt=2)
+        settlement = conclusion(row, row, Release(), SETTINGS)
+        assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 0, 1)
+        assert (settlement.status, settlement.rest) == (WAITING, False)
+
+
+class TestRedefinition:
+    """What was changed while the task ran decides what comes after it."""
+
+    def test_the_next_time_comes_from_the_new_trigger(self):
+        row = leased(cron="* * * * *")
+        current = changed(row, cron="0 * * * *", delay=5, version=4)
+        settlement = conclusion(row, current, Finish(), SETTINGS)
+        assert (settlement.next_time, settlement.not_before) == (NOON + HOUR, NOON + HOUR + 5)
+        assert settlement.version == 4
+
+    def test_a_one_shot_may_become_a_schedule_and_a_schedule_a_one_shot(self):
+        row = leased(cron=None)
+        current = changed(row, cron="0 * * * *", version=4)
+        assert conclusion(row, current, Finish(), SETTINGS).next_time == NOON + HOUR
+        row = leased()
+        current = changed(row, cron=None, version=4)
+        assert conclusion(row, current, Finish(), SETTINGS).status == FINISHED
+
+    @pytest.mark.parametrize("decision", [Finish(), Retry(), Release()])
+    def test_a_next_time_that_was_set_meanwhile_stands(self, decision):
+        row = leased(attempt=3)
+        current = changed(row, next_time=NOON + DAY, version=4)
+        settlement = conclusion(row, current, decision, SETTINGS)
+        assert (settlement.next_time, settlement.not_before) == (NOON + DAY, NOON + DAY)
+        assert (settlement.attempt, settlement.wait, settlement.version) == (0, 0, 4)
+
+    def test_a_next_time_that_was_wiped_out_meanwhile_loses_nothing(self):
+        """By plain SQL: to have it computed anew, one would think."""
+        row = leased()
+        current = changed(row, next_time=None, version=4)
+        settlement = conclusion(row, current, Finish(), SETTINGS)
+        assert (settlement.next_time, settlement.status) == (NOON + MINUTE, WAITING)
+
+    @pytest.mark.parametrize("decision", [Finish(), Retry(), Release()])
+    def test_a_definition_that_makes_no_sense_any_more_is_quarantined(self, decision):
+        row = leased()
+        settlement = conclusion(row, changed(row, cron="x", version=4), decision, SETTINGS)
+        assert (settlement.status, settlement.rest, settlement.version) == (QUARANTINED, True, 4)
+
+    @pytest.mark.parametrize("decision", [Finish(), Retry(), Release()])
+    def test_a_row_that_was_deleted_meanwhile_is_removed(self, decision):
+        row = leased()
+        current = changed(row, status=DELETING, cron="x", version=4)
+        settlement = conclusion(row, current, decision, SETTINGS)
+        assert settlement.remove
+        assert settlement.version == 4
+
+    def test_a_payload_that_the_task_has_replaced_changes_nothing_else(self):
+        row = leased(attempt=2)
+        current = changed(row, data='{"page":2}', version=4)
+        for decision in (Finish(), Retry(), Release()):
+            assert conclusion(row, current, decision, SETTINGS) == changed(
+                conclusion(row, row, decision, SETTINGS), version=4
+            )

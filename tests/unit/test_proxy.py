@@ -1,0 +1,104 @@
+"""The proxy that loses what it should pass on, before a server that echoes."""
+
+import contextlib
+import socket
+import threading
+
+import pytest
+
+from support.proxy import LOOPBACK, Fault, Proxy
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def echo():
+    """A server that answers each request with itself, and a list of what it has been asked."""
+    asked = []
+    with socket.create_server((LOOPBACK, 0)) as listener:
+
+        def serve(connection):
+            with connection, contextlib.suppress(OSError):
+                while data := connection.recv(1000):
+                    asked.append(data)
+                    connection.sendall(data)
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    serve(listener.accept()[0])
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield listener.getsockname()[1], asked
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.fixture
+def proxy(echo):
+    with Proxy(echo[0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def ask(proxy):
+    """Sends a request on a connection of its own; the answer, or None if none comes."""
+
+    def ask(request, timeout=20):
+        with socket.create_connection((LOOPBACK, proxy.port), timeout=timeout) as client:
+            client.sendall(request)
+            try:
+                return client.recv(1000)
+            except TimeoutError:
+                return None
+            except ConnectionError:
+                return b""
+
+    return ask
+
+
+def test_it_passes_requests_and_answers(ask, echo):
+    assert ask(b"one") == b"one"
+    assert ask(b"two") == b"two"
+    assert echo[1] == [b"one", b"two"]
+
+
+def test_a_lost_request_never_reaches_the_server(ask, proxy, echo):
+    with proxy.fault(Fault.LOSE_REQUEST, b"wo"):
+        assert ask(b"one") == b"one"
+        assert ask(b"two") == b""
+    assert ask(b"two") == b"two"
+    assert echo[1] == [b"one", b"two"]
+
+
+def test_a_lost_reply_is_to_a_request_that_was_served(ask, proxy, echo):
+    with proxy.fault(Fault.LOSE_REPLY, b"one"):
+        assert ask(b"one") == b""
+    assert echo[1] == [b"one"]
+
+
+def test_a_held_reply_leaves_the_client_waiting(ask, proxy, echo):
+    with proxy.fault(Fault.HOLD_REPLY, b"one"):
+        assert ask(b"one", timeout=0.2) is None
+    assert echo[1] == [b"one"]
+
+
+def test_a_held_request_is_served_when_nobody_waits_for_it_any_more(ask, proxy, echo):
+    with proxy.fault(Fault.HOLD_REQUEST, b"one"):
+        assert ask(b"one", timeout=0.2) is None
+    assert echo[1] == []
+    proxy.release()
+    wait_until(lambda: echo[1] == [b"one"], what="the request")
+
+
+def test_nothing_passes_a_black_hole_and_everything_after_it(ask, proxy):
+    with proxy.black_hole():
+        assert ask(b"one", timeout=0.2) is None
+    assert ask(b"two") == b"two"
+
+
+def test_a_fault_that_nothing_has_met_is_a_failure(proxy):
+    with pytest.raises(AssertionError, match="no request"), proxy.fault(Fault.LOSE_REPLY, b"x"):
+        pass

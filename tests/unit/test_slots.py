@@ -1,0 +1,98 @@
+"""What a leased occurrence comes to."""
+
+import pytest
+
+from psched.config import from_mapping
+from psched.definition import understand
+from psched.model import Finish, Occurrence, Release, Retry, Row
+from psched.slots import RunnerChild, Slot
+from psched.supervisor.kill import Ladder
+from psched.supervisor.link import Link
+from psched.supervisor.note import Reason, StopNote
+from psched.timing import Deadlines
+
+STOPS = [Reason.SHUTDOWN, Reason.DELETED, Reason.LEASE]
+NOBODY = 2**22 + 1
+"""A pid that no process can have."""
+LADDER = Ladder(0.0, 60.0, 150.0)
+
+
+@pytest.fixture
+def slot():
+    row = Row(key="k", next_time=60)
+    ours, theirs = Link.pair()
+    yield Slot(
+        row=row,
+        definition=understand(row, from_mapping({"url": "sqlite:///unused.db"})),
+        occurrence=Occurrence("k", 60),
+        deadlines=Deadlines(0.0, 300, 5.0),
+        runner=RunnerChild(NOBODY, ours, 0.0, StopNote()),
+        started=0.0,
+    )
+    ours.close()
+    theirs.close()
+
+
+def test_a_run_that_returns_has_finished(slot):
+    slot.end(None, 1.0)
+    assert slot.conclusion == Finish()
+
+
+def test_a_run_that_fails_is_tried_again_with_the_failure_as_the_reason(slot):
+    slot.end("ValueError: no", 1.0)
+    assert slot.conclusion == Retry(reason="ValueError: no")
+
+
+@pytest.mark.parametrize("failure", [None, "ValueError: no"])
+@pytest.mark.parametrize("decision", [Finish(), Release(), Retry(5.0, "asked for")])
+@pytest.mark.parametrize("reason", Reason)
+def test_what_the_task_has_decided_stands(slot, decision, failure, reason):
+    if reason is not Reason.NONE:
+        slot.stop(reason, LADDER)
+    slot.decision = decision
+    slot.end(failure, 1.0)
+    assert slot.conclusion == decision
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_what_it_has_completed_is_done_also_if_it_was_to_be_stopped(slot, reason):
+    if reason is not Reason.NONE:
+        slot.stop(reason, LADDER)
+    slot.end(None, 1.0)
+    assert slot.conclusion == Finish()
+
+
+def test_a_task_stopped_at_its_time_limit_has_failed(slot):
+    slot.stop(Reason.TIMEOUT, LADDER)
+    slot.end("stopped: timeout", 1.0)
+    assert slot.conclusion == Retry(reason="stopped at its time limit")
+
+
+@pytest.mark.parametrize("reason", STOPS)
+def test_a_task_stopped_through_no_fault_of_its_own_is_released(slot, reason):
+    slot.stop(reason, LADDER)
+    slot.end("its process was killed by SIGKILL", 1.0)
+    assert slot.conclusion == Release()
+
+
+@pytest.mark.parametrize("reason", STOPS)
+def test_a_failure_stays_one_if_the_task_is_to_be_stopped_after_it(slot, reason):
+    slot.end("ValueError: no", 1.0)
+    slot.stop(reason, LADDER)
+    assert slot.conclusion == Retry(reason="ValueError: no")
+
+
+def test_the_first_reason_to_stop_stays(slot):
+    later = Ladder(9.0, 60.0, 150.0)
+    slot.stop(Reason.TIMEOUT, LADDER)
+    slot.stop(Reason.SHUTDOWN, later)
+    assert slot.stopping is Reason.TIMEOUT
+    assert slot.ladder is LADDER
+    assert slot.runner.note.read() is Reason.TIMEOUT
+
+
+def test_the_first_end_of_a_run_is_its_end(slot):
+    slot.end(None, 1.0)
+    slot.end("its process was killed by SIGKILL", 2.0)
+    assert slot.conclusion == Finish()
+    assert slot.ended == 1.0
