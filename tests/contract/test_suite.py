@@ -1,0 +1,13 @@
+"""The shipped suite as a third party meets it."""
+
+import subprocess
+import sys
+
+
+def test_it_can_be_imported_without_pytest_and_without_a_store_of_ours():
+    script = "import sys; sys.modules['pytest'] = None; import psched.testing as suite;"
+    script += "print('sqlalchemy' in sys.modules, suite.BackendContract.__name__)"
+    found = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "False BackendContract\n"

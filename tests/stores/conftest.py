@@ -1,0 +1,30 @@
+"""Fixtures for tests of the SQL stores beyond their contract."""
+
+import pytest
+
+from psched import config
+from support.stores import Sql, store_factory
+
+
+@pytest.fixture
+def open_store(database):
+    """Opens further stores on the test's database, which is initialised."""
+    with store_factory(database.url) as factory:
+        factory().init()
+        yield factory
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()
+
+
+@pytest.fixture
+def sql(database):
+    """Plain SQL on the test's database."""
+    return Sql(database.url)
+
+
+@pytest.fixture
+def settings(database):
+    return config.from_mapping({"url": database.url, "alive_time": 60})

@@ -1,0 +1,384 @@
+"""Real errors of a real server, and what they are taken for."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pymysql
+import pytest
+
+from psched.backend import Settled
+from psched.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.model import Row, Settlement
+from support.servers import LOOPBACK
+from support.stores import store_factory
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+LEASE = {"alive_time": 60, "shortest": 6}
+
+
+@pytest.fixture
+def name(database):
+    """The database's own name."""
+    return database.url.rpartition("/")[2]
+
+
+@pytest.fixture
+def connect(database, name):
+    """Opens a client's connection, in a transaction of its own, until the test's end."""
+    with contextlib.ExitStack() as opened:
+
+        def connect():
+            return opened.enter_context(
+                pymysql.connect(
+                    host=LOOPBACK, port=database.server.port, user="root", database=name
+                )
+            )
+
+        yield connect
+
+
+@pytest.fixture
+def user(database, name, store):  # noqa: ARG001  # the table is there
+    """Makes a user with some rights on the table; its url."""
+    made = []
+
+    def user(rights="SELECT, INSERT, UPDATE, DELETE", more=""):
+        account = f"u{len(made)}_{name}"
+        query = database.server.query
+        query(f"CREATE USER {account}@'%' IDENTIFIED BY 'se/cr:et' {more}")
+        made.append(account)
+        query(f"GRANT {rights} ON {name}.* TO {account}@'%'")
+        return f"mysql+pymysql://{account}:se%2Fcr%3Aet@{LOOPBACK}:{database.server.port}/{name}"
+
+    yield user
+    for account in made:
+        database.server.query(f"DROP USER {account}@'%'")
+
+
+@pytest.fixture
+def open_at():
+    """Opens a store at any url."""
+    with contextlib.ExitStack() as opened:
+
+        def open_at(url, timeout=10.0):
+            return opened.enter_context(store_factory(url, timeout=timeout))()
+
+        yield open_at
+
+
+def execute(connection, *statements):
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def add(store, *keys):
+    store.add([Row(key=key, next_time=1, next_run_time=1) for key in keys], nonce="n")
+
+
+def is_plainly_unavailable(error):
+    """Nothing was applied, and that is known."""
+    return isinstance(error, StoreUnavailableError) and not isinstance(error, UnknownOutcomeError)
+
+
+@contextlib.contextmanager
+def unavailable():
+    with pytest.raises(StoreUnavailableError) as raised:
+        yield raised
+    assert is_plainly_unavailable(raised.value), repr(raised.value)
+
+
+class TestLocks:
+    """Somebody else's lock is waited for, for a second, and never longer."""
+
+    def test_a_row_that_is_locked_is_not_written_and_that_is_known(self, store, connect):
+        add(store, "k")
+        other = connect()
+        execute(other, "BEGIN", "SELECT * FROM psched WHERE id = 'k' FOR UPDATE")
+        for write in (
+            lambda: store.claim("w.1", **CLAIM),
+            lambda: store.delete("k"),
+            lambda: store.replace(store.get("k"), store.get("k")),
+        ):
+            with unavailable() as raised:
+                write()
+            assert "1205" in str(raised.value)
+        other.rollback()
+        assert store.get("k").version == 1
+        assert len(store.claim("w.1", **CLAIM).rows) == 1
+
+    def test_rows_are_read_whoever_has_locked_them(self, store, connect):
+        add(store, "k")
+        other = connect()
+        execute(other, "BEGIN", "UPDATE psched SET type = 'new'")
+        assert store.get("k").type == "default"
+        assert store.look(["k"])
+
+    def test_a_locked_table_is_not_waited_for(self, store, connect):
+        add(store, "k")
+        other = connect()
+        execute(other, "LOCK TABLES psched WRITE")
+        with unavailable():
+            store.get("k")
+        with unavailable():
+            store.claim("w.1", **CLAIM)
+        execute(other, "UNLOCK TABLES")
+        assert len(store.claim("w.1", **CLAIM).rows) == 1
+
+    def test_the_victim_of_a_deadlock_asks_again(self, store, connect, database):
+        add(store, "a", "b")
+        tokens = {row.key: row.token for row in store.claim("w.1", **CLAIM).rows}
+        other = connect()
+
+        def deadlocks():
+            [[_, count]] = database.server.query("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
+            return int(count)
+
+        def waits_for_a_lock():
+            return database.server.query("SELECT 1 FROM information_schema.innodb_lock_waits")
+
+        # The one that has done less is the victim: this one does more.
+        execute(other, "CREATE TABLE weight (n INT PRIMARY KEY)", "BEGIN")
+        execute(other, "INSERT INTO weight SELECT seq FROM seq_1_to_500")
+        execute(other, "SELECT * FROM psched WHERE id = 'b' FOR UPDATE")
+        before = deadlocks()
+        with ThreadPoolExecutor(1) as worker:
+            extended = worker.submit(lambda: store.extend(tokens, **LEASE))
+            wait_until(waits_for_a_lock, what="the worker to hold one row and want the other")
+            execute(other, "SELECT * FROM psched WHERE id = 'a' FOR UPDATE")
+            wait_until(lambda: deadlocks() > before, what="the deadlock")
+            other.rollback()
+            assert extended.result(timeout=20) == {"a", "b"}
+
+
+class TestConnections:
+    """A connection that breaks under a request leaves its outcome open, and is replaced."""
+
+    def test_a_connection_that_was_killed_is_replaced(self, store, sql, database):
+        add(store, "k")
+        for _ in range(2):
+            kill_all_but_ours(database)
+            with pytest.raises(StoreUnavailableError):
+                store.get("k")
+            assert store.get("k").key == "k"
+        assert sql("SELECT COUNT(*) FROM {table}") == [(1,)]
+
+    def test_a_write_on_a_killed_connection_has_an_unknown_outcome(self, store, database):
+        add(store, "k")
+        (row,) = store.claim("w.1", **CLAIM).rows
+        kill_all_but_ours(database)
+        with pytest.raises(UnknownOutcomeError):
+            store.extend({"k": row.token}, **LEASE)
+        assert store.extend({"k": row.token}, **LEASE) == {"k"}
+
+    def test_a_write_that_is_killed_while_it_waits_has_an_unknown_outcome(
+        self, store, connect, database
+    ):
+        add(store, "k")
+        other = connect()
+        execute(other, "BEGIN", "SELECT * FROM psched FOR UPDATE")
+        with ThreadPoolExecutor(1) as worker:
+            deleted = worker.submit(store.delete, "k")
+            wait_until(
+                lambda: kill_all_but_ours(database, "AND info LIKE 'DELETE%'"),
+                what="the waiting statement",
+            )
+            assert isinstance(deleted.exception(timeout=20), UnknownOutcomeError)
+        other.rollback()
+        assert store.delete("k")
+
+    def test_a_statement_that_is_stopped_for_its_time_is_not_applied(
+        self, store, connect, database
+    ):
+        add(store, "k")
+        other = connect()
+        execute(other, "BEGIN", "SELECT * FROM psched FOR UPDATE")
+        database.server.query("SET GLOBAL max_statement_time = 0.1")
+        try:
+            store.disconnect()
+            with unavailable() as raised:
+                store.delete("k")
+            assert "1969" in str(raised.value)
+        finally:
+            database.server.query("SET GLOBAL max_statement_time = 0")
+        other.rollback()
+        assert store.delete("k")
+
+    def test_a_server_that_is_killed_is_away_until_it_is_back(self, store, database):
+        add(store, "k")
+        (row,) = store.claim("w.1", **CLAIM).rows
+        database.server.kill()
+        with pytest.raises(UnknownOutcomeError):
+            store.extend({"k": row.token}, **LEASE)
+        for _ in range(2):
+            with unavailable() as raised:
+                store.extend({"k": row.token}, **LEASE)
+        message = str(raised.value)
+        assert message.startswith("cannot connect to mysql+pymysql://root@")
+        assert "is the server running" in message
+        database.server.start()
+        # What was acknowledged has survived.
+        assert store.extend({"k": row.token}, **LEASE) == {"k"}
+
+    def test_a_server_killed_under_a_request_leaves_its_outcome_open(
+        self, store, connect, database
+    ):
+        add(store, "k")
+        other = connect()
+        execute(other, "BEGIN", "SELECT * FROM psched FOR UPDATE")
+        with ThreadPoolExecutor(1) as worker:
+            deleted = worker.submit(store.delete, "k")
+            waiting = "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'DELETE%'"
+            wait_until(lambda: database.server.query(waiting), what="the waiting statement")
+            database.server.kill()
+            assert isinstance(deleted.exception(timeout=20), UnknownOutcomeError)
+        database.server.start()
+        assert store.delete("k")
+
+    def test_a_server_that_shuts_down_is_away_until_it_is_back(self, store, database):
+        add(store, "k")
+        database.server.stop()
+        with pytest.raises(StoreUnavailableError):
+            store.get("k")
+        with unavailable():
+            store.get("k")
+        database.server.start()
+        assert store.get("k").key == "k"
+
+    def test_too_many_connections_are_waited_for(self, user, open_at):
+        url = user(more="WITH MAX_USER_CONNECTIONS 1")
+        one, other = open_at(url), open_at(url)
+        one.now()
+        with unavailable() as raised:
+            other.now()
+        assert "1226" in str(raised.value)
+        one.disconnect()
+        wait_until(lambda: _works(other), what="the server to see that one has gone")
+
+    def test_a_server_without_a_free_connection_is_waited_for(self, user, open_at, database):
+        """Root keeps a connection for itself: the user is one of many."""
+        url = user()
+        server = database.server
+        [[limit]] = server.query("SELECT @@max_connections")
+        server.query("SET GLOBAL max_connections = 10")
+        try:
+            with contextlib.ExitStack() as taken:
+                store = open_at(url)
+                with contextlib.suppress(pymysql.err.OperationalError):
+                    for _ in range(20):
+                        taken.enter_context(
+                            pymysql.connect(host=LOOPBACK, port=server.port, user="root")
+                        )
+                with unavailable() as raised:
+                    store.now()
+                assert "1040" in str(raised.value)
+            wait_until(lambda: _works(store), what="a free connection")
+        finally:
+            wait_until(lambda: _set_limit(server, limit), what="room for the fixture's queries")
+
+
+class TestRefusals:
+    """What will not pass by itself says what to look at, and never shows the password."""
+
+    def test_a_read_only_server_is_left_for_the_primary(self, user, open_at, database):
+        store = open_at(user())
+        add(store, "k")
+        connection = store._connector._connection
+        database.server.query("SET GLOBAL read_only = 1")
+        try:
+            with unavailable() as raised:
+                store.claim("w.1", **CLAIM)
+            assert "read-only" in str(raised.value)
+            assert connection.closed
+            assert store.get("k").fence == 0
+        finally:
+            database.server.query("SET GLOBAL read_only = 0")
+        assert len(store.claim("w.1", **CLAIM).rows) == 1
+
+    @pytest.mark.parametrize(
+        ("part", "wrong"),
+        [
+            ("se%2Fcr%3Aet@", "secretive@"),
+            ("/psched_", "/missing_"),
+            ("/psched_", "/missing?password=secretive&program_name="),
+            (f"@{LOOPBACK}", "@127.0.0.9"),
+        ],
+        ids=["password", "database", "parameter", "host"],
+    )
+    def test_a_wrong_url_is_said_without_its_password(self, part, wrong, user, open_at):
+        url = user()
+        assert url.count(part) == 1
+        with unavailable() as raised:
+            open_at(url.replace(part, wrong), timeout=2.0).now()
+        message = str(raised.value)
+        assert "cannot connect to mysql+pymysql://u0_" in message
+        assert "are host, port, user and password right?" in message
+        assert "cr:et" not in message
+        assert "cr%3Aet" not in message
+        assert "secretive" not in message
+
+    def test_a_parameter_that_the_driver_does_not_take_is_said(self, user, open_at):
+        with pytest.raises(StoreError, match=r"^cannot connect to .*:\*\*\*@.*'colour'") as raised:
+            open_at(f"{user()}?colour=red").now()
+        assert not isinstance(raised.value, StoreUnavailableError)
+
+    def test_missing_rights_are_refused_and_not_waited_for(self, user, open_at):
+        reader = open_at(user(rights="SELECT"))
+        assert reader.get("k") is None
+        with pytest.raises(StoreError, match="denied") as raised:
+            add(reader, "k")
+        assert not isinstance(raised.value, StoreUnavailableError | SchemaError)
+        with pytest.raises(StoreError, match="denied"):
+            open_at(user(rights="INSERT")).now()
+
+    def test_a_value_that_does_not_fit_is_refused(self, store):
+        with pytest.raises(StoreError) as raised:
+            add(store, "k" * 256)
+        assert not isinstance(raised.value, StoreUnavailableError | SchemaError)
+        assert [*store.rows()] == []
+
+    def test_an_error_shows_no_payload(self, store):
+        with pytest.raises(StoreError) as raised:
+            store.add([Row(key="k" * 256, data='{"password":"hunter2"}')], nonce="n")
+        assert "hunter2" not in str(raised.value)
+
+    def test_one_refused_item_does_not_spoil_its_batch(self, store):
+        add(store, "a", "b", "c")
+        rows = store.claim("w.1", **CLAIM).rows
+        ends = [
+            Settlement(
+                key=row.key,
+                token=row.token,
+                version=row.version,
+                next_time=2**70 if row.key == "b" else 5,
+            )
+            for row in rows
+        ]
+        results = store.settle(ends)
+        assert {key for key, result in results.items() if result is Settled.DONE} == {"a", "c"}
+        assert store.get("b").owner == "w.1"
+
+
+def kill_all_but_ours(database, which=""):
+    """Kill the connections to the test's database; whether there were any."""
+    query = database.server.query
+    name = database.url.rpartition("/")[2]
+    found = query(f"SELECT id FROM information_schema.processlist WHERE db = '{name}' {which}")  # noqa: S608
+    for (number,) in found:
+        with contextlib.suppress(pymysql.err.OperationalError):
+            query(f"KILL {number}")
+    return bool(found)
+
+
+def _works(store):
+    with contextlib.suppress(StoreUnavailableError):
+        return store.now()
+
+
+def _set_limit(server, limit):
+    with contextlib.suppress(pymysql.err.OperationalError):
+        server.query(f"SET GLOBAL max_connections = {limit}")
+        return True

@@ -1,0 +1,214 @@
+"""SQLite among several processes, on a full disk, read-only, or not there at all."""
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from psched.clock import SystemClock
+from psched.errors import (
+    AlreadyExistsError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+from psched.model import Row, Token
+from support.apart import say, started_apart
+from support.stores import make_store, store_factory
+from support.waiting import wait_until
+
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "psched.db"
+
+
+@pytest.fixture
+def open_store(file):
+    with store_factory(f"sqlite:///{file}") as factory:
+        factory().init()
+        yield factory
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()
+
+
+def add(store, *keys):
+    store.add([Row(key=key, next_time=1, next_run_time=1) for key in keys], nonce="n")
+
+
+@contextlib.contextmanager
+def unavailable(text):
+    """Nothing was applied, and that is known."""
+    with pytest.raises(StoreUnavailableError, match=text) as raised:
+        yield
+    assert not isinstance(raised.value, UnknownOutcomeError)
+
+
+def lock(file):
+    """Another process that holds SQLite's one write lock until it is killed."""
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    say("locked")
+    signal.pause()
+
+
+class TestLocks:
+    def test_a_locked_database_is_not_written_and_that_is_known(self, store, file):
+        add(store, "k")
+        with started_apart(lock, str(file)) as other:
+            other.said("locked")
+            with unavailable("busy"):
+                store.claim("w.1", **CLAIM)
+            with unavailable("busy"):
+                store.delete("k")
+            with unavailable("busy"):
+                add(store, "new")
+        assert [row.version for row in store.rows()] == [1]
+        assert len(store.claim("w.1", **CLAIM).rows) == 1
+
+    def test_a_locked_database_can_be_read(self, store, open_store, file):
+        add(store, "k")
+        with started_apart(lock, str(file)) as other:
+            other.said("locked")
+            assert store.get("k").key == "k"
+            assert open_store().look(["k"])
+
+    def test_a_lock_that_passes_is_waited_for(self, store, file):
+        with started_apart(lock_often, str(file)) as other:
+            other.said("starts")
+            for number in range(20):
+                add(store, f"k{number}")
+        assert len([*store.rows()]) == 20
+
+
+def lock_often(file):
+    """Another process that is forever writing, a tenth of a second at a time."""
+    clock, connection = SystemClock(), sqlite3.connect(file, isolation_level=None, timeout=60)
+    say("starts")
+    while True:
+        connection.execute("BEGIN IMMEDIATE")
+        clock.sleep(0.1)
+        connection.execute("COMMIT")
+        clock.sleep(0.002)
+
+
+def extend_for(url, key, owner, go):
+    """Another worker, with a lease of its own: how often it can extend it in two seconds."""
+    clock, store = SystemClock(), make_store(url)
+    store.now()  # connected
+    say("ready")
+    wait_until(Path(go).exists, what="the start")
+    written, end = 0, clock.monotonic() + 2
+    while clock.monotonic() < end:
+        written += len(store.extend({key: Token(owner, 1)}, alive_time=60, shortest=6))
+    return written
+
+
+def test_of_several_processes_that_write_none_starves(store, file, tmp_path):
+    """SQLite's own waiting may let one of four writers through once in two seconds."""
+    keys = ["a", "b", "c", "d"]
+    add(store, *keys)
+    owner = store.claim("w.1", **CLAIM).rows[0].owner
+    go = tmp_path / "go"
+    with contextlib.ExitStack() as started:
+        writers = [
+            started.enter_context(
+                started_apart(extend_for, f"sqlite:///{file}", key, owner, str(go))
+            )
+            for key in keys
+        ]
+        for writer in writers:
+            writer.said("ready")
+        go.touch()
+        written = [writer.result() for writer in writers]
+    assert min(written) > max(written) / 20, written
+    assert min(written) >= 10, written
+
+
+class TestFiles:
+    def test_a_missing_folder_is_said_with_the_mend(self, tmp_path):
+        store = make_store(f"sqlite:///{tmp_path}/missing/psched.db")
+        with unavailable(r"cannot connect to sqlite:///.*missing.*`psched init` makes it"):
+            store.now()
+        store.init()
+        assert store.now() > 0
+        store.disconnect()
+
+    def test_a_file_that_is_no_database_is_said(self, tmp_path):
+        (tmp_path / "psched.db").write_text("a letter to my aunt\n" * 1000)
+        store = make_store(f"sqlite:///{tmp_path}/psched.db")
+        for request in (store.now, store.init):
+            with pytest.raises(StoreError, match="not a database"):
+                request()
+
+    def test_a_folder_is_no_database(self, tmp_path):
+        with unavailable("cannot connect"):
+            make_store(f"sqlite:///{tmp_path}").now()
+
+    def test_a_database_that_cannot_be_written_is_read_only(self, store, file):
+        add(store, "k")
+        with store_factory(f"sqlite:///file:{file}?mode=ro&uri=true") as open_reader:
+            reader = open_reader()
+            assert reader.get("k").key == "k"
+            for write in (lambda: reader.claim("w.1", **CLAIM), lambda: add(reader, "new")):
+                with unavailable("read-only"):
+                    write()
+            assert reader.get("k").fence == 0
+
+
+def fill(store):
+    for number in range(100):
+        store.add([Row(key=f"n{number}", data="x" * 50_000)], nonce="n")
+
+
+class TestFullDisk:
+    @pytest.fixture
+    def disk(self, tmp_path):
+        """A folder with room for half a megabyte."""
+        folder = tmp_path / "disk"
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+        if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+            pytest.skip("only root can make a small disk")
+        yield folder
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+    def test_what_does_not_fit_is_not_written_and_can_be_asked_again(self, disk):
+        with store_factory(f"sqlite:///{disk}/psched.db") as open_store:
+            store = open_store()
+            store.init()
+            add(store, "k")
+            with pytest.raises(StoreUnavailableError):
+                fill(store)
+            count = len([*store.rows()])
+            with pytest.raises(StoreUnavailableError):
+                store.add([Row(key="more", data="x" * 200_000)], nonce="n")
+            assert len([*open_store().rows()]) == count
+            store.disconnect()
+            # Somebody makes room.
+            with sqlite3.connect(disk / "psched.db", isolation_level=None) as connection:
+                subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+                connection.execute("DELETE FROM psched WHERE id <> 'k'")
+            connection.close()
+            add(store, "more")
+            assert {row.key for row in store.claim("w.1", **CLAIM).rows} == {"k", "more"}
+
+    def test_a_database_at_its_largest_refuses_in_the_same_way(self, store):
+        add(store, "k")
+        pages = store._connector.run(lambda c: c.exec_driver_sql("PRAGMA page_count").scalar())
+        store._connector.run(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {pages}"))
+        with unavailable("full"):
+            store.add([Row(key="more", data="x" * 50_000)], nonce="n")
+        # The connection was dropped, and its limit with it.
+        store.add([Row(key="more", data="x" * 50_000)], nonce="n")
+        with pytest.raises(AlreadyExistsError):
+            add(store, "k")

@@ -1,0 +1,367 @@
+"""Requests that were executed and never answered, or never executed, or executed too late."""
+
+import itertools
+
+import pytest
+
+import psched
+from psched import config
+from psched.backend import ClaimUnknownError, Settled
+from psched.clock import SystemClock
+from psched.collection import ScheduleCollection
+from psched.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    PreemptedError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+from psched.model import DELETING, Finish, Row, Settlement
+from psched.settling import Ending, settle
+from support.proxy import LOOPBACK, Fault, Proxy
+from support.stores import store_factory
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+LEASE = {"alive_time": 60, "shortest": 6}
+
+LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
+"""The client cannot tell one from the other."""
+
+
+@pytest.fixture
+def proxy(database):
+    with Proxy(database.server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def timeout():
+    """Seconds after which an answer that is held back is given up."""
+    return 10.0
+
+
+@pytest.fixture
+def far(proxy, database, store, timeout):  # the table is there
+    """A store behind the proxy."""
+    url = f"mysql+pymysql://root@{LOOPBACK}:{proxy.port}/{database.url.rpartition('/')[2]}"
+    with store_factory(url, timeout=timeout) as open_store:
+        store = open_store()
+        store.now()  # connected
+        yield store
+
+
+impatient = pytest.mark.parametrize("timeout", [1.5])
+"""For tests that wait for an answer in vain."""
+
+
+@pytest.fixture
+def release(proxy, sql):
+    """Lets the update go on that was held; returns when the server has executed it."""
+
+    def executed():
+        [[_, count]] = sql("SHOW GLOBAL STATUS LIKE 'Com_update'")
+        return int(count)
+
+    def release():
+        before = executed()
+        proxy.release()
+        wait_until(lambda: executed() > before, what="the late update")
+
+    return release
+
+
+@pytest.fixture
+def schedules(far, settings):
+    """The Python API behind the proxy."""
+    numbers = itertools.count()
+    return ScheduleCollection(
+        far, settings, clock=SystemClock(), draw_nonce=lambda: f"nonce-{next(numbers)}"
+    )
+
+
+def add(store, *keys):
+    store.add([Row(key=key, next_time=1, next_run_time=1) for key in keys], nonce="n")
+
+
+def finish(row):
+    return Settlement(
+        key=row.key, token=row.token, version=row.version, next_time=7, not_before=4_000_000_000
+    )
+
+
+class TestClaim:
+    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
+        add(store, "a", "b")
+        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"), pytest.raises(ClaimUnknownError) as unknown:
+            far.claim("far.1", **CLAIM)
+        assert store.claim("near.1", **CLAIM).rows == ()
+        assert unknown.value.owner == "far.1"
+        held = far.held(unknown.value.owner, unknown.value.keys)
+        assert {row.key: (row.owner, row.fence) for row in held} == {
+            "a": ("far.1", 1),
+            "b": ("far.1", 1),
+        }
+
+    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
+        add(store, "a", "b")
+        with proxy.fault(Fault.LOSE_REQUEST, b"UPDATE"), pytest.raises(ClaimUnknownError) as lost:
+            far.claim("far.1", **CLAIM)
+        assert far.held(lost.value.owner, lost.value.keys) == []
+        assert len(store.claim("near.1", **CLAIM).rows) == 2
+
+    @impatient
+    def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(
+        self, far, store, proxy, release
+    ):
+        """Some of the rows it has seen are another's by now."""
+        add(store, "a", "b")
+        with proxy.fault(Fault.HOLD_REQUEST, b"UPDATE"), pytest.raises(ClaimUnknownError) as late:
+            far.claim("far.1", **CLAIM)
+        (row,) = store.claim("near.1", **{**CLAIM, "limit": 1}).rows
+        release()
+        other = "b" if row.key == "a" else "a"
+        assert [row.key for row in far.held(late.value.owner, late.value.keys)] == [other]
+        assert store.get(row.key).owner == "near.1"
+
+    def test_a_lost_search_is_no_claim(self, far, store, proxy):
+        add(store, "a")
+        with (
+            proxy.fault(Fault.LOSE_REPLY, b"SELECT"),
+            pytest.raises(StoreUnavailableError) as error,
+        ):
+            far.claim("far.1", **CLAIM)
+        assert not isinstance(error.value, ClaimUnknownError)
+        assert [row.key for row in far.claim("far.2", **CLAIM).rows] == ["a"]
+
+    def test_a_poll_whose_reply_is_lost_returns_its_task_once(self, schedules, store, proxy):
+        schedules.add("k", next_time=1)
+        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"):
+            task = schedules.poll()
+        assert (task.key, task.attempt, task.fence) == ("k", 1, 1)
+        assert schedules.poll() is None
+        task.finish()
+        assert store.get("k").fence == 1
+
+    def test_a_poll_whose_request_is_lost_takes_nothing(self, schedules, store, proxy):
+        schedules.add("k", next_time=1)
+        with proxy.fault(Fault.LOSE_REQUEST, b"UPDATE"):
+            assert schedules.poll() is None
+        assert store.get("k").owner is None
+        assert schedules.poll().attempt == 1
+
+
+class TestLease:
+    @pytest.fixture
+    def held(self, far, store):
+        add(store, "k")
+        (row,) = far.claim("far.1", **CLAIM).rows
+        return row
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_extending_is_repeated(self, fault, far, held, proxy):
+        with proxy.fault(fault, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+            far.extend({"k": held.token}, **LEASE)
+        assert far.extend({"k": held.token}, **LEASE) == {"k"}
+
+    @impatient
+    def test_a_late_extend_of_a_lost_lease_changes_nothing(self, far, held, proxy, release):
+        with proxy.fault(Fault.HOLD_REQUEST, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+            far.extend({"k": held.token}, alive_time=6000, shortest=6)
+        far.settle([finish(held)])
+        before = far.get("k")
+        release()
+        assert far.get("k") == before
+
+    @impatient
+    @pytest.mark.parametrize("fault", [*LOST, Fault.HOLD_REPLY])
+    def test_a_settlement_is_repeated_and_applied_once(self, fault, far, held, store, proxy):
+        with proxy.fault(fault, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+            far.settle([finish(held)])
+        assert far.settle([finish(held)]) == {"k": Settled.DONE}
+        row = store.get("k")
+        assert (row.next_time, row.next_run_time, row.owner) == (7, 4_000_000_000, None)
+        assert row.settled_by == str(held.token)
+
+    def test_a_settlement_that_was_applied_is_known_when_others_have_gone_on(
+        self, far, held, store, sql, proxy
+    ):
+        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+            far.settle([finish(held)])
+        sql("UPDATE {table} SET next_run_time = 0")
+        (taken,) = store.claim("near.1", **CLAIM).rows
+        leased = store.get("k")
+        assert far.settle([finish(held)]) == {"k": Settled.DONE}
+        assert store.get("k") == leased
+        assert leased.token == taken.token
+
+    @impatient
+    def test_a_settlement_that_comes_twice_advances_once(self, far, settings, proxy, release):
+        """The first was held up on its way, the second has overtaken it."""
+        far.add([Row(key="k", cron="@hourly", next_time=3600, next_run_time=1)], nonce="n")
+        (leased,) = far.claim("far.1", **CLAIM).rows
+        with proxy.fault(Fault.HOLD_REQUEST, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+            settle(far, [Ending(leased, Finish())], settings)
+        assert settle(far, [Ending(leased, Finish())], settings) == {"k": Settled.DONE}
+        after = far.get("k")
+        release()
+        assert far.get("k") == after
+        assert (after.next_time, after.fence) == (7200, leased.fence)
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_removal_is_repeated(self, fault, far, held, store, proxy):
+        end = Settlement(
+            key="k", token=held.token, version=held.version, next_time=None, remove=True
+        )
+        with proxy.fault(fault, b"DELETE"), pytest.raises(UnknownOutcomeError):
+            far.settle([end])
+        assert far.settle([end]) == {"k": Settled.DONE}
+        assert store.get("k") is None
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_replacing_a_payload_is_repeated(self, fault, far, held, store, proxy):
+        with proxy.fault(fault, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+            far.update_data("k", held.token, '{"n":1}')
+        assert far.update_data("k", held.token, '{"n":1}')
+        assert store.get("k").data == b'{"n":1}'
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_recovering_is_repeated(self, fault, far, held, store, proxy):
+        with proxy.fault(fault, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+            far.recover("far", alive_time=60, retry_wait=300)
+        far.recover("far", alive_time=60, retry_wait=300)
+        (row,) = store.claim("near.1", **CLAIM).rows
+        assert (row.fence, row.attempt) == (held.fence + 1, 2)
+
+    def test_a_lost_answer_to_the_second_look_is_asked_for_again(self, far, held, store, proxy):
+        """What was not simply applied is looked at; that answer can be lost as well."""
+        store.settle([finish(held)])
+        look = b"SELECT id"
+        with proxy.fault(Fault.LOSE_REPLY, look), pytest.raises(StoreUnavailableError):
+            far.settle([finish(held)])
+        assert far.settle([finish(held)]) == {"k": Settled.DONE}
+        with proxy.fault(Fault.LOSE_REPLY, look), pytest.raises(StoreUnavailableError):
+            far.extend({"k": held.token}, **LEASE)
+        assert far.extend({"k": held.token}, **LEASE) == frozenset()
+
+
+class TestPythonApi:
+    @pytest.mark.parametrize("fault", LOST)
+    def test_ones_own_row_is_not_said_to_exist_already(self, fault, schedules, store, proxy):
+        with proxy.fault(fault, b"INSERT"):
+            schedules.add("k", "t", cron="@daily", data={"n": 1})
+        (row,) = store.rows()
+        assert (row.key, row.type, row.version) == ("k", "t", 1)
+
+    def test_ones_own_row_is_known_when_a_worker_has_it_already(self, schedules, store, proxy):
+        """Its insert is held up; before it is repeated, the row has been leased."""
+        with proxy.fault(Fault.LOSE_REPLY, b"INSERT"):
+            schedules.add("k", next_time=1)
+        (row,) = store.claim("near.1", **CLAIM).rows
+        assert row.attempt == 1
+
+    def test_somebody_elses_row_is_said_to_exist(self, schedules, store, proxy):
+        add(store, "k")
+        before = store.get("k")
+        with proxy.fault(Fault.LOSE_REQUEST, b"INSERT"), pytest.raises(AlreadyExistsError):
+            schedules.add("k")
+        with proxy.fault(Fault.LOSE_REPLY, b"INSERT"), pytest.raises(AlreadyExistsError):
+            schedules.add("k")
+        assert store.get("k") == before
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_deletion_succeeds(self, fault, schedules, store, proxy):
+        add(store, "k", "other")
+        with proxy.fault(fault, b"DELETE"):
+            schedules.delete("k")
+        assert [row.key for row in store.rows()] == ["other"]
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_mark_of_deletion_is_set(self, fault, schedules, store, proxy):
+        add(store, "k")
+        store.claim("near.1", **CLAIM)
+        with proxy.fault(fault, b"UPDATE"):
+            schedules.delete("k")
+        assert store.get("k").status == DELETING
+
+    def test_a_missing_schedule_is_not_said_to_have_been_deleted(self, schedules, proxy):
+        with proxy.fault(Fault.LOSE_REPLY, b"SELECT id"), pytest.raises(NotFoundError):
+            schedules.delete("k")
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_modification_is_applied_once(self, fault, schedules, store, proxy):
+        schedules.add("k", "t", cron="@daily", next_time=4_000_000_000)
+        with proxy.fault(fault, b"UPDATE"):
+            schedules.modify("k", type="u", delay=5, data={"n": 1})
+        row = store.get("k")
+        assert (row.type, row.delay, row.data, row.version) == ("u", 5, b'{"n":1}', 2)
+
+    def test_a_modification_that_was_lost_is_applied_also_if_it_changes_no_column_but_times(
+        self, schedules, store, proxy
+    ):
+        schedules.add("k", "t", cron="@daily", next_time=4_000_000_000)
+        with proxy.fault(Fault.LOSE_REQUEST, b"UPDATE"):
+            schedules.modify("k", next_run_time=3_900_000_000)
+        assert store.get("k").next_run_time == 3_900_000_000
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_finish_advances_once(self, fault, schedules, store, proxy):
+        schedules.add("k", cron="@hourly", next_time=3600, catchup_limit=1)
+        with_task = schedules.poll()
+        with proxy.fault(fault, b"UPDATE"):
+            with_task.finish()
+        assert store.get("k").next_time == with_task.scheduled_time + 3600
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_lost_answer_does_not_hide_a_lost_lease(self, fault, schedules, store, sql, proxy):
+        schedules.add("k", next_time=1)
+        task = schedules.poll()
+        sql("UPDATE {table} SET next_run_time = 1")
+        store.claim("near.1", **CLAIM)
+        for request in (task.extend, lambda: task.update_data({}), task.finish):
+            with proxy.fault(fault, b"UPDATE"), pytest.raises(PreemptedError):
+                request()
+        assert store.get("k").owner == "near.1"
+
+
+@impatient
+class TestBlackHole:
+    def test_every_request_ends_and_the_next_one_works(self, far, store, proxy):
+        add(store, "k")
+        (row,) = far.claim("far.1", **CLAIM).rows
+        requests = [
+            far.now,
+            lambda: far.claim("far.2", **CLAIM),
+            lambda: far.extend({"k": row.token}, **LEASE),
+        ]
+        for request in requests:
+            with proxy.black_hole(), pytest.raises(StoreUnavailableError):
+                request()
+            assert far.get("k").owner == "far.1"
+
+    def test_a_connection_cannot_be_made_through_it(self, far, proxy):
+        far.disconnect()
+        with proxy.black_hole(), pytest.raises(StoreUnavailableError, match="cannot connect"):
+            far.now()
+        assert far.now() > 0
+
+    def test_closing_a_connection_into_it_is_no_error(self, far, proxy, caplog):
+        far.now()
+        with proxy.black_hole():
+            far.disconnect()
+        assert not caplog.records
+
+
+def test_the_python_api_waits_for_a_database_that_comes_back(database, proxy):
+    url = f"mysql://root@{LOOPBACK}:{proxy.port}/{database.url.rpartition('/')[2]}"
+    settings = config.from_mapping({"url": url, "alive_time": 60})
+    with store_factory(database.url) as open_store:
+        open_store().init()
+    with psched.open(settings) as schedules:
+        schedules.add("k")
+        for request in (b"SELECT", b"INSERT", b"SELECT"):
+            with proxy.fault(Fault.LOSE_REQUEST, request):
+                schedules.add(request.decode() + str(len([*schedules.list()])))
+        assert len([*schedules.list()]) == 4
