@@ -1,0 +1,114 @@
+"""The dead man's switch: the kernel kills who does not say in time that it is well."""
+
+import os
+import select
+import signal
+import time
+
+import pytest
+
+from psched.clock import SystemClock
+from psched.supervisor import tree
+from psched.supervisor.deadman import DeadMan
+from psched.supervisor.signals import SignalInbox, unblock
+from psched.supervisor.spawn import spawn
+from support.apart import apart, say, started_apart
+from support.waiting import wait_until
+
+CLOCK = SystemClock()
+SHORT, LONG = 0.7, 1000.0
+"""Seconds."""
+
+
+def idle_until(instant):
+    while (left := instant - CLOCK.boottime()) > 0:
+        select.select([], [], [], left)
+
+
+def armed(seconds, way):
+    if way == "with all signals blocked":
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    deadman = DeadMan()
+    at = CLOCK.boottime() + seconds
+    deadman.set(at)
+    say(at)
+    if way == "stopped":
+        tree.send(os.getpid(), signal.SIGSTOP)
+    elif way == "blocked in read":
+        os.read(os.pipe()[0], 1)
+    elif way == "spinning":
+        while True:
+            pass
+    else:
+        idle_until(at + LONG)
+
+
+@pytest.mark.parametrize("seconds", [SHORT, -1])
+@pytest.mark.parametrize(
+    "way", ["stopped", "blocked in read", "spinning", "with all signals blocked"]
+)
+def test_who_is_silent_is_killed_at_its_time_and_not_before(way, seconds):
+    with started_apart(armed, seconds, way) as process:
+        assert process.wait() == -signal.SIGKILL
+        # An instant that has passed kills before a word can be said.
+        for at in process.text.split():
+            assert CLOCK.boottime() >= float(at)
+
+
+def set_again(at):
+    deadman = DeadMan()
+    due = CLOCK.boottime() + SHORT
+    deadman.set(due)
+    deadman.set(None if at is None else CLOCK.boottime() + at)
+    idle_until(due + 0.2)
+    return "alive"
+
+
+@pytest.mark.parametrize("at", [LONG, None])
+def test_who_sets_it_again_or_takes_it_back_lives_on(at):
+    assert apart(set_again, at) == "alive"
+
+
+def brought_forward():
+    deadman = DeadMan()
+    for at in LONG, None, LONG, 0:
+        deadman.set(None if at is None else CLOCK.boottime() + at)
+    idle_until(CLOCK.boottime() + LONG)
+
+
+def test_it_can_be_set_after_it_was_taken_back_and_earlier_than_before():
+    with started_apart(brought_forward) as process:
+        assert process.wait() == -signal.SIGKILL
+
+
+def forked():
+    deadman = DeadMan()
+    at = CLOCK.boottime() + SHORT
+    deadman.set(at)
+
+    def child(_link):
+        unblock()
+        idle_until(at + 0.2)
+        say("alive")
+        return 0
+
+    spawn(child)
+    SignalInbox([]).wait(LONG)
+
+
+def test_a_child_does_not_inherit_it():
+    with started_apart(forked) as process:
+        assert process.wait() == -signal.SIGKILL
+        wait_until(lambda: process.text == "alive\n", what="the child")
+
+
+def kept_up(times):
+    deadman = DeadMan()
+    before = time.process_time()
+    for _ in range(times):
+        deadman.set(CLOCK.boottime() + LONG)
+    return (time.process_time() - before) / times
+
+
+def test_setting_it_before_each_request_costs_next_to_nothing():
+    assert apart(kept_up, 1000) < 0.001

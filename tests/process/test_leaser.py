@@ -1,0 +1,279 @@
+"""A worker's tick on a store whose answers get lost, and which is redefined under it."""
+
+import random
+from collections import Counter
+from datetime import UTC, datetime
+from math import ceil
+from pathlib import Path
+
+import pytest
+
+import psched
+from psched.app import make_store
+from psched.backend import ClaimUnknownError
+from psched.config import from_mapping
+from psched.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.leaser import Leaser
+from psched.supervisor.note import Reason
+from support.apart import apart
+from support.bench import CLOCK, Bench
+from support.wild import HANDLERS
+
+
+class Unreliable:
+    """A real store, but for some requests that fail before or after they were applied.
+
+    Args:
+        store: the real one.
+
+    Attributes:
+        faults: how each next request of a name fails: "before", "after"; none: not at all.
+        requests: how often each was sent.
+    """
+
+    def __init__(self, store):
+        self._store = store
+        self.faults = {}
+        self.requests = Counter()
+
+    def __getattr__(self, name):
+        request = getattr(self._store, name)
+        if not callable(request):
+            return request
+
+        def ask(*args, **kwargs):
+            self.requests[name] += 1
+            fault = self.faults.get(name, []).pop(0) if self.faults.get(name) else None
+            if fault == "away":
+                raise StoreUnavailableError("the database is unavailable: test")
+            answer = None if fault == "before" else request(*args, **kwargs)
+            if fault is None:
+                return answer
+            if name == "claim":
+                raise ClaimUnknownError(args[0], self.claimed)
+            raise UnknownOutcomeError("the connection to the database broke: test")
+
+        return ask
+
+
+class Scene:
+    """A leaser over a real SQLite database, with real runners."""
+
+    def __init__(self, *keys, **settings):
+        given = {"url": "sqlite:///psched.db", "poll_interval": 0.05, "retry_wait": 0, **settings}
+        self.settings = from_mapping(given)
+        self.bench = Bench(HANDLERS, **given)
+        self.schedules = psched.open(given)
+        self.store = Unreliable(make_store(self.settings))
+        self.store.init()
+        self.store.claimed = keys
+        self.leaser = Leaser(
+            self.store,
+            self.settings,
+            nonce="nonce",
+            tasks=self.bench.tasks,
+            clock=CLOCK,
+            rng=random.Random(1),  # noqa: S311  # jitter
+        )
+
+    def add(self, key, type_, **fields):
+        self.schedules.add(key, type_, next_time=60, **fields)
+        self.schedules.close()  # SQLite's must not be open while the process forks
+
+    def row(self, key):
+        row = self.schedules.read(key).row
+        self.schedules.close()
+        return row
+
+    def turn(self):
+        timeout = self.leaser.tick()
+        self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
+
+    def until(self, condition):
+        give_up_at = CLOCK.monotonic() + 20
+        while not condition():
+            assert CLOCK.monotonic() < give_up_at, "waited in vain"
+            self.turn()
+
+    def finished(self, *keys):
+        self.until(lambda: all(self.row(key).status == "finished" for key in keys))
+        return [self.row(key).fence for key in keys]
+
+
+def lost_answers(request, faults):
+    scene = Scene("one", "two", concurrency=3)
+    scene.add("one", "returns")
+    scene.add("two", "returns")
+    scene.store.faults[request] = faults
+    fences = scene.finished("one", "two")
+    return fences, scene.store.faults[request]
+
+
+@pytest.mark.parametrize("fault", ["away", "before", "after"])
+@pytest.mark.parametrize("request_", ["claim", "settle"])
+def test_a_lost_answer_loses_no_task_and_doubles_none(request_, fault):
+    fences, faults = apart(lost_answers, request_, [fault])
+    assert faults == []
+    assert fences == [1, 1]
+
+
+def test_what_an_unanswered_claim_has_taken_is_asked_for_until_it_is_known():
+    assert apart(claim_and_its_question_unanswered) == [[1, 1], 0]
+
+
+def claim_and_its_question_unanswered():
+    scene = Scene("one", "two", concurrency=3)
+    scene.add("one", "returns")
+    scene.add("two", "returns")
+    scene.store.faults = {"claim": ["after"], "held": ["away", "away"], "now": ["away"]}
+    fences = scene.finished("one", "two")
+    return fences, sum(map(len, scene.store.faults.values()))
+
+
+def stopped_with_an_unanswered_claim():
+    scene = Scene("one")
+    scene.add("one", "returns")
+    scene.store.faults = {"claim": ["after"], "held": ["away"]}
+    scene.until(lambda: scene.store.requests["held"] == 1)
+    scene.leaser.stop(None)
+    idle = scene.leaser.idle
+    scene.until(lambda: scene.leaser.idle)
+    row = scene.row("one")
+    return idle, row.owner, row.attempt, row.status
+
+
+def test_what_an_unanswered_claim_has_taken_is_given_back_at_a_stop():
+    assert apart(stopped_with_an_unanswered_claim) == [False, None, 0, "waiting"]
+
+
+def unanswered_extends():
+    scene = Scene("one", alive_time=6)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.store.faults = {"extend": ["before", "after", "away"]}
+    scene.until(lambda: scene.store.requests["extend"] > 3)
+    [slot] = scene.bench.tasks
+    extended = slot.deadlines.extend - CLOCK.boottime()
+    Path("gate").touch()
+    return extended > 0, scene.finished("one")
+
+
+def test_an_extension_without_an_answer_is_asked_for_again_in_time():
+    assert apart(unanswered_extends) == [True, [1]]
+
+
+def stopped_while_the_store_is_away(how):
+    scene = Scene("one")
+    scene.add("one", "raises")
+    scene.store.faults = {"settle": ["away"] * 5}
+    scene.until(lambda: scene.store.requests["settle"] == 1)
+    if how == "at once":
+        scene.leaser.stop(0)
+    elif how == "at its limit":
+        scene.leaser.stop(0.1)
+    else:  # as a worker does whose master has died
+        for slot in scene.bench.tasks:
+            scene.bench.tasks.stop(slot, Reason.SHUTDOWN, 0)
+        scene.leaser.stop(0)
+    scene.until(lambda: scene.leaser.idle)
+    row = scene.row("one")
+    return row.owner, row.attempt, row.reason
+
+
+@pytest.mark.parametrize("how", ["at once", "at its limit", "orphaned"])
+def test_a_stop_while_an_end_cannot_be_written_changes_nothing_about_that_end(how):
+    assert apart(stopped_while_the_store_is_away, how) == [None, 1, "ValueError: no"]
+
+
+def questions_while_the_store_is_away():
+    scene = Scene("one", concurrency=2)
+    scene.add("one", "asks_while_away")
+    scene.store.faults = {"deleting": ["away"] * 3}
+    scene.finished("one")
+    return scene.store.requests["extend"]
+
+
+def test_a_task_that_asks_all_the_time_does_not_make_its_worker_do_so():
+    # Several hundred questions, and the store is to be left alone for a while after each failure.
+    assert 1 <= apart(questions_while_the_store_is_away) < 50
+
+
+def recovered():
+    scene = Scene("one", alive_time=300)
+    scene.add("one", "returns")
+    scene.add("two", "returns")
+    dead = make_store(scene.settings)
+    dead.claim("dead.1", limit=2, alive_time=300, shortest=6, horizon=1)
+    dead.disconnect()
+    scene.store.faults = {"recover": ["away", "after"]}
+    scene.leaser.recover(["dead", "unheard of"])
+    fences = scene.finished("one", "two")
+    return fences, scene.leaser.recovered
+
+
+def test_what_a_dead_worker_held_is_released_and_run():
+    assert apart(recovered) == [[2, 2], ["dead", "unheard of"]]
+
+
+def redefined():
+    scene = Scene("one")
+    scene.add("one", "cleans_up", data={"gate": "gate"}, cron="0 0 1 1 *", catchup="latest")
+    scene.until(lambda: len(scene.bench.tasks))
+    scene.schedules["one"].modify(cron="0 0 1 2 *")
+    scene.schedules.close()
+    Path("gate").touch()
+    scene.until(lambda: not len(scene.bench.tasks))
+    return scene.row("one").next_time
+
+
+def test_a_schedule_that_was_redefined_while_its_task_ran_goes_on_as_it_is_now():
+    following = datetime.fromtimestamp(apart(redefined), UTC)
+    assert (following.month, following.day, following.hour) == (2, 1, 0)
+
+
+def lease_shortened():
+    scene = Scene("one", alive_time=60)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.until(lambda: len(scene.bench.tasks))
+    scene.schedules["one"].modify(alive_time=6)
+    scene.schedules.close()
+    [slot] = scene.bench.tasks
+    scene.leaser.extend_now(slot)
+    ends_here = slot.deadlines.end - CLOCK.boottime()
+    ends_there = scene.row("one").next_run_time - CLOCK.wall()
+    return ends_here, ends_there
+
+
+def test_a_lease_ends_for_its_holder_before_it_ends_in_the_store_whatever_was_modified():
+    ends_here, ends_there = apart(lease_shortened)
+    assert ends_here <= ends_there
+
+
+def leases_of_different_lengths():
+    scene = Scene(alive_time=60, concurrency=3, database_timeout=1)
+    for key, alive_time in ("short", 6), ("default", None), ("long", 600):
+        scene.add(key, "cleans_up", data={"gate": "gate"}, alive_time=alive_time)
+    scene.until(lambda: len(scene.bench.tasks) == 3)
+    scene.leaser._extend_these([*scene.bench.tasks])
+    there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in scene.bench.tasks.slots}
+    here = {slot.row.key: slot.deadlines.end - CLOCK.boottime() for slot in scene.bench.tasks}
+    return here, there
+
+
+def test_leases_of_different_lengths_keep_them():
+    here, there = apart(leases_of_different_lengths)
+    for key, lease in ("short", 6), ("default", 60), ("long", 600):
+        assert lease - 5 < here[key] <= there[key] <= lease + 1
+
+
+def due_soon():
+    scene = Scene(poll_interval=60)
+    due = ceil(CLOCK.wall()) + 1
+    scene.schedules.add("soon", "returns", next_time=due)
+    scene.schedules.close()
+    scene.until(lambda: len(scene.bench.tasks))
+    return CLOCK.wall() - due
+
+
+def test_what_will_be_due_soon_is_started_at_its_time_and_not_before():
+    # Nobody looks again before a minute is over.
+    assert 0 <= apart(due_soon) < 15

@@ -1,0 +1,258 @@
+"""No task runs without its lease: whatever happens to the store, the row, or the worker."""
+
+import re
+import signal
+from contextlib import contextmanager
+
+import pytest
+
+from psched.clock import SystemClock
+from psched.timing import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
+from support.processes import children, kill
+from support.runlog import never_two_at_once
+from support.waiting import has_ended, stays, wait_for_end, wait_until
+
+CLOCK = SystemClock()
+SHORT = {"alive_time": SHORTEST_ALIVE_TIME}
+CROWD = ["child", "daemon"]
+
+AWAY = r"running tasks go on while their leases last"
+BACK = r"the store answers again"
+
+
+def pids(run):
+    return {note["pid"] for note in run.notes}
+
+
+def wait_for_crowd(service, key):
+    """Wait until a task and its companions are there; its run."""
+    return service.runs.wait(key, lambda runs: len(pids(runs[-1])) == 3)[-1]
+
+
+def lease_end(service, key):
+    """When the lease ends, at the earliest, on the clock of the run log."""
+    return service.row(key).next_run_time - CLOCK.wall() + CLOCK.boottime()
+
+
+def wait_until_gone(run):
+    wait_until(lambda: all(map(has_ended, pids(run))), what="the end of the task's tree")
+
+
+@contextmanager
+def stopped(pid):
+    """Hold a process, as a machine without memory, a debugger or a frozen host does."""
+    kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def on_mariadb(make_service, mariadb_server):
+    """A service on a MariaDB that may be stopped and killed, with the shortest lease."""
+    name = mariadb_server.create_database()
+    yield make_service(mariadb_server.url(name), **SHORT)
+    mariadb_server.restart()
+    mariadb_server.drop_database(name)
+
+
+# --- kept ----------------------------------------------------------------------------
+
+
+def test_a_task_that_is_longer_than_its_lease_keeps_it_and_runs_once(each_service):
+    service = each_service
+    service.configure(processors=2, **SHORT)
+    service.add("long", data={"until": "gate"})
+    service.start()
+    [run] = service.runs.wait("long")
+    stays(
+        lambda: len(service.runs.runs("long")) == 1,
+        seconds=SHORTEST_ALIVE_TIME + 2.5,
+        what="a single run",
+    )
+    assert lease_end(service, "long") > CLOCK.boottime()
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    [run] = service.runs.runs("long")
+    assert run.completed
+    assert run.last_sign - run.started > SHORTEST_ALIVE_TIME + 1
+    assert service.row("long").row.fence == 1
+
+
+def test_a_store_that_is_away_for_less_than_a_lease_costs_no_task(on_mariadb, mariadb_server):
+    service = on_mariadb
+    service.configure(alive_time=60)
+    service.write(
+        "curious.py",
+        """
+        from canary import FOLDER, Canary, Dispatch as Others
+        from psched import StoreUnavailableError
+
+        class Curious(Canary):
+            def stay(self, gate):
+                super().stay(FOLDER / "asked")
+                try:
+                    self.task.extend()
+                except StoreUnavailableError as error:
+                    self.note("refused", text=str(error))
+                super().stay(gate)
+                self.task.finish()
+
+        class Dispatch(Others):
+            routes = {"curious": Curious}
+        """,
+    )
+    service.configure(dispatch="curious:Dispatch")
+    service.add("long", "curious", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+    mariadb_server.kill()
+    master.wait_for_log(AWAY)
+    service.open_gate("asked")
+    noted = service.runs.wait(
+        "long", lambda runs: [note for note in runs[0].notes if note["event"] == "refused"]
+    )
+    service.open_gate("gate")
+    wait_until(lambda: service.runs.runs("long")[0].completed, what="the task's end")
+    stays(lambda: master.status is None, what="the master")
+    mariadb_server.start()
+    service.wait_for_finish("long")
+
+    [run] = service.runs.runs("long")
+    assert run.attempt == 1
+    [refused] = [note for note in noted[0].notes if note["event"] == "refused"]
+    assert "connect" in refused["text"]
+    assert len(re.findall(AWAY, master.text)) == 1
+    assert len(re.findall(BACK, master.text)) == 1
+
+
+# --- lost ----------------------------------------------------------------------------
+
+
+TAKEN_OVER = "UPDATE psched SET owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+REMOVED = "DELETE FROM psched"
+
+
+@pytest.mark.parametrize("statement", [TAKEN_OVER, REMOVED], ids=["taken over", "removed"])
+def test_a_task_whose_lease_is_lost_is_killed_at_once_and_nothing_is_written(service, statement):
+    service.configure(**SHORT)
+    data = {"until": "never", "stubborn": True, "companions": CROWD}
+    service.add("stolen", data=data)
+    master = service.start()
+    run = wait_for_crowd(service, "stolen")
+
+    def content():
+        with service.sql() as connection:
+            return connection.execute("SELECT * FROM psched").fetchall()
+
+    with service.sql() as connection:
+        connection.execute(statement)
+    lost = CLOCK.boottime()
+    before = content()
+    wait_until_gone(run)
+    master.wait_for_log("preempted")
+
+    [run] = service.runs.runs("stolen")
+    assert run.end is None
+    # Seen with the next extension, and killed without a TERM before.
+    assert run.last_sign - lost < SHORTEST_ALIVE_TIME
+    assert master.wait_for_log("killing it: its lease is lost").count("stopping it") == 1
+    stays(lambda: content() == before, what="what is in the table")
+    service.add("next", data={})
+    service.wait_for_finish("next")
+
+
+@pytest.mark.parametrize("way", ["stopped", "killed"])
+def test_a_store_that_is_away_for_longer_than_the_lease_costs_the_task_in_time(
+    on_mariadb, mariadb_server, way
+):
+    service = on_mariadb
+    data = {"until": "gate", "stubborn": True, "companions": CROWD}
+    service.add("long", data=data)
+    master = service.start()
+    run = wait_for_crowd(service, "long")
+    end = lease_end(service, "long")  # or later, if it is extended just now
+    if way == "stopped":
+        kill(mariadb_server.pid, signal.SIGSTOP)
+    else:
+        mariadb_server.kill()
+    try:
+        wait_until_gone(run)
+        run = service.runs.runs("long")[0]
+        assert run.last_sign < end
+        wait_until(lambda: CLOCK.boottime() > end + 1, what="the end of the lease")
+    finally:
+        if way == "stopped":
+            kill(mariadb_server.pid, signal.SIGCONT)
+        else:
+            mariadb_server.start()
+    service.runs.wait("long", lambda runs: len(runs) == 2, what="a second run")
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+
+    never_two_at_once(service.runs.runs("long"))
+    assert "its lease could not be extended" in master.text
+    assert len(re.findall(AWAY, master.text)) == 1
+    assert len(re.findall(BACK, master.text)) == 1
+
+
+# --- the worker ----------------------------------------------------------------------
+
+
+def test_a_worker_that_is_stopped_is_killed_by_the_kernel_before_its_lease_ends(service):
+    service.configure(processors=2, **SHORT)
+    service.add("long", data={"until": "gate", "companions": CROWD})
+    master = service.start()
+    run = wait_for_crowd(service, "long")
+    [worker] = [pid for pid in master.workers() if run.pid in children(pid)]
+    with stopped(worker):
+        end = lease_end(service, "long")
+        wait_for_end(worker)
+        wait_until_gone(run)
+        assert CLOCK.boottime() < end
+    service.runs.wait("long", lambda runs: len(runs) == 2, what="a second run")
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+
+    runs = service.runs.runs("long")
+    assert runs[0].last_sign < end
+    never_two_at_once(runs)
+    assert re.search(rf"pid {worker}, was killed by SIGKILL", master.text)
+
+
+def test_a_task_dies_in_time_with_its_worker_though_the_master_hangs_too(service):
+    service.configure(**SHORT)
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    run = service.runs.wait("long")[-1]
+    [worker] = master.workers()
+    with stopped(master.pid), stopped(worker):
+        end = lease_end(service, "long")
+        wait_for_end(run.pid)
+        assert service.runs.runs("long")[0].last_sign < end
+        assert CLOCK.boottime() < end
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    never_two_at_once(service.runs.runs("long"))
+
+
+def test_a_worker_that_is_stopped_for_less_than_its_lease_costs_no_task(service):
+    service.configure(alive_time=60)
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+    [worker] = master.workers()
+    with stopped(worker):
+        stays(lambda: not has_ended(worker), seconds=2, what="the worker")
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    [run] = service.runs.runs("long")
+    assert run.completed
+    assert master.workers() == [worker]
+
+
+def test_the_shortest_lease_leaves_time_for_all_that_must_happen_before_its_end():
+    deadlines = Deadlines(0.0, SHORTEST_ALIVE_TIME, default_driver_timeout(SHORTEST_ALIVE_TIME))
+    moments = [deadlines.extend, deadlines.kill, deadlines.deadman, deadlines.end]
+    assert moments == sorted(moments)

@@ -1,0 +1,224 @@
+"""The line between two processes: whole messages, and the news of a death."""
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched.supervisor import tree
+from psched.supervisor.child import Child, Exit, reap
+from psched.supervisor.link import Link
+from psched.supervisor.signals import unblock
+from psched.supervisor.spawn import spawn
+from support.apart import apart
+
+LARGE = {"text": "ü" * 2_500_000}
+"""As JSON some 15 MB: far more than any socket takes at once."""
+
+
+def encoded(message):
+    text = json.dumps(message).encode()
+    return struct.pack("!I", len(text)) + text
+
+
+def exchange(link):
+    """Wait until the link has news or room, and use it; what has arrived."""
+    poller = select.poll()
+    poller.register(link, select.POLLIN | (select.POLLOUT if link.unsent else 0))
+    poller.poll(20_000)
+    link.flush()
+    return link.receive()
+
+
+def messages_until_the_end(link):
+    received = []
+    while not link.closed:
+        received += exchange(link)
+    return received
+
+
+# --- messages ------------------------------------------------------------------------
+
+
+@given(
+    messages=st.lists(st.dictionaries(st.text(), st.none() | st.integers() | st.text())),
+    cuts=st.lists(st.integers(min_value=1, max_value=40)),
+)
+def test_messages_arrive_whole_and_in_order_whatever_pieces_they_come_in(messages, cuts):
+    raw, end = socket.socketpair()
+    link = Link(end)
+    stream = b"".join(map(encoded, messages))
+    received = []
+    with raw:
+        for cut in cuts:
+            raw.sendall(stream[:cut])
+            stream = stream[cut:]
+            received += link.receive()
+        raw.sendall(stream)
+        received += link.receive()
+    link.close()
+    assert received == messages
+
+
+def test_a_message_that_the_other_side_did_not_live_to_complete_is_dropped():
+    raw, end = socket.socketpair()
+    link = Link(end)
+    raw.sendall(encoded({"n": 1}) + encoded({"n": 2})[:-1])
+    raw.close()
+    assert link.receive() == [{"n": 1}]
+    assert link.closed
+    link.close()
+
+
+def test_what_is_no_message_ends_the_line_and_harms_nobody():
+    raw, end = socket.socketpair()
+    link = Link(end)
+    with raw:
+        raw.sendall(encoded({"n": 1}) + struct.pack("!I", 5) + b"hello" + encoded({"n": 2}))
+        assert link.receive() == [{"n": 1}]
+    assert link.closed
+    link.close()
+
+
+def test_a_large_message_waits_for_the_socket_and_not_its_sender():
+    one, other = Link.pair()
+    one.send(LARGE)  # would hang here: nobody reads
+    one.send({"n": 1})
+    assert one.unsent
+    received = []
+    while len(received) < 2:
+        received += other.receive()
+        one.flush()
+    assert received == [LARGE, {"n": 1}]
+    assert not one.unsent
+    one.close()
+    other.close()
+
+
+# --- a child at the other end --------------------------------------------------------
+
+
+def echo(link):
+    """A child that sends back what it gets, as often as it is told to."""
+    unblock()
+    while (message := link.wait()) is not None:
+        link.send(message)
+    return 0
+
+
+def parent_of_a_stopped_child():
+    pid, link = spawn(echo)
+    tree.send(pid, signal.SIGSTOP)
+    link.send(LARGE)  # would hang here
+    link.send({"last": True})
+    waited = link.unsent
+    tree.send(pid, signal.SIGCONT)
+    received = []
+    while len(received) < 2:
+        received += exchange(link)
+    return waited, received == [LARGE, {"last": True}]
+
+
+def test_a_parent_does_not_wait_for_a_child_that_is_stopped():
+    assert apart(parent_of_a_stopped_child) == [True, True]
+
+
+def both_at_once():
+    def talkative(link):
+        unblock()
+        link.send(LARGE)
+        received = link.wait()
+        link.deliver({"received": received == LARGE})
+        return 0
+
+    _, link = spawn(talkative)
+    link.send(LARGE)
+    received = messages_until_the_end(link)
+    return received == [LARGE, {"received": True}]
+
+
+def test_two_sides_that_send_large_messages_at_once_do_not_block_each_other():
+    assert apart(both_at_once) is True
+
+
+def child_that_delivers_and_exits():
+    def dying(link):
+        link.deliver(LARGE)
+        link.deliver({"last": True})
+        os._exit(3)
+
+    pid, link = spawn(dying)
+    received = messages_until_the_end(link)
+    return received == [LARGE, {"last": True}], os.waitpid(pid, 0)[1] >> 8
+
+
+def test_what_a_child_delivers_before_it_exits_arrives():
+    assert apart(child_that_delivers_and_exits) == [True, 3]
+
+
+def child_killed_after_its_last_words():
+    def dying(link):
+        for n in range(100):
+            link.send({"n": n})
+        tree.send(os.getpid(), signal.SIGKILL)
+        return 0
+
+    pid, link = spawn(dying)
+    # Unread by the child: the kernel then reports a reset, not an end.
+    link.send({"unread": True})
+    child = Child(pid, link, 0.0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    [ended] = reap()
+    child.reaped(ended)
+    return [word["n"] for word in child.last_words], str(child.exit)
+
+
+def test_the_last_words_of_a_child_killed_by_kill_9_can_still_be_read():
+    assert apart(child_killed_after_its_last_words) == [[*range(100)], "was killed by SIGKILL"]
+
+
+def test_an_end_is_told_by_its_status_or_its_signal():
+    assert str(Exit(1, 3, None)) == "exited with status 3"
+    assert str(Exit(1, None, signal.SIGSEGV)) == "was killed by SIGSEGV"
+    assert str(Exit(1, None, 40)) == "was killed by signal 40"  # a real-time signal
+
+
+def parent_of_a_dead_child():
+    pid, link = spawn(lambda _link: 0)
+    os.waitpid(pid, 0)
+    for n in range(1000):
+        link.send({"n": n})
+    before = link.closed
+    received = link.receive()
+    link.send({"after": True})
+    return before, received, link.closed, link.unsent
+
+
+def test_sending_to_the_dead_is_no_error_and_their_end_is_seen_by_reading():
+    assert apart(parent_of_a_dead_child) == [False, [], True, False]
+
+
+def child_of_a_dead_parent():
+    def middle(link):
+        def orphan(its_link):
+            reader_of_death, writer_of_last_words = its_link, link
+            its_link.send(LARGE)  # never read
+            reader_of_death.deliver({"n": 1})  # would hang here
+            writer_of_last_words.deliver({"waited for": reader_of_death.wait()})
+            return 0
+
+        spawn(orphan, keep=[link.fileno()])
+        tree.send(os.getpid(), signal.SIGKILL)
+        return 0
+
+    _, link = spawn(middle)
+    return messages_until_the_end(link)
+
+
+def test_a_child_whose_parent_has_died_waits_for_nothing():
+    assert apart(child_of_a_dead_parent) == [{"waited for": None}]

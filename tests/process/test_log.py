@@ -1,0 +1,283 @@
+"""The log: whole lines, each once, whatever happens to the file and whatever is in them."""
+
+import logging
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from psched import log
+from psched.supervisor.signals import SignalInbox
+from support.apart import apart, say, started_apart
+from support.processes import kill
+from support.waiting import wait_until
+
+USR2, TERM = signal.SIGUSR2, signal.SIGTERM
+HEAD = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \[\d+\] INFO   "
+LINE = re.compile(HEAD + r" writer (\d+) \[s1\.60\] line (\d+) (x+)")
+
+
+@pytest.fixture
+def root():
+    """The root logger, given back as it was."""
+    logger = logging.getLogger()
+    before = logger.handlers[:], logger.level
+    yield logger
+    logger.handlers[:], _ = before
+    logger.setLevel(before[1])
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def journal(root, path):  # noqa: ARG001  # the root logger is put back after it
+    opened = log.start(path, "info", "writer")
+    yield opened
+    opened.redirect(None)
+
+
+# --- lines ---------------------------------------------------------------------------
+
+
+def test_a_line_tells_when_who_about_what_and_the_message(journal, path):
+    with journal.about("s1.60"):
+        logging.getLogger("anything").warning("%d tasks", 3)
+    logging.getLogger("anything").info("idle", extra={"subject": "s2.90"})
+    logging.getLogger("anything").debug("unseen")
+    head = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \[PID\] ".replace("PID", str(os.getpid()))
+    assert re.fullmatch(
+        rf"{head}WARNING writer \[s1\.60\] 3 tasks\n{head}INFO    writer \[s2\.90\] idle\n",
+        path.read_text(),
+    )
+
+
+@pytest.mark.usefixtures("journal")
+def test_a_traceback_is_indented_below_its_line(path):
+    try:
+        int("x")
+    except ValueError:
+        logging.getLogger("anything").exception("failed")
+    first, *rest = path.read_text().splitlines()
+    assert first.endswith("failed")
+    assert all(line.startswith("    ") for line in rest)
+    assert rest[-1].startswith("    ValueError: ")
+
+
+@pytest.mark.usefixtures("journal")
+@pytest.mark.parametrize(
+    ("payload", "written"),
+    [
+        ("a\x1b[2Jb", r"a\x1b[2Jb"),
+        ("a\rb\x08c\x7fd\0e", r"a\x0db\x08c\x7fd\x00e"),
+        ("a\x0bb\x0cc\x1cd\x1ee", r"a\x0bb\x0cc\x1cd\x1ee"),
+        ("a\x85b\x9bc", r"a\x85b\x9bc"),
+        ("a\u2028b\u2029c", r"a\u2028b\u2029c"),
+        ("a\tb ü 漢", "a\tb ü 漢"),
+    ],
+)
+def test_control_characters_are_escaped(path, payload, written):
+    logging.getLogger("anything").info("<%s>", payload)
+    [line] = path.read_text().splitlines()
+    assert line.endswith(f"<{written}>")
+
+
+def test_no_payload_can_forge_a_line(journal, path):
+    forged = "2026-01-01T00:00:00.000Z [1] INFO    master stopped"
+    with journal.about(f"key\n{forged}"):
+        logging.getLogger("anything").info("a\n%s\r\n%s", forged, forged)
+    assert len([line for line in path.read_text().splitlines() if not line.startswith(" ")]) == 1
+
+
+def half_a_character():
+    log.start(Path("log"), "info", "writer")
+    logging.getLogger("anything").info("<\ud800>")
+    return Path("log").read_text()
+
+
+def test_what_is_no_text_is_escaped():
+    assert apart(half_a_character).endswith("<\\ud800>\n")
+
+
+class Unprintable:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def what_cannot_be_formatted():
+    log.start(Path("log"), "info", "writer")
+    logger = logging.getLogger("anything")
+    for arguments in ("%d", "three"), ("%s", Unprintable()), ("%s %s", 1), (Unprintable(),):
+        logger.info(*arguments)
+    logger.info("next")
+    return Path("log").read_text().splitlines()
+
+
+def test_what_cannot_be_formatted_does_not_stop_who_logs_it():
+    with started_apart(what_cannot_be_formatted) as process:
+        [line] = process.result()
+        assert line.endswith("next")
+        assert process.text.count("Logging error") == 4
+
+
+# --- places --------------------------------------------------------------------------
+
+
+def test_a_log_that_cannot_be_opened_is_refused_and_the_old_one_stays(journal, path, tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        journal.redirect(tmp_path / "missing" / "log")
+    logging.getLogger("anything").info("here")
+    assert "here" in path.read_text()
+
+
+def test_a_redirected_log_goes_on_elsewhere(journal, path, tmp_path):
+    other = tmp_path / "other"
+    logging.getLogger("anything").info("one")
+    journal.redirect(other)
+    logging.getLogger("anything").info("two")
+    assert "one" in path.read_text()
+    assert "two" not in path.read_text()
+    assert "two" in other.read_text()
+
+
+@pytest.mark.usefixtures("journal")
+def test_others_may_not_read_the_log(path):
+    assert path.stat().st_mode & 0o007 == 0
+
+
+def into_a_place_without_room(way):
+    if way == "closed":
+        os.close(2)
+    elif way == "no reader":
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 2)
+    elif way == "full":
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+    elif way == "limited":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+    log.start(Path("log") if way == "limited" else None, "info", "writer")
+    for _ in range(3):
+        logging.getLogger("anything").error("unheard")
+    return "alive"
+
+
+@pytest.mark.parametrize("way", ["closed", "no reader", "full", "limited"])
+def test_a_log_without_room_stops_nobody(way):
+    assert apart(into_a_place_without_room, way) == "alive"
+
+
+# --- rotation ------------------------------------------------------------------------
+
+
+def writer(path, number):
+    journal = log.start(Path(path), "info", f"writer {number}")
+    inbox = SignalInbox([USR2, TERM])
+    say("ready")
+    written = 0
+    arrived = set()
+    with journal.about("s1.60"):
+        while TERM not in arrived:
+            for _ in range(20):
+                # Some are longer than what a pipe would take in one piece.
+                logging.getLogger("w").info("line %d %s", written, "x" * (1 + written * 37 % 9000))
+                written += 1
+            arrived = inbox.wait(0.001)
+            if USR2 in arrived:
+                journal.reopen()
+    return written
+
+
+def test_a_log_that_is_renamed_under_eight_writers_loses_tears_and_doubles_no_line(tmp_path):
+    path = tmp_path / "log"
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(started_apart(writer, str(path), number)) for number in range(8)
+        ]
+        for process in writers:
+            process.said("ready")
+        for turn in range(15):
+            path.rename(tmp_path / f"log.{turn}")
+            for process in writers:
+                kill(process.pid, USR2)
+            wait_until(path.exists, what="the new log")
+        for process in writers:
+            kill(process.pid, TERM)
+        wanted = {number: process.result() for number, process in enumerate(writers)}
+
+    seen = Counter()
+    for file in tmp_path.glob("log*"):
+        for line in file.read_text().splitlines():
+            found = LINE.fullmatch(line)
+            assert found, f"torn: {line[:200]!r}"
+            number, count, text = int(found[1]), int(found[2]), found[3]
+            assert len(text) == 1 + count * 37 % 9000
+            seen[number, count] += 1
+    assert set(seen.values()) == {1}
+    assert set(seen) == {(n, count) for n, written in wanted.items() for count in range(written)}
+
+
+def test_standard_output_follows_if_it_went_to_the_log(tmp_path):
+    assert apart(redirected, str(tmp_path / "log")) == "not inheritable"
+    assert (tmp_path / "log.1").read_text() == "before\n"
+    assert (tmp_path / "log").read_text() == "after\nof a program\n"
+
+
+def redirected(path):
+    journal = log.start(Path(path), "info", "writer")
+    [descriptor] = journal.descriptors
+    os.dup2(descriptor, 1)
+    say("before")
+    Path(path).rename(f"{path}.1")
+    journal.reopen()
+    say("after")
+    subprocess.run(["echo", "of a program"], check=True)
+    return "inheritable" if os.get_inheritable(descriptor) else "not inheritable"
+
+
+def test_a_log_that_cannot_be_reopened_goes_on_in_the_old_file_and_says_so(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert apart(without_a_folder, str(folder)) == ["alive", True]
+    text = (tmp_path / "moved" / "log").read_text()
+    assert "cannot reopen the log" in text
+    assert "still here" in text
+
+
+def without_a_folder(folder):
+    journal = log.start(Path(folder, "log"), "info", "writer")
+    Path(folder).rename(Path(folder).with_name("moved"))
+    journal.reopen()
+    logging.getLogger("anything").info("still here")
+    return "alive", not os.get_inheritable(journal.descriptors[0])
+
+
+@pytest.mark.usefixtures("journal")
+def test_who_was_not_told_follows_to_the_new_file_with_the_next_line(path, tmp_path):
+    """A running task is not told that the log was rotated."""
+    logging.getLogger("anything").info("one")
+    path.rename(tmp_path / "log.1")
+    logging.getLogger("anything").info("two")
+    path.touch()  # by somebody who was told
+    logging.getLogger("anything").info("three")
+    assert "one" in (tmp_path / "log.1").read_text()
+    assert "two" in (tmp_path / "log.1").read_text()
+    assert path.read_text().endswith("three\n")
+    assert "three" not in (tmp_path / "log.1").read_text()
+
+
+@pytest.mark.usefixtures("root")
+def test_a_log_to_standard_error_needs_no_descriptor_of_its_own():
+    journal = log.start(None, "info", "writer")
+    assert journal.descriptors == []
+    journal.reopen()
+    assert sys.stderr is not None

@@ -1,0 +1,139 @@
+"""A pid file that is never stale: what counts is the lock on it."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from psched.supervisor.pidfile import AlreadyRunningError, PidFile
+from psched.supervisor.spawn import spawn
+from support.apart import say, started_apart
+from support.processes import kill
+from support.waiting import has_ended
+
+
+def holder(path):
+    PidFile(Path(path)).take()
+    say("taken")
+    signal.pause()
+
+
+def taken(path):
+    """Take it, as the next master would, and give it back; what was in it."""
+    pid_file = PidFile(path)
+    pid_file.take()
+    content = path.read_text()
+    pid_file.release()
+    return content
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "psched.pid"
+
+
+def test_it_holds_the_pid_while_it_is_held_and_is_gone_afterwards(path):
+    assert taken(path) == f"{os.getpid()}\n"
+    assert not path.exists()
+
+
+def test_a_second_taker_is_refused_and_told_who_holds_it(path):
+    with started_apart(holder, str(path)) as process:
+        process.said("taken")
+        with pytest.raises(AlreadyRunningError, match=rf"pid {process.pid}$"):
+            PidFile(path).take()
+        # The refusal has taken nothing away.
+        with pytest.raises(AlreadyRunningError):
+            PidFile(path).take()
+        assert path.read_text() == f"{process.pid}\n"
+
+
+def test_the_file_of_a_holder_that_was_killed_can_be_taken(path):
+    with started_apart(holder, str(path)) as process:
+        process.said("taken")
+        kill(process.pid)
+        process.wait()
+        assert path.read_text() == f"{process.pid}\n"
+        assert taken(path) == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("content", ["1\n", "nonsense", "", "9" * 5000, "\0\xff"])
+def test_what_is_in_an_old_file_does_not_matter(path, content):
+    path.write_text(content)
+    assert taken(path) == f"{os.getpid()}\n"
+
+
+def holder_with_a_child(path):
+    PidFile(Path(path)).take()
+    # By other means than spawn, which takes all descriptors away.
+    if child := os.fork():  # noqa: TID251
+        say("child", child)
+    while True:
+        signal.pause()
+
+
+def test_a_forked_child_does_not_keep_it_when_its_holder_dies(path):
+    with started_apart(holder_with_a_child, str(path)) as process:
+        child = int(process.said("child"))
+        with pytest.raises(AlreadyRunningError):
+            PidFile(path).take()
+        kill(process.pid)
+        process.wait()
+        assert not has_ended(child)
+        assert taken(path) == f"{os.getpid()}\n"
+
+
+def holder_whose_child_has_ended(path):
+    PidFile(Path(path)).take()
+    pid, link = spawn(lambda _link: 0)
+    link.wait()
+    os.waitpid(pid, 0)
+    say("taken")
+    signal.pause()
+
+
+def test_the_end_of_a_forked_child_does_not_free_it(path):
+    with started_apart(holder_whose_child_has_ended, str(path)) as process:
+        process.said("taken")
+        with pytest.raises(AlreadyRunningError, match=rf"pid {process.pid}$"):
+            PidFile(path).take()
+
+
+def test_a_symbolic_link_is_not_followed(path, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("content")
+    path.symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic link"):
+        PidFile(path).take()
+    assert precious.read_text() == "content"
+
+
+def test_what_was_never_taken_is_not_removed(path):
+    path.write_text("somebody's\n")
+    PidFile(path).release()
+    assert path.exists()
+
+
+def takers(path, times):
+    """Take and release again and again; whether another held it, and what was in the file."""
+    wrong = []
+    won = 0
+    while won < times:
+        pid_file = PidFile(Path(path))
+        try:
+            pid_file.take()
+        except AlreadyRunningError:
+            continue
+        won += 1
+        # By its own descriptor: closing another one would free the lock.
+        content = os.pread(pid_file._descriptor, 100, 0).decode()
+        if content != f"{os.getpid()}\n" or not Path(path).exists():
+            wrong.append(content)
+        pid_file.release()
+    return wrong
+
+
+def test_of_several_takers_each_finds_itself_in_the_file_it_holds(path):
+    with started_apart(takers, str(path), 300) as one, started_apart(takers, str(path), 300) as two:
+        assert one.result() + two.result() == []

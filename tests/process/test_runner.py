@@ -1,0 +1,384 @@
+"""Runners: whatever a handler does, its worker learns what came of it, stops it, and goes on."""
+
+import json
+import os
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from psched.errors import PreemptedError
+from psched.runner import _Holder
+from psched.supervisor import tree
+from psched.supervisor.link import Link
+from psched.supervisor.note import Reason, StopNote
+from psched.supervisor.stop import Stop
+from support.apart import apart, say, started_apart
+from support.bench import Bench
+from support.processes import kill, title
+from support.waiting import has_ended, wait_until
+from support.wild import HANDLERS
+
+# --- what came of it -----------------------------------------------------------------
+
+FAILED = "Retry(wait=None, reason={!r})".format
+OUTCOMES = {
+    "returns": "Finish()",
+    "raises": FAILED("ValueError: no"),
+    "raises_unprintable": FAILED("BrokenError"),
+    "raises_surrogates": FAILED("ValueError: \ud800\0\x1b[2J"),
+    "raises_keyboard_interrupt": FAILED("KeyboardInterrupt: "),
+    "recurses": FAILED("RecursionError: maximum recursion depth exceeded"),
+    "exits": FAILED("SystemExit: 0"),
+    "exits_with_text": FAILED("SystemExit: enough"),
+    "crashes": FAILED("its process was killed by SIGSEGV"),
+    "kills_itself": FAILED("its process was killed by SIGKILL"),
+    "closes_everything": FAILED("its process exited with status 0"),
+    "uses_up_descriptors": "Finish()",
+    "loses_its_output": "Finish()",
+    "leaves_threads": "Finish()",
+    "leaves_processes": "Finish()",
+    "leaves_a_zombie": "Finish()",
+    "unknown": FAILED("no handler for the type 'unknown'; a route must lead there"),
+    "finishes_and_raises": "Finish()",
+    "retries": "Retry(wait=7, reason='retry asked for by the handler')",
+    "releases": "Release()",
+    "decides_twice": "Release()",
+    "asks_from_threads": "Finish()",
+    "uses_a_pool": "Finish()",
+    "terminates_a_process": "Finish()",
+}
+
+
+def outcomes(names, tasks):
+    bench = Bench(HANDLERS, max_tasks_per_child=tasks)
+    return [bench.run(name) for name in names]
+
+
+@pytest.mark.parametrize("tasks", [1, 1000])
+def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks):
+    found = apart(outcomes, [*OUTCOMES], tasks, timeout=60)
+    assert dict(zip(OUTCOMES, found, strict=True)) == OUTCOMES
+
+
+def asked_after_the_end():
+    ours, theirs = Link.pair()
+    holder = _Holder(ours, Stop(StopNote()), list)
+    theirs.send({"held": True})
+    holder.extend()
+    holder.close()
+    try:
+        holder.extend()
+    except PreemptedError as error:
+        return str(error), len(theirs.receive())
+    return "asked"
+
+
+def test_nobody_can_speak_for_a_task_that_is_over():
+    assert apart(asked_after_the_end) == ["the task is over", 1]
+
+
+def test_a_thread_that_goes_on_asking_does_not_spoil_the_end_of_its_task():
+    assert set(apart(outcomes, ["leaves_threads"] * 50, 1000, timeout=60)) == {"Finish()"}
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_process_that_leaves_without_a_word_has_failed(status):
+    assert apart(left, status) == FAILED(f"its process exited with status {status}")
+
+
+def left(status):
+    return Bench(HANDLERS).run("leaves", status=status)
+
+
+@pytest.mark.parametrize(
+    ("way", "status"), [("exits", 0), ("returns", 0), ("raises", 70), ("decides", 70)]
+)
+def test_a_child_that_a_handler_forks_does_not_speak_for_the_task(way, status):
+    expected = f"ValueError: of the parent, whose child ended with {status}"
+    assert apart(forked, way) == [FAILED(expected), "Finish()"]
+
+
+def forked(way):
+    bench = Bench(HANDLERS)
+    return bench.run("forks", way=way), bench.run("returns")
+
+
+def test_a_crash_and_an_exception_are_told_in_the_log_with_their_stacks():
+    with started_apart(outcomes, ["raises", "crashes"], 1) as process:
+        process.result()
+        assert "ERROR   task [raises.60] the handler of 'raises' raised" in process.text
+        assert 'raise ValueError("no")' in process.text
+        assert "Segmentation fault" in process.text
+        assert "in crashes" in process.text
+
+
+def asked():
+    bench = Bench(HANDLERS)
+    outcome = bench.run("updates", length=2_500_000)
+    [data] = bench.ledger.data
+    return outcome, len(json.loads(data)["text"]), bench.ledger.extended
+
+
+def test_a_task_may_replace_its_data_by_five_megabytes():
+    assert apart(asked) == ["Finish()", 2_500_000, 1]
+
+
+# --- what a task finds ---------------------------------------------------------------
+
+
+def shown(name):
+    bench = Bench(HANDLERS, log_file="log")
+    socket = open("elsewhere", "w")  # noqa: PTH123, SIM115  # as a connection to a database is
+    assert bench.run(name) == "Finish()"
+    socket.close()
+    return json.loads(bench.ledger.data[0])
+
+
+def test_a_task_has_its_output_its_log_and_the_line_to_its_worker_and_nothing_else():
+    found = apart(shown, "shows_descriptors")
+    assert found["open"].pop("1") == found["open"].pop("2")
+    *link, file = sorted(found["open"].values(), key=lambda target: target.endswith("/log"))
+    assert file.endswith("/log")
+    assert [target.partition(":")[0] for target in link] == ["socket"]
+    assert found["executed"] == ["0", "1", "2", "3"]  # 3 is the listing's own
+
+
+def test_what_a_task_executes_has_no_signals_blocked_or_ignored():
+    found = apart(shown, "shows_signals")
+    valid = sum(1 << (number - 1) for number in signal.valid_signals())
+    assert int(found["blocked"], 16) == 0
+    assert int(found["ignored"], 16) & valid == 0
+
+
+def printing():
+    bench = Bench(HANDLERS)
+    slot = bench.start("prints", gate="gate")
+    say("folder", Path.cwd())
+    return bench.finish(slot)
+
+
+def test_what_a_task_prints_appears_at_once_and_once():
+    with started_apart(printing) as process:
+        process.said("in a line")
+        wait_until(
+            lambda: "WARNING task [prints.60] logged" in process.text, what="what it has logged"
+        )
+        Path(process.said("folder"), "gate").touch()
+        process.result()
+        for text in "in a line\n", "no line", "logged":
+            assert process.text.count(text) == 1
+
+
+# --- being stopped -------------------------------------------------------------------
+
+STRAY = ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT", "SIGWINCH"]
+
+
+def sent_to_everybody():
+    bench = Bench(HANDLERS)
+    slot = bench.start("cleans_up", gate="gate")
+    bench.until(lambda: "cleans_up.60" in title(slot.runner.pid))
+    for _ in range(1000):
+        for name in STRAY:
+            tree.send(slot.runner.pid, signal.Signals[name])
+    bench.turn(0.1)
+    Path("gate").touch()
+    return bench.finish(slot)
+
+
+def test_storms_of_signals_that_are_sent_to_everybody_cost_no_task():
+    assert apart(sent_to_everybody) == "Finish()"
+
+
+def stopped(type_, reason, limit, interval):
+    bench = Bench(HANDLERS, kill_interval=interval, graceful_kill_limit=limit)
+    slot = bench.start(type_, gate="gate")
+    bench.until(lambda: title(slot.runner.pid).endswith("attempt 1"))
+    bench.turn(0.1)
+    bench.tasks.stop(slot, Reason[reason])
+    return bench.finish(slot)
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [("TIMEOUT", FAILED("stopped at its time limit")), ("SHUTDOWN", "Release()")],
+)
+def test_a_task_is_interrupted_once_and_may_clean_up(reason, outcome):
+    with started_apart(stopped, "cleans_up", reason, 1000, 0.02) as process:
+        assert process.result() == outcome
+        lines = process.text.splitlines()
+        assert lines.count(f"ProcessStopError {reason.lower()}") == 1
+        assert lines.count("cleaned up") == 1
+
+
+def test_a_task_that_clings_is_killed_at_the_limit():
+    with started_apart(stopped, "clings", "DELETED", 0.5, 0.1) as process:
+        assert process.result() == "Release()"
+        assert process.text.count("ProcessStopError deleted") == 1
+
+
+def test_a_handler_with_a_kill_of_its_own_is_called_each_time_and_loses_no_answer():
+    with started_apart(stopped, "Listens", "SHUTDOWN", 1000, 0.02) as process:
+        assert process.result() == "Finish()"
+        assert process.text.splitlines().count(" ".join(["shutdown"] * 20)) == 1
+
+
+def test_what_a_kill_raises_is_raised_in_the_handler():
+    with started_apart(stopped, "Refuses", "SHUTDOWN", 1000, 1000) as process:
+        assert process.result() == "Release()"
+        assert "ValueError: killed for shutdown" in process.text
+
+
+def stopped_while_asking(times):
+    bench = Bench(HANDLERS, kill_interval=0.005, graceful_kill_limit=1000)
+    # Whoever took another question's answer for this one's would be granted it.
+    bench.ledger.refuses = True
+    outcomes = Counter()
+    for _ in range(times):
+        slot = bench.start("decides_when_stopped")
+        asked = bench.ledger.extended
+        bench.until(lambda asked=asked: bench.ledger.extended > asked + 20)
+        bench.tasks.stop(slot, Reason.SHUTDOWN)
+        outcomes[bench.finish(slot)] += 1
+    return dict(outcomes), len(bench.ledger.data)
+
+
+def test_a_stop_in_the_middle_of_a_question_loses_no_answer():
+    decided = "Retry(wait=7, reason='retry asked for by the handler')"
+    assert apart(stopped_while_asking, 50) == [{decided: 50}, 50]
+
+
+def stopped_before_it_began():
+    bench = Bench(HANDLERS, kill_interval=1000, graceful_kill_limit=1000)
+    bench.runners.prepare()
+    [runner] = bench.runners._alive.values()
+    bench.until(lambda: title(runner.pid).endswith("idle"))
+    tree.send(runner.pid, signal.SIGSTOP)
+    slot = bench.start("cleans_up", gate="never")
+    bench.tasks.stop(slot, Reason.SHUTDOWN)
+    bench.turn(0)
+    tree.send(runner.pid, signal.SIGCONT)
+    return bench.finish(slot)
+
+
+def test_a_task_that_is_stopped_before_it_began_does_not_begin():
+    with started_apart(stopped_before_it_began) as process:
+        assert process.result() == "Release()"
+        assert "working" not in process.text
+
+
+# --- being used again ----------------------------------------------------------------
+
+
+def in_turn(tasks, *between):
+    """Where tasks run, with others between them."""
+    bench = Bench(HANDLERS, max_tasks_per_child=tasks)
+    for name in [None, *between]:
+        if name is not None:
+            bench.run(name, way="exits")
+        bench.run("shows_itself")
+    return [json.loads(data) for data in bench.ledger.data]
+
+
+def test_a_runner_runs_as_many_tasks_as_it_may():
+    pids = [seen["pid"] for seen in apart(in_turn, 4, "returns", "raises", "retries", "returns")]
+    # Two of each kind fit into four.
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+    assert len(set(pids)) == 3
+
+
+def test_a_runner_is_used_once_by_default():
+    assert len({seen["pid"] for seen in apart(in_turn, 1, "returns", "returns")}) == 3
+
+
+@pytest.mark.parametrize("between", ["leaves_processes", "leaves_a_zombie", "forks"])
+def test_nothing_is_left_of_a_task_when_the_next_one_begins_in_its_process(between):
+    first, second = apart(in_turn, 1000, between)
+    assert first["pid"] == second["pid"]
+    assert second["below"] == 0
+
+
+@pytest.mark.parametrize("between", ["leaves_threads", "crashes", "closes_everything"])
+def test_a_process_that_is_no_longer_clean_is_not_used_again(between):
+    first, second = apart(in_turn, 1000, between)
+    assert first["pid"] != second["pid"]
+
+
+def stray_after_a_stop():
+    bench = Bench(HANDLERS, max_tasks_per_child=1000)
+    first = bench.start("cleans_up", gate="never")
+    bench.until(lambda: title(first.runner.pid).endswith("attempt 1"))
+    bench.turn(0.1)
+    bench.tasks.stop(first, Reason.TIMEOUT)
+    outcome = bench.finish(first)
+    second = bench.start("cleans_up", gate="gate")
+    bench.until(lambda: title(second.runner.pid).endswith("attempt 1"))
+    bench.turn(0.1)
+    tree.send(second.runner.pid, signal.SIGTERM)
+    bench.turn(0.2)
+    Path("gate").touch()
+    return outcome, bench.finish(second), first.runner.pid == second.runner.pid
+
+
+def test_why_a_task_was_stopped_does_not_concern_the_next_one_in_its_process():
+    expected = [FAILED("stopped at its time limit"), "Finish()", True]
+    assert apart(stray_after_a_stop) == expected
+
+
+def idle_runner_killed():
+    bench = Bench(HANDLERS)
+    bench.runners.prepare()
+    [pid] = bench.runners._alive
+    tree.send(pid, signal.SIGKILL)
+    bench.until(lambda: not bench.runners._alive)
+    return bench.run("returns")
+
+
+def test_a_waiting_runner_that_dies_costs_no_task():
+    assert apart(idle_runner_killed) == "Finish()"
+
+
+def many(tasks):
+    own = subprocess.Popen(["sleep", "1000"])  # as a handler's module may when it is imported
+    bench = Bench(HANDLERS, max_tasks_per_child=tasks)
+    bench.run("leaves_processes")
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for _ in range(100):
+        bench.run("returns")
+    bench.run("leaves_processes")
+    bench.turn(0)
+    after = len([*Path("/proc/self/fd").iterdir()])
+    idle = bench.runners._alive.keys() | {own.pid}
+    return after - before, set(tree.children(os.getpid())) <= idle, has_ended(own.pid)
+
+
+@pytest.mark.parametrize("tasks", [1, 1000])
+def test_many_tasks_leave_no_descriptor_and_no_process_with_their_worker(tasks):
+    more, nobody_else, own_has_ended = apart(many, tasks)
+    assert more <= 1  # a runner may be waiting now
+    assert nobody_else
+    assert not own_has_ended
+
+
+# --- the worker's death --------------------------------------------------------------
+
+
+def worker_with_two_runners():
+    bench = Bench(HANDLERS)
+    slot = bench.start("cleans_up", gate="never")
+    bench.runners.prepare()
+    bench.until(lambda: len(bench.runners._alive) > 1)
+    say("pids", slot.runner.pid, *bench.runners._alive)
+    signal.pause()
+
+
+def test_runners_die_with_their_worker_also_those_that_wait():
+    with started_apart(worker_with_two_runners) as process:
+        pids = {int(word) for word in process.said("pids").split()}
+        kill(process.pid)
+        process.wait()
+        assert len(pids) == 2
+        wait_until(lambda: all(map(has_ended, pids)), what="the runners' end")

@@ -1,0 +1,121 @@
+"""Signals as data: nothing is lost, nothing blocks, nothing reaches the wrong process."""
+
+import os
+import signal
+
+from psched.supervisor import tree
+from psched.supervisor.child import reap
+from psched.supervisor.signals import SignalInbox, unblock
+from psched.supervisor.spawn import spawn
+from support.apart import apart, say, started_apart
+from support.processes import kill
+
+TERM, USR1, CHLD = signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD
+
+
+def names(numbers):
+    return sorted(number.name for number in numbers)
+
+
+def inbox_in_a_storm():
+    inbox = SignalInbox([USR1, TERM])
+    say("ready")
+    seen = set()
+    while TERM not in seen:
+        seen |= inbox.wait(1000)
+    return names(seen)
+
+
+def test_a_term_is_seen_after_a_storm_of_20000_other_signals():
+    with started_apart(inbox_in_a_storm) as process:
+        process.said("ready")
+        for _ in range(20_000):
+            kill(process.pid, USR1)
+        kill(process.pid, TERM)
+        assert process.result() == ["SIGTERM", "SIGUSR1"]
+        assert "wakeup" not in process.text  # no complaint about a full pipe
+
+
+def inbox_that_nobody_empties():
+    inbox = SignalInbox([USR1, TERM])
+    for _ in range(20_000):
+        signal.raise_signal(USR1)
+    signal.raise_signal(TERM)
+    return names(inbox.wait(1000)), names(inbox.wait(0))
+
+
+def test_a_full_pipe_loses_no_signal_and_blocks_nobody():
+    assert apart(inbox_that_nobody_empties) == [["SIGTERM", "SIGUSR1"], []]
+
+
+def signal_between_the_check_and_the_sleep():
+    inbox = SignalInbox([USR1])
+
+    def links():
+        # Called after the inbox was found empty, and before the process goes to sleep.
+        signal.raise_signal(USR1)
+        yield from ()
+
+    return names(inbox.wait(1000, links()))
+
+
+def test_a_signal_that_comes_between_the_check_and_the_sleep_ends_the_sleep():
+    assert apart(signal_between_the_check_and_the_sleep) == ["SIGUSR1"]
+
+
+def signal_during_the_sleep():
+    inbox = SignalInbox([USR1])
+    say("ready")
+    return names(inbox.wait(1000))
+
+
+def test_a_signal_ends_the_sleep():
+    with started_apart(signal_during_the_sleep) as process:
+        process.said("ready")
+        kill(process.pid, USR1)
+        assert process.result() == ["SIGUSR1"]
+
+
+def two_hundred_deaths():
+    inbox = SignalInbox([CHLD])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [CHLD])
+    pids = {spawn(lambda _link: 0)[0] for _ in range(200)}
+    for pid in pids:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    unblock()
+    arrived = names(inbox.wait(1000))
+    return arrived, {ended.pid for ended in reap()} == pids, names(inbox.wait(0))
+
+
+def test_many_deaths_are_one_signal_and_all_are_reaped():
+    assert apart(two_hundred_deaths) == [["SIGCHLD"], True, []]
+
+
+def children_stopped_at_birth():
+    inbox = SignalInbox([TERM, CHLD])
+
+    def with_an_inbox(_link):
+        own = SignalInbox([TERM])
+        while TERM not in own.wait(1000):
+            pass
+        return 7
+
+    def without(_link):
+        unblock()
+        while True:
+            signal.pause()
+
+    arrived, ends = set(), []
+    for n in range(300):
+        pid, _ = spawn(with_an_inbox if n % 2 else without)
+        tree.send(pid, TERM)
+        while not (ended := list(reap())):
+            arrived |= inbox.wait(1000)
+        ends += map(str, ended)
+    return names(arrived | inbox.wait(0)), sorted({end: ends.count(end) for end in ends}.items())
+
+
+def test_a_signal_to_a_newborn_child_reaches_the_child_and_never_its_parent():
+    arrived, ends = apart(children_stopped_at_birth)
+    assert arrived == ["SIGCHLD"]
+    assert ends == [["exited with status 7", 150], ["was killed by SIGTERM", 150]]

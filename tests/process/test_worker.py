@@ -1,0 +1,235 @@
+"""What a worker does with its tasks, seen from outside: their runs, their rows, its log."""
+
+import itertools
+import os
+import re
+import shutil
+import signal
+
+import pytest
+
+from psched import AlreadyExistsError
+from psched.clock import SystemClock
+from psched.supervisor.blueprint import BAD_HANDLERS
+from support.processes import children, kill
+from support.runlog import completed, never_two_at_once
+from support.waiting import has_ended, stays, wait_for_end, wait_until
+
+CLOCK = SystemClock()
+CROWD = ["child", "daemon"]
+
+
+def pids(run):
+    return {note["pid"] for note in run.notes}
+
+
+def wait_for_crowd(service, key):
+    """Wait until a task and its companions are there; its run."""
+    return service.runs.wait(key, lambda runs: len(pids(runs[-1])) == 3)[-1]
+
+
+# --- limits and orders ---------------------------------------------------------------
+
+
+def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_service):
+    service = each_service
+    service.configure(kill_timeout=0.5, kill_interval=0.2, graceful_kill_limit=1)
+    data = {"until": "gate", "stubborn": True, "companions": CROWD}
+    service.add("stuck", data=data)
+    master = service.start()
+    first, *_ = service.runs.wait("stuck", lambda runs: len(runs) > 1, what="a second run")
+    service.open_gate("gate")
+    service.wait_for_finish("stuck")
+
+    assert first.end is None
+    assert first.last_sign - first.started > 1.4  # half a second, and one on the ladder
+    runs = service.runs.runs("stuck")
+    never_two_at_once(runs)
+    assert [run.attempt for run in runs] == [*range(1, len(runs) + 1)]
+    assert re.search(r"\[stuck\.1000000000\] stopping it: timeout", master.text)
+    assert re.search(
+        r"\[stuck\.1000000000\] failed after .* stopped at its time limit", master.text
+    )
+
+
+def test_a_task_that_listens_is_stopped_at_its_time_limit_without_being_killed(service):
+    service.configure(kill_timeout=0.3, retry_wait=1000)
+    service.add("slow", data={"until": "never"})
+    service.start()
+    [run] = service.runs.wait("slow", lambda runs: runs and runs[-1].end)
+    assert run.end == "ProcessStopError: timeout"
+    row = service.wait_for_row("slow", lambda seen: seen.row.owner is None)
+    assert row.reason == "stopped at its time limit"
+
+
+def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(each_service):
+    service = each_service
+    service.add("doomed", data={"until": "never", "companions": CROWD})
+    master = service.start()
+    run = wait_for_crowd(service, "doomed")
+    with service.schedules() as schedules:
+        schedules["doomed"].delete()
+        deleted = CLOCK.boottime()
+        with pytest.raises(AlreadyExistsError):
+            schedules.add("doomed", "canary")
+        wait_until(lambda: not schedules["doomed"].exists(), what="the removal")
+        took = CLOCK.boottime() - deleted
+
+    assert all(map(has_ended, pids(run)))
+    [run] = service.runs.runs("doomed")
+    assert run.end == "ProcessStopError: deleted"
+    assert took < 10  # poll_interval is a tenth of a second
+    assert master.status is None
+    service.add("doomed", data={})
+    service.wait_for_finish("doomed")
+
+
+# --- many tasks ----------------------------------------------------------------------
+
+
+def test_a_worker_runs_as_many_tasks_at_once_as_it_may(each_service):
+    service = each_service
+    service.configure(concurrency=3)
+    for number in range(4):
+        data = {"until": f"gate{number}", "companions": CROWD if number == 0 else []}
+        service.add(f"k{number}", data=data, next_time=1_000_000_000 + number)
+    master = service.start()
+    crowd = pids(wait_for_crowd(service, "k0"))
+    runs = [service.runs.wait(f"k{number}")[0] for number in range(3)]
+    [worker] = master.workers()
+    assert {run.pid for run in runs} <= set(children(worker))
+    stays(lambda: service.runs.runs("k3") == [], what="the fourth waits")
+
+    # What happens to one is nothing to the others, and makes room: for who has waited longest.
+    kill(runs[1].pid)
+    service.runs.wait("k3")
+    assert not any(map(has_ended, crowd))
+    service.open_gate("gate0")
+    service.runs.wait("k1", lambda runs: len(runs) == 2)
+    for number in 1, 2, 3:
+        service.open_gate(f"gate{number}")
+    for number in range(4):
+        service.wait_for_finish(f"k{number}")
+
+    assert [len(service.runs.runs(f"k{number}")) for number in range(4)] == [1, 2, 1, 1]
+    assert master.workers() == [worker]
+
+
+def test_a_runner_that_is_used_again_leaves_nothing_of_a_task_to_the_next(service):
+    service.configure(max_tasks_per_child=3)
+    for number in range(7):
+        service.add(f"k{number}", data={"companions": CROWD}, next_time=1_000_000_000 + number)
+    service.start()
+    runs = [service.runs.wait(f"k{number}", completed(1))[0] for number in range(7)]
+    for number in range(7):
+        service.wait_for_finish(f"k{number}")
+
+    assert [runs.index(next(run for run in runs if run.pid == each.pid)) for each in runs] == [
+        *(0, 0, 0),
+        *(3, 3, 3),
+        6,
+    ]
+    runs = sorted(service.runs.runs(), key=lambda run: run.started)
+    for earlier, later in itertools.pairwise(runs):
+        assert earlier.last_sign < later.started
+
+
+# --- processes -----------------------------------------------------------------------
+
+
+def test_handlers_that_start_a_thread_when_imported_are_refused_with_the_mend(service):
+    service.write(
+        "threaded.py",
+        """
+        import threading
+        from canary import Dispatch
+
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        """,
+    )
+    service.configure(dispatch="threaded:Dispatch")
+    master = service.start(generation=0)
+    assert master.wait() == BAD_HANDLERS
+    assert "2 threads and must not fork" in master.text
+    assert "let it start them when a task runs" in master.text
+    master.wait_until_nothing_is_left()
+
+
+@pytest.fixture
+def limited_to():
+    """A function that puts before a command what limits it to so many processes."""
+    prlimit, setpriv = map(shutil.which, ["prlimit", "setpriv"])
+    if not (prlimit and setpriv and os.geteuid() == 0):
+        pytest.skip("only root can become a user of its own, by util-linux's setpriv and prlimit")
+    # Root is not limited: it must be somebody's processes, but may have root's other rights.
+    user = 20_000 + os.getpid() % 40_000
+    as_somebody = [setpriv, "--ruid", str(user), "--bounding-set", "-sys_resource,-sys_admin"]
+
+    def limited(number, command):
+        return [prlimit, f"--nproc={number}", *as_somebody, "--", *command]
+
+    return limited
+
+
+def test_a_worker_that_cannot_fork_gives_back_what_it_cannot_run_and_goes_on(service, limited_to):
+    service.configure(concurrency=2)
+    for key in "one", "two":
+        service.add(key, data={"until": "gate"})
+    command = [*service.master_command, "-c", service.config.name]
+    # The master, its worker, and a runner.
+    master = service.start(*limited_to(3, command))
+    [worker] = master.workers()
+    wait_until(service.runs.runs, what="the task that can be run")
+    master.wait_for_log("cannot fork: .*temporarily unavailable", count=2)
+    [running] = service.runs.runs()
+    other = {"one": "two", "two": "one"}[running.key]
+    row = service.wait_for_row(other, lambda seen: seen.row.owner is None).row
+    assert (row.attempt, row.status) == (0, "waiting")
+
+    service.open_gate("gate")
+    for key in "one", "two":
+        service.wait_for_finish(key)
+    assert [run.attempt for run in service.runs.runs()] == [1, 1]
+    assert master.workers() == [worker]
+
+
+def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limited_to):
+    service.add("one", data={})
+    command = [*service.master_command, "-c", service.config.name]
+    master = service.start(*limited_to(2, command))
+    [worker] = master.workers()
+    master.wait_for_log("cannot fork: .*temporarily unavailable", count=3)
+    assert master.workers() == [worker]
+    assert service.row("one").row.fence == 0
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_task_runs_on_another_at_once(each_service):
+    service = each_service
+    service.configure(processors=2)
+    service.add("long", data={"until": "gate", "companions": CROWD})
+    master = service.start()
+    before = wait_for_crowd(service, "long")
+    [worker] = [pid for pid in master.workers() if before.pid in children(pid)]
+    kill(worker)
+    after = service.runs.wait("long", lambda runs: len(runs) == 2)[1]
+    assert all(map(has_ended, pids(before)))
+    # A lease lasts for 300 s: nobody has waited for its end.
+    assert after.started - before.last_sign < 60
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    never_two_at_once(service.runs.runs())
+    assert worker not in master.wait_for_workers(2)
+
+
+def test_a_worker_that_is_told_to_go_by_a_signal_finishes_its_task_first(service):
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+    [worker] = master.workers()
+    kill(worker, signal.SIGTERM)
+    stays(lambda: not has_ended(worker), what="the worker that has a task")
+    service.open_gate("gate")
+    wait_for_end(worker)
+    service.wait_for_finish("long")
+    [run] = service.runs.runs("long")
+    assert run.completed
