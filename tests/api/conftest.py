@@ -1,0 +1,65 @@
+"""Fixtures for tests of the Python API: collections on a real store."""
+
+import itertools
+
+import pytest
+
+import psched
+from psched.clock import SystemClock
+from psched.collection import ScheduleCollection
+from psched.config import from_mapping
+from support.stores import Sql, make_store
+
+
+class Host:
+    """A host's clocks, of which the suspend-proof one can be moved on."""
+
+    def __init__(self):
+        self._clock = SystemClock()
+        self.suspended = 0.0
+        self.slept = []
+
+    def boottime(self):
+        return self._clock.boottime() + self.suspended
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+
+
+@pytest.fixture
+def settings(database):
+    return from_mapping({"url": database.url, "alive_time": 60, "retry_wait": 300})
+
+
+@pytest.fixture
+def schedules(settings):
+    """The API as `psched.open` gives it."""
+    make_store(settings.url).init()
+    with psched.open(settings) as schedules:
+        yield schedules
+
+
+@pytest.fixture
+def host():
+    return Host()
+
+
+@pytest.fixture
+def on_host(settings, host, schedules):  # noqa: ARG001  # the table is there
+    """The API on a host whose clock can be moved."""
+    numbers = itertools.count()
+    with ScheduleCollection(
+        make_store(settings.url), settings, clock=host, draw_nonce=lambda: f"n{next(numbers)}"
+    ) as collection:
+        yield collection
+
+
+@pytest.fixture
+def sql(settings):
+    return Sql(settings.url)
+
+
+@pytest.fixture
+def now(schedules):
+    """The store's clock."""
+    return schedules._backend.now

@@ -1,0 +1,285 @@
+"""psched.open, and what it gives: adding, reading, changing and removing schedules."""
+
+from datetime import UTC, datetime
+from math import ceil
+
+import pytest
+
+import psched
+from psched import (
+    AlreadyExistsError,
+    ConfigError,
+    InvalidError,
+    NotFoundError,
+    Schedule,
+    ScheduleCollection,
+    ScheduleMetadata,
+    StoreUnavailableError,
+)
+from psched.errors import SchemaError
+from support.stores import make_store
+
+LATER = 4_000_000_000
+
+
+class TestOpening:
+    def test_settings_may_be_a_mapping_a_file_or_a_config(self, settings, schedules, tmp_path):
+        schedules.add("k", next_time=LATER)
+        file = tmp_path / "psched.yml"
+        file.write_text(f"test:\n  url: {settings.url}\n")
+        for given, environment in (
+            ({"url": settings.url}, None),
+            (str(file), "test"),
+            (file, "test"),
+            (settings, None),
+        ):
+            with psched.open(given, environment=environment) as opened:
+                assert isinstance(opened, ScheduleCollection)
+                assert opened["k"].exists()
+
+    def test_impossible_settings_are_refused_at_once(self):
+        with pytest.raises(ConfigError, match="alive_tim: unknown setting"):
+            psched.open({"alive_tim": 5})
+        assert issubclass(ConfigError, RuntimeError)
+
+    def test_a_database_without_the_table_is_said_with_the_mend(self, settings):
+        with psched.open(settings) as opened, pytest.raises(SchemaError, match="`psched init`"):
+            opened.add("k")
+
+    def test_a_collection_can_be_used_again_after_it_was_closed(self, schedules):
+        schedules.add("k", next_time=LATER)
+        schedules.close()
+        schedules.close()
+        assert schedules["k"].exists()
+
+    def test_the_connection_is_closed_whatever_happens_inside(self, settings, schedules):
+        schedules.add("k", next_time=LATER)
+        opened = psched.open(settings)
+        with pytest.raises(AlreadyExistsError), opened:
+            opened.add("k")
+        assert opened._backend._connector._connection is None
+
+
+class TestAdding:
+    def test_a_schedule_is_added_with_all_that_is_said_of_it(self, schedules):
+        added = schedules.add(
+            "s1",
+            "user_task",
+            cron="0 9 * * *",
+            delay=30,
+            timezone="Asia/Tokyo",
+            next_time=LATER,
+            data={"k": [1, "é"]},
+            catchup="latest",
+        )
+        assert isinstance(added, Schedule)
+        assert added.key == "s1"
+        found = added.metadata()
+        assert isinstance(found, ScheduleMetadata)
+        assert (found.key, found.type, found.data) == ("s1", "user_task", {"k": [1, "é"]})
+        assert (found.cron, found.timezone, found.delay) == ("0 9 * * *", "Asia/Tokyo", 30)
+        # 2096-10-02T16:06:40 in Tokyo
+        assert found.next_time == int(datetime(2096, 10, 3, 0, tzinfo=UTC).timestamp())
+        assert found.next_run_time == found.next_time + 30
+        assert (found.status, found.reason) == ("waiting", None)
+
+    def test_submit_is_its_older_name(self, schedules):
+        schedules.submit("s1", "t", cron="@daily", data={"n": 1})
+        assert schedules["s1"].metadata().data == {"n": 1}
+
+    def test_without_a_time_it_starts_now_by_the_stores_clock(self, schedules, now):
+        before = now()
+        once = schedules.add("once").metadata()
+        minutely = schedules.add("minutely", cron="* * * * *").metadata()
+        after = now()
+        assert ceil(before) <= once.next_time <= ceil(after)
+        assert once.next_run_time == once.next_time
+        assert minutely.next_time % 60 == 0
+        assert 0 <= minutely.next_time - before <= 60 + after - before
+
+    def test_times_may_be_numbers_or_datetimes(self, schedules):
+        when = datetime(2096, 10, 2, 7, 6, 40, tzinfo=UTC)
+        assert when.timestamp() == LATER
+        for key, time in {"number": LATER, "datetime": when}.items():
+            found = schedules.add(key, next_time=time, next_run_time=time).metadata()
+            assert (found.next_time, found.next_run_time) == (LATER, LATER)
+
+    def test_a_key_can_be_taken_once(self, schedules):
+        schedules.add("k", "first", next_time=LATER)
+        with pytest.raises(AlreadyExistsError, match="'k'"):
+            schedules.add("k", "second", next_time=LATER)
+        assert schedules["k"].metadata().type == "first"
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("cron", "61 * * * *"),
+            ("cron", "0 0 30 2 *"),
+            ("timezone", "Mars/Olympus"),
+            ("delay", -1),
+            ("data", ["no mapping"]),
+            ("next_time", datetime(2027, 1, 1)),  # noqa: DTZ001  # the point
+            ("catchup", "sometimes"),
+            ("colour", "red"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused_and_nothing_is_added(self, schedules, field, value):
+        with pytest.raises(InvalidError) as refused:
+            schedules.add("k", **{field: value})
+        assert refused.value.field == field
+        assert isinstance(refused.value, ValueError)
+        assert not schedules["k"].exists()
+
+    def test_two_keys_that_look_alike_are_two(self, schedules):
+        for key in ("k", "K", "kk"):
+            schedules.add(key, next_time=LATER)
+        schedules["K"].delete()
+        assert [found.key for found in schedules.list()] == ["k", "kk"]
+
+
+class TestReading:
+    def test_the_list_is_in_the_order_of_their_runs(self, schedules):
+        for key, time in {"late": LATER + 1, "early": LATER - 1, "middle": LATER}.items():
+            schedules.add(key, next_time=time)
+        schedules.add("done", next_time=1)
+        schedules.poll().finish()
+        assert [found.key for found in schedules.list()] == ["early", "middle", "late", "done"]
+        assert [found.status for found in schedules.list()][-1] == "finished"
+
+    def test_an_empty_store_has_an_empty_list(self, schedules):
+        assert [*schedules.list()] == []
+
+    def test_a_reference_needs_no_schedule(self, schedules):
+        reference = schedules["k"]
+        assert not reference.exists()
+        with pytest.raises(NotFoundError, match="'k'"):
+            reference.metadata()
+        schedules.add("k", next_time=LATER)
+        assert reference.exists()
+        assert reference.metadata().next_time == LATER
+        assert "'k'" in repr(reference)
+
+    def test_a_payload_that_cannot_be_read_is_refused_and_the_rest_can_be_read(
+        self, schedules, sql
+    ):
+        sql("INSERT INTO {table} (id, data, next_run_time) VALUES ('k', '[', :later)", later=LATER)
+        (found,) = schedules.list()
+        assert (found.key, found.next_run_time) == ("k", LATER)
+        with pytest.raises(InvalidError, match=r"^data: "):
+            _ = found.data
+
+
+class TestChanging:
+    def test_what_is_named_changes_and_the_rest_stays(self, schedules):
+        schedules.add("k", "t", cron="@daily", next_time=LATER, data={"n": 1}, catchup="latest")
+        before = schedules["k"].metadata()
+        schedules["k"].modify(delay=60, retry_wait=5)
+        after = schedules["k"].metadata()
+        assert (after.delay, after.next_time) == (60, before.next_time)
+        assert after.next_run_time == before.next_time + 60
+        assert (after.type, after.data, after.cron) == ("t", {"n": 1}, "@daily")
+        assert b'"catchup":"latest"' in after.row.options
+        assert b'"retry_wait":5' in after.row.options
+
+    def test_a_new_trigger_starts_from_now_on(self, schedules, now):
+        schedules.add("k", cron="@daily", next_time=LATER)
+        schedules.modify("k", cron="* * * * *")
+        assert 0 <= schedules["k"].metadata().next_time - now() <= 61
+
+    def test_a_missing_schedule_cannot_be_changed(self, schedules):
+        with pytest.raises(NotFoundError, match="'k'"):
+            schedules["k"].modify(delay=1)
+
+    def test_what_makes_no_sense_is_refused_and_nothing_changes(self, schedules):
+        schedules.add("k", cron="@daily", next_time=LATER)
+        before = schedules["k"].metadata()
+        with pytest.raises(InvalidError, match=r"^cron: "):
+            schedules["k"].modify(cron="x", delay=5)
+        assert schedules["k"].metadata() == before
+
+    def test_a_quarantined_schedule_is_mended_and_has_lost_nothing(self, schedules, sql):
+        schedules.add("k", cron="0 * * * *", next_time=7200, catchup_limit=100_000)
+        sql("UPDATE {table} SET delay = -1")
+        assert schedules.poll() is None
+        found = schedules["k"].metadata()
+        assert (found.status, found.next_run_time) == ("quarantined", None)
+        assert found.reason == "delay: must be from 0 to 31622400, not -1"
+        schedules["k"].modify(delay=0, catchup_limit=None, catchup="all")
+        found = schedules["k"].metadata()
+        assert (found.status, found.reason, found.next_time) == ("waiting", None, 7200)
+
+    def test_a_change_that_meets_another_is_made_after_it(self, schedules, settings):
+        """Between its look and its write, somebody else writes."""
+        schedules.add("k", "t", next_time=LATER)
+        others = iter([{"delay": 1}, {"type": "u"}])
+        replace = schedules._backend.replace
+
+        def late(seen, new):
+            for change in others:
+                with psched.open(settings) as other:
+                    other.modify("k", **change)
+                break
+            return replace(seen, new)
+
+        schedules._backend.replace = late
+        schedules.modify("k", data={"n": 1})
+        found = schedules["k"].metadata()
+        assert (found.delay, found.type, found.data) == (1, "u", {"n": 1})
+
+
+class TestDeleting:
+    def test_a_deleted_schedule_is_gone(self, schedules):
+        schedules.add("k", next_time=LATER)
+        schedules["k"].delete()
+        assert not schedules["k"].exists()
+        with pytest.raises(NotFoundError, match="'k'"):
+            schedules["k"].delete()
+        schedules.add("k", next_time=LATER)
+
+    def test_a_schedule_that_runs_is_marked_and_goes_when_its_task_ends(self, schedules):
+        schedules.add("k", cron="@hourly", next_time=3600, catchup="latest")
+        task = schedules.poll()
+        schedules["k"].delete()
+        schedules["k"].delete()
+        assert schedules["k"].metadata().status == "deleting"
+        with pytest.raises(AlreadyExistsError):
+            schedules.add("k")
+        with pytest.raises(NotFoundError, match="being deleted"):
+            schedules["k"].modify(delay=1)
+        task.finish()
+        assert not schedules["k"].exists()
+        schedules.add("k", next_time=LATER)
+
+
+class TestAbsence:
+    """Requests are repeated for a few seconds while the store is away."""
+
+    def test_a_request_is_repeated_with_growing_pauses(self, on_host, host):
+        away = iter([True, True, True, False])
+        get = on_host._backend.get
+
+        def sometimes(key):
+            if next(away):
+                raise StoreUnavailableError("not now")
+            return get(key)
+
+        on_host._backend.get = sometimes
+        assert not on_host["k"].exists()
+        assert host.slept == sorted(host.slept)
+        assert len(host.slept) == 3
+
+    def test_a_store_that_stays_away_is_said(self, settings, host):
+        store = make_store("sqlite:////missing/folder/psched.db")
+        with (
+            ScheduleCollection(store, settings, clock=host, draw_nonce=str) as collection,
+            pytest.raises(StoreUnavailableError, match="/missing/folder"),
+        ):
+            collection.add("k", next_time=LATER)
+        assert 1 <= sum(host.slept) < 10
+
+    def test_what_is_refused_is_not_repeated(self, on_host, host):
+        with pytest.raises(NotFoundError):
+            on_host.delete("k")
+        with pytest.raises(InvalidError):
+            on_host.add("k", cron="x")
+        assert host.slept == []

@@ -1,0 +1,113 @@
+"""psched check: would a master start, would its workers find everything?"""
+
+import pytest
+
+DISPATCH = """
+    from psched.application import Dispatch as BaseDispatch
+
+    def report(task):
+        pass
+
+    class Dispatch(BaseDispatch):
+        routes = {"report": report, "lazy": "lazily:report"}
+"""
+
+UNRUN = """
+from psched.application import Base as B, Dispatch as D
+{handler}
+class Dispatch(D): routes = {{"t": handler}}
+"""
+
+
+def test_a_good_installation_is_all_ok(make_service, database):
+    service = make_service(database.url, dispatch="jobs:Dispatch")
+    service.init()
+    service.write("jobs.py", DISPATCH)
+    service.write("lazily.py", "def report(task): pass")
+    service.add("s1")
+
+    done = service.psched("check")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    configuration, handlers, zones, store = done.stdout.splitlines()
+    assert configuration == f"configuration: {service.config}: ok"
+    assert handlers == "handlers: 2 routes: ok"
+    assert zones.startswith("zones: tzdata 20")
+    assert store.endswith(", table psched, 1 schedules: ok")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import nowhere", "importing 'jobs' failed: No module named 'nowhere'"),
+        ("def broken(:", "importing 'jobs' failed: SyntaxError: invalid syntax (jobs.py, line 1)"),
+        ("raise ValueError('no')", "importing 'jobs' failed: ValueError: no"),
+        ("raise ValueError('two\\nlines')", "importing 'jobs' failed: ValueError: two"),
+        ("import sys; sys.exit(0)", "importing 'jobs' failed: SystemExit: 0"),
+        ("pass", "the module 'jobs' has no 'Dispatch'"),
+        ("Dispatch = 7", "jobs:Dispatch should be a subclass of psched.application.Dispatch"),
+        (
+            "from canary import Dispatch as B\nclass Dispatch(B): routes = {'t': 'nowhere:run'}",
+            "there is no module 'nowhere' on the load path",
+        ),
+        (
+            "from canary import Dispatch as B\nclass Dispatch(B): routes = {'t': 'jobs:nothing'}",
+            "the module 'jobs' has no 'nothing'",
+        ),
+        (
+            "from canary import Dispatch as B\nclass Dispatch(B): routes = {'t': int}",
+            "Dispatch: the route 't': the class int has no run() method",
+        ),
+        (
+            "from canary import Dispatch as B\nclass Dispatch(B): routes = {7: print}",
+            "Dispatch: a route must be a text or a compiled pattern, not 7",
+        ),
+        # To call one of these runs nothing of it: its tasks would finish unrun.
+        (
+            UNRUN.format(handler="async def handler(task): 0"),
+            "Dispatch: the route 't': handler is a coroutine",
+        ),
+        (
+            UNRUN.format(handler="def handler(task): yield"),
+            "Dispatch: the route 't': handler is a generator",
+        ),
+        (
+            UNRUN.format(handler="class handler(B):\n async def perform(self): 0"),
+            "Dispatch: the route 't': handler.perform is a coroutine",
+        ),
+    ],
+)
+def test_handlers_that_cannot_be_loaded_are_refused_in_one_line(service, code, says):
+    service.configure(dispatch="jobs:Dispatch")
+    service.write("jobs.py", code)
+
+    done = service.psched("check")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: {says}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_database_that_is_away_is_refused(make_service):
+    service = make_service("mysql://someone:s3cret@127.0.0.1:1/psched")
+
+    done = service.psched("check")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "Error: cannot connect to mysql+pymysql://someone:***@127.0.0.1:1/psched: "
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_table_is_refused_with_the_mend(make_service, database):
+    service = make_service(database.url)
+    if database.kind == "sqlite":
+        service.init()  # the file is there, but holds another table
+        service.configure(table="another")
+    table = "another" if database.kind == "sqlite" else "psched"
+
+    done = service.psched("check")
+
+    assert done.returncode == 1
+    assert done.stderr == f"Error: the table '{table}' does not exist; run `psched init`\n"

@@ -1,0 +1,197 @@
+"""The command psched: what a person types, and what it answers."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+HANDLERS = """
+    from psched.application import Base, Dispatch as BaseDispatch
+
+    class UserTask(Base):
+        def run(self):
+            print("acquired", self.task.key, self.task.data["k"])
+
+    class Dispatch(BaseDispatch):
+        routes = {"user_task": UserTask}
+"""
+
+
+def test_the_commands_of_the_readme_work_one_after_another(make_service, database):
+    service = make_service(database.url, load_path=None, dispatch=None)
+    service.write("myapp/schedules.py", HANDLERS)
+
+    first, again = service.psched("init"), service.psched("init")
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert "created table psched\n" in first.stdout
+    assert "created" not in again.stdout
+
+    added = service.psched(
+        "add", "s1", "user_task", "* * * * *", '{"k": 1}', "-t", "Asia/Tokyo", "-d", 30
+    )
+    assert (added.returncode, added.stderr) == (0, "")
+    assert re.fullmatch(r"s1: first at \d{4}-\d\d-\d\d \d\d:\d\d:00 UTC\n", added.stdout)
+    service.psched("add", "s2", "user_task", "@daily", '{"k": 2}', "-s", "2026-01-01")
+
+    listed = service.psched("list")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "2 entries.\n" in listed.stdout
+
+    master = service.start(
+        *[*service.psched_command, "run", "-I", "."],
+        *["-r", "myapp.schedules"],
+        "myapp.schedules:Dispatch",
+    )
+    master.wait_for_log("acquired s2 2")
+    assert master.stop() == 0
+
+    assert service.psched("delete", "s1").returncode == 0
+    assert "1 entries.\n" in service.psched("list").stdout
+    missing = service.psched("delete", "s1")
+    assert (missing.returncode, missing.stderr) == (1, "Error: no schedule has the key 's1'\n")
+
+
+def test_list_has_perfectscheds_columns_and_shows_those_due_first(service):
+    service.invoke("add", "late", "t", "0 9 * * *", "-s", "4000000000")
+    service.invoke(
+        *["add", "early", "t", "30 4 1 * *", '{"k": "ü\\n"}', "-d", "90", "-t", "Europe/Berlin"],
+        *["-s", "2030-01-01"],
+    )
+
+    heading, early, late, total = service.invoke("list").stdout.splitlines()
+
+    assert heading == (
+        "                       key            type               cron   delay    timezone"
+        "                    next_time                next_run_time  data"
+    )
+    assert early == (
+        "                     early               t         30 4 1 * *      90 Europe/Berlin"
+        "      2030-01-01 03:30:00 UTC      2030-01-01 03:31:30 UTC"
+        '  {"k":"ü\\n"}'
+    )
+    assert late.split()[:2] == ["late", "t"]
+    assert total == "2 entries."
+
+
+def test_list_in_json_has_every_column_and_a_schedule_on_each_line(service):
+    service.invoke("add", "s1", "t", "0 9 * * *", '{"k": [1]}', "-s", "2030-01-01")
+    service.add("s2", next_time=1)
+
+    s2, s1 = map(json.loads, service.invoke("list", "--json").stdout.splitlines())
+
+    assert s1["key"] == "s1"
+    assert s1["data"] == {"k": [1]}
+    assert s1["cron"] == "0 9 * * *"
+    assert s1["next_time"] == s1["next_run_time"] == 1893488400
+    assert s2["cron"] is None
+    assert s1.keys() == s2.keys() >= {"fence", "attempt", "status", "reason", "owner", "version"}
+
+
+def test_nothing_that_a_row_holds_moves_the_cursor(service):
+    evil = "\x1b[2J\r\n\x07"
+    service.add("s1")
+    with service.sql() as connection:
+        connection.execute(
+            "UPDATE psched SET id = ?, type = ?, cron = ?, timezone = ?, data = ?, reason = ?",
+            [evil] * 6,
+        )
+
+    listed = service.psched("list")
+
+    assert listed.returncode == 0
+    assert len(listed.stdout.splitlines()) == 3
+    assert not set(evil) - {"[", "2", "J", "\n"} & set(listed.stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "runs"),
+    [
+        (["-s", "1893456000"], 1893456000, 1893456000),
+        (["-s", "2030-01-01T00:00:00Z"], 1893456000, 1893456000),
+        (["-s", "2030-01-01T00:00:01+00:00"], 1893456060, 1893456060),
+        (["-s", "2030-01-01T05:30+05:30"], 1893456000, 1893456000),
+        # Without an offset it is in the schedule's zone.
+        (["-s", "2030-01-01T09:00", "-t", "Asia/Tokyo"], 1893456000, 1893456000),
+        (["-s", "2030-01-01", "-d", "30"], 1893456000, 1893456030),
+        (["-s", "2030-01-01", "-a", "2030-01-02", "-d", "30"], 1893456000, 1893542400),
+        # 02:30 does not exist in Berlin on that day: it is the instant of the change, 03:00.
+        (["-s", "2030-03-31T02:30", "-t", "Europe/Berlin"], 1901149200, 1901149200),
+        # 02:30 exists twice: the first of the two is meant.
+        (["-s", "2030-10-27T02:30", "-t", "Europe/Berlin"], 1919291400, 1919291400),
+    ],
+)
+def test_times_are_unix_seconds_or_iso_8601(service, options, first, runs):
+    added = service.invoke("add", "s1", "t", "* * * * *", *options)
+
+    assert (added.exit_code, added.stderr) == (0, "")
+    row = service.row("s1")
+    assert (row.next_time, row.next_run_time) == (first, runs)
+
+
+def test_a_schedule_has_the_catch_up_that_it_was_added_with(service):
+    service.invoke("add", "s1", "t", "@hourly", "--catchup", "latest", "--dst-policy", "wallclock")
+
+    [s1] = map(json.loads, service.invoke("list", "--json").stdout.splitlines())
+
+    assert s1["options"] == {"catchup": "latest", "dst_policy": "wallclock"}
+
+
+def test_every_command_has_help_and_names_what_it_takes(service):
+    shown = {
+        words: service.run(sys.executable, "-m", *words, "--help")
+        for words in [
+            ("psched",),
+            ("psched.cli.master",),
+            *(("psched", name) for name in ("init", "add", "list", "delete", "run", "check")),
+        ]
+    }
+
+    assert {words: done.returncode for words, done in shown.items()} == dict.fromkeys(shown, 0)
+    assert [done.stderr for done in shown.values()] == [""] * len(shown)
+    for name in ("init", "add", "list", "delete", "run", "check"):
+        assert re.search(rf"^  {name} ", shown["psched",].stdout, re.MULTILINE)
+    for option in ("--delay", "--timezone", "--start", "--at", "--catchup", "-d", "-t", "-s", "-a"):
+        assert option in shown["psched", "add"].stdout
+    for word in ("HUP", "USR2", "75", "78"):
+        assert word in shown["psched.cli.master",].stdout
+
+
+def test_a_shell_can_complete_commands_and_options(service):
+    def completions(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "psched"],
+            env=service.env
+            | {
+                "_PSCHED_COMPLETE": "bash_complete",
+                "COMP_WORDS": " ".join(words),
+                "COMP_CWORD": str(len(words) - 1),
+            },
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.split()
+
+    script = subprocess.run(
+        [sys.executable, "-m", "psched"],
+        env=service.env | {"_PSCHED_COMPLETE": "bash_source"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "complete -o nosort -F _psched_completion psched" in script.stdout
+    assert completions("psched", "de") == ["plain,delete"]
+    assert "plain,--catchup" in completions("psched", "add", "--c")
+    assert completions("psched", "add", "k", "t", "@daily", "--catchup", "l") == ["plain,latest"]
+
+
+def test_importing_psched_loads_nothing_heavy(service):
+    heavy = ("sqlalchemy", "click", "yaml", "redis", "pymysql", "croniter", "daemon")
+    done = service.run(
+        sys.executable,
+        *["-c", f"import sys, psched; print([m for m in {heavy} if m in sys.modules])"],
+    )
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,209 @@
+"""kill -9 of a runner, a worker, the master: what they ran is gone, and runs again, elsewhere."""
+
+import re
+import signal
+
+import pytest
+
+from support.processes import children, descendants, kill, title
+from support.runlog import completed, never_two_at_once
+from support.waiting import has_ended, wait_for_end, wait_until
+
+
+@pytest.fixture
+def crowded(service):
+    """A service with two workers, and a task on each that has a child and a daemon of its own."""
+    service.configure(processors=2)
+    crowd(service)
+    return service
+
+
+def crowd(service):
+    for key in "one", "two":
+        service.add(key, data={"until": "gate", "companions": ["child", "daemon"]})
+
+
+def wait_for_crowd(service):
+    """Wait until both tasks and all their companions are there; the pids of each task's tree."""
+    return {
+        key: {
+            note["pid"]
+            for note in service.runs.wait(
+                key, lambda runs: len({note["pid"] for note in runs[-1].notes}) == 3
+            )[-1].notes
+        }
+        for key in ("one", "two")
+    }
+
+
+def runner_of(service, key):
+    return service.runs.runs(key)[-1].pid
+
+
+def worker_of(master, service, key):
+    """The worker that runs a task."""
+    [worker] = [pid for pid in master.workers() if runner_of(service, key) in children(pid)]
+    return worker
+
+
+def finish_all(service, master):
+    """Let all tasks run to their end, stop, and see that nothing is left or was doubled."""
+    service.open_gate("gate")
+    for key in "one", "two":
+        service.wait_for_finish(key)
+    assert master.stop() == 0
+    master.wait_until_nothing_is_left()
+    never_two_at_once(service.runs.runs())
+    for key in "one", "two":
+        *cut, last = service.runs.runs(key)
+        assert last.completed
+        assert not any(run.completed for run in cut)
+        assert {run.scheduled_time for run in [*cut, last]} == {1_000_000_000}
+
+
+def test_a_killed_runner_takes_its_tree_along_and_its_task_is_tried_again(crowded):
+    service = crowded
+    master = service.start()
+    trees = wait_for_crowd(service)
+
+    kill(runner_of(service, "one"))
+
+    again = service.runs.wait("one", lambda runs: len(runs) == 2)[1]
+    assert all(has_ended(pid) for pid in trees["one"])
+    assert not any(has_ended(pid) for pid in trees["two"])
+    assert again.attempt == 2
+    assert re.search(r"\[one\.1000000000\] failed .*its process was killed by SIGKILL", master.text)
+    finish_all(service, master)
+
+
+def test_a_killed_worker_takes_all_it_ran_along_which_is_released_at_once(crowded):
+    service = crowded
+    master = service.start()
+    trees = wait_for_crowd(service)
+
+    kill(worker_of(master, service, "one"))
+
+    # A lease lasts for 300 s: nobody has waited for its end.
+    service.runs.wait("one", lambda runs: len(runs) == 2)
+    assert all(has_ended(pid) for pid in trees["one"])
+    assert not any(has_ended(pid) for pid in trees["two"])
+    assert len(service.runs.runs("two")) == 1
+    master.wait_for_log(r"one: released, its worker has died")
+    finish_all(service, master)
+
+
+def test_the_death_of_every_worker_at_once_is_survived(crowded):
+    service = crowded
+    master = service.start()
+    trees = wait_for_crowd(service)
+
+    for worker in master.workers():
+        kill(worker)
+
+    for key in "one", "two":
+        service.runs.wait(key, lambda runs: len(runs) == 2)
+        assert all(has_ended(pid) for pid in trees[key])
+    finish_all(service, master)
+
+
+def test_nothing_survives_the_death_of_the_master_and_the_next_one_carries_on(crowded):
+    service = crowded
+    master = service.start()
+    wait_for_crowd(service)
+
+    master.send(signal.SIGKILL)
+
+    assert master.wait() == -signal.SIGKILL
+    master.wait_until_nothing_is_left()
+    # What its workers held they have released, each before its end.
+    assert [service.row(key).row.owner for key in ("one", "two")] == [None, None]
+    second = service.start()
+    for key in "one", "two":
+        service.runs.wait(key, lambda runs: len(runs) == 2)
+    finish_all(service, second)
+
+
+def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(service):
+    service.configure(processors=2, alive_time=6)
+    for key in "one", "two":
+        service.add(key, data={"until": "gate"})
+    master = service.start()
+    for key in "one", "two":
+        service.runs.wait(key)
+    idle = [pid for worker in master.workers() for pid in children(worker)]
+
+    for pid in [master.pid, *master.workers()]:
+        kill(pid, signal.SIGSTOP)  # so that none has a moment to act for another
+    for pid in [master.pid, *master.workers()]:
+        kill(pid)
+
+    for pid in idle:
+        wait_for_end(pid)
+    master.wait_until_nothing_is_left()
+    second = service.start()
+    for key in "one", "two":
+        service.runs.wait(key, lambda runs: len(runs) == 2)
+    assert second.text.count("taken over, its last lease ended without a settle") == 2
+    finish_all(service, second)
+
+
+def test_a_worker_that_hangs_is_killed_and_replaced(service):
+    service.configure(child_heartbeat_limit=3)
+    service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    master = service.start()
+    [worker] = master.workers()
+    service.runs.wait("long")
+
+    kill(worker, signal.SIGSTOP)
+
+    master.wait_for_log(rf"worker 0 \(gen 1\), pid {worker}, silent for 3 s: killed")
+    service.runs.wait("long", lambda runs: len(runs) == 2)
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    never_two_at_once(service.runs.runs())
+    assert master.stop() == 0
+    assert master.descendants == []
+
+
+def test_a_task_that_kills_its_worker_twice_waits_for_its_third_try(service):
+    service.configure(retry_wait=3)
+    service.add("poison", data={"kills": "worker", "times": 2})
+    master = service.start()
+
+    runs = service.runs.wait("poison", completed(1))
+
+    assert [run.attempt for run in runs] == [1, 2, 3]
+    first, second, third = runs
+    assert third.started - second.last_sign > 2  # the store counts whole seconds
+    # The first death may have been anybody's fault.
+    assert second.started - first.last_sign < third.started - second.last_sign
+    service.wait_for_finish("poison")
+    assert master.stop() == 0
+    assert master.text.count("was killed by SIGKILL") == 2
+
+
+def test_a_task_that_kills_its_own_process_is_a_failed_attempt(service):
+    service.add("suicide", data={"kills": "runner", "times": 1})
+    master = service.start()
+    [worker] = master.workers()
+
+    runs = service.runs.wait("suicide", completed(1))
+
+    assert [run.attempt for run in runs] == [1, 2]
+    assert master.workers() == [worker]
+    service.wait_for_finish("suicide")
+    assert master.stop() == 0
+
+
+def test_titles_say_what_each_process_is_doing(service):
+    service.add("s1", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("s1")
+    [worker] = master.workers()
+
+    assert title(master.pid) == "psched master: generation 1, 1 workers"
+    wait_until(lambda: title(worker) == "psched worker 0 (gen 1): 1 tasks", what="its title")
+    assert title(runner_of(service, "s1")) == "psched runner: canary s1.1000000000 attempt 1"
+    assert all(title(pid).startswith("psched ") for pid in descendants(master.pid))
+    service.open_gate("gate")
+    assert master.stop() == 0

@@ -1,0 +1,149 @@
+"""The built-in type exec: real commands, as cron would run them, only better."""
+
+import json
+
+import pytest
+
+from psched import ProcessStopError, Task
+from psched.commands import Exec
+from support.waiting import wait_until
+
+NOTES = 'printf \'%s\\n\' "$0" "$@" >args; cat >stdin; env >environ; pwd >where'
+
+
+def test_a_command_gets_its_arguments_input_environment_and_folder(each_service):
+    service = each_service
+    folder = service.folder / "there"
+    folder.mkdir()
+    data = {
+        "command": ["/bin/sh", "-c", NOTES, "zero", "a b", "$HOME", "*"],
+        "env": {"COLOUR": "grün", "HOME": "/nowhere"},
+        "cwd": "there",
+        "append_key": True,
+        "more": ["for", "the", "command"],
+    }
+    service.add("s 1", "exec", data=data)
+    service.start()
+
+    service.wait_for_finish("s 1")
+
+    assert (folder / "args").read_text() == "zero\na b\n$HOME\n*\ns 1\n"
+    assert json.loads((folder / "stdin").read_text()) == data
+    assert (folder / "where").read_text() == f"{folder}\n"
+    environ = dict(line.split("=", 1) for line in (folder / "environ").read_text().splitlines())
+    assert (environ["COLOUR"], environ["HOME"]) == ("grün", "/nowhere")
+    assert environ["PATH"] == service.env["PATH"]
+    assert {name: value for name, value in environ.items() if name.startswith("PSCHED_")} == {
+        "PSCHED_KEY": "s 1",
+        "PSCHED_TYPE": "exec",
+        "PSCHED_SCHEDULED_TIME": "1000000000",
+        "PSCHED_OCCURRENCE": "s 1.1000000000",
+        "PSCHED_ATTEMPT": "1",
+        "PSCHED_FENCE": "1",
+    }
+
+
+def test_only_with_shell_is_a_text_given_to_the_shell(service):
+    shell = {"command": 'echo "$1 $0 $PSCHED_KEY" >out', "shell": True, "append_key": True}
+    service.add("asked", "exec", data=shell)
+    for name, data in {
+        "text": {"command": "touch no"},
+        "list": {"command": ["touch", "no"], "shell": True},
+        "nothing": {},
+        "empty": {"command": []},
+        "numbers": {"command": ["touch", 7]},
+        "env": {"command": ["touch", "no"], "env": {"A": 1}},
+        "nul": {"command": ["touch", "no\0"]},
+    }.items():
+        service.add(name, "exec", data=data, retry_wait=600)
+    master = service.start()
+
+    service.wait_for_finish("asked")
+    master.wait_for_log("failed after", count=7)
+
+    assert (service.folder / "out").read_text() == "asked sh asked\n"
+    assert not (service.folder / "no").exists()
+    text = service.row("text")
+    assert text.status == "waiting"
+    assert text.reason == (
+        'InvalidError: data: "command" must be a list of texts; one text needs "shell": true'
+    )
+
+
+def test_a_command_that_fails_is_run_again_and_its_status_is_told(service):
+    once = "echo run $PSCHED_ATTEMPT; [ $PSCHED_ATTEMPT != 1 ] || "
+    service.add("exits", "exec", data={"command": once + "exit 3", "shell": True})
+    service.add("dies", "exec", data={"command": once + "kill -9 $$", "shell": True})
+    service.add("missing", "exec", data={"command": ["/no/such/program"]}, retry_wait=600)
+    service.add("nowhere", "exec", data={"command": ["true"], "cwd": "/no/where"}, retry_wait=600)
+    master = service.start()
+
+    for key in "exits", "dies":
+        assert service.wait_for_finish(key).row.fence == 2
+    master.wait_for_log("No such file", count=2)
+
+    assert "CommandError: /bin/sh exited with status 3" in master.text
+    assert "CommandError: /bin/sh was killed by signal 9" in master.text
+    assert master.text.count("run 2\n") == 2
+    assert "/no/such/program" in (service.row("missing").reason or "")
+    assert "/no/where" in (service.row("nowhere").reason or "")
+
+
+def test_a_command_that_does_not_read_its_input_finishes_all_the_same(service):
+    service.add("deaf", "exec", data={"command": ["true"], "much": "x" * 500_000})
+    service.start()
+
+    service.wait_for_finish("deaf")
+
+
+def test_a_command_starts_with_signals_and_descriptors_as_from_a_shell(service):
+    script = "grep -E 'Sig(Blk|Ign)' /proc/self/status >sig; ls /proc/self/fd | xargs >fd"
+    service.add("s1", "exec", data={"command": script, "shell": True})
+    service.start()
+
+    service.wait_for_finish("s1")
+
+    _, blocked, _, ignored = (service.folder / "sig").read_text().split()
+    # Of those from 32 on some are the C library's own affair.
+    assert int(blocked, 16) & 0x7FFF_FFFF == int(ignored, 16) & 0x7FFF_FFFF == 0
+    # The fourth is the one with which ls reads the folder.
+    assert (service.folder / "fd").read_text() == "0 1 2 3\n"
+
+
+def test_a_command_that_is_stopped_before_it_is_started_never_is():
+    task = {"key": "s1", "type": "exec", "data": {"command": ["touch", "no"]}, "attempt": 1}
+    trigger = {"cron": None, "timezone": "UTC", "delay": 0, "scheduled_time": 0}
+    command = Exec(Task({**task, **trigger, "owner": "me", "fence": 1}, None))
+
+    with pytest.raises(ProcessStopError, match="timeout"):
+        command.kill("timeout")
+
+
+def test_a_command_is_gone_at_its_time_limit_with_all_that_it_has_started(service):
+    service.configure(graceful_kill_limit=1)
+    stubborn = (
+        "trap 'echo TERM >>signs' TERM;"
+        # A child, and a daemon in a session of its own; neither minds TERM.
+        " (trap '' TERM; exec sleep 600) & setsid sh -c \"trap '' TERM; sleep 600\" &"
+        " touch started; while :; do sleep 0.1; done"
+    )
+    service.add(
+        "stuck",
+        "exec",
+        data={"command": stubborn, "shell": True},
+        kill_timeout=1,
+        retry_wait=600,
+    )
+    master = service.start()
+    wait_until((service.folder / "started").exists, what="the command's start")
+    (worker,) = master.workers()
+    before = len(master.descendants)
+
+    row = service.wait_for_row("stuck", lambda seen: seen.reason)
+
+    assert before >= 2 + 1 + 3
+    assert row.reason == "stopped at its time limit"
+    assert (service.folder / "signs").read_text() == "TERM\n"
+    # The master, its worker, and a runner that waits.
+    wait_until(lambda: len(master.descendants) <= 3, what="the end of the command's children")
+    assert master.workers() == [worker]

@@ -1,0 +1,204 @@
+"""HUP and USR1: new code and new settings for what comes, while what runs finishes as it began."""
+
+import re
+import signal
+
+import pytest
+
+from support.runlog import completed
+from support.waiting import stays, wait_for_end, wait_until
+
+JOBS = """
+    from canary import Canary, Dispatch as Before
+
+    class Versioned(Canary):
+        def run(self):
+            self.note("code", code={code})
+            super().run()
+
+    class Dispatch(Before):
+        routes = {{**Before.routes, "versioned": Versioned}}
+"""
+
+
+def code_of(run):
+    """Which version of the handler's code a run was of."""
+    [code] = [note["code"] for note in run.notes if note["event"] == "code"]
+    return code
+
+
+@pytest.fixture
+def versioned(service):
+    """A service whose handlers are of version 1."""
+    service.configure(dispatch="jobs:Dispatch")
+    service.write("jobs.py", JOBS.format(code=1))
+    return service
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_the_next_task_has_new_code_and_settings_while_a_long_one_finishes(versioned, number):
+    service = versioned
+    service.add("long", "versioned", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+    [old] = master.workers()
+
+    service.write("jobs.py", JOBS.format(code=2))
+    service.configure(processors=3)
+    master.send(number)
+    master.wait_for_generation(2)
+    service.add("short", "versioned")
+    [short] = service.runs.wait("short", completed(1))
+
+    assert code_of(short) == 2
+    assert len(master.workers(2)) == 3
+    # The long task goes on, in the old generation, which claims nothing more.
+    assert master.workers(1) == [old]
+    assert not service.runs.runs("long")[0].end
+    service.open_gate("gate")
+    wait_for_end(old)
+    [long] = service.runs.runs("long")
+    assert (long.completed, code_of(long)) == (True, 1)
+    assert service.row("long").status == "finished"
+    assert master.stop() == 0
+
+
+def test_a_restart_changes_what_is_logged_and_where(service):
+    service.configure(log=str(service.folder / "first.log"))
+    master = service.start(log="first.log")
+    first = master.log
+
+    service.configure(log=str(service.folder / "second.log"), log_level="warning")
+    master.send(signal.SIGHUP)
+    second = service.folder / "second.log"
+    wait_until(lambda: master.workers(2), what="the second generation")
+    wait_until(lambda: not master.workers(1), what="the end of the first generation")
+    told = first.read_text()
+    service.add("orphan", "nobodys")
+    wait_until(lambda: service.row("orphan").reason, what="the task's failure")
+    assert master.stop() == 0
+
+    assert first.read_text() == told
+    assert "no handler for the type 'nobodys'" in second.read_text()
+    assert "INFO" not in second.read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("psched.yml", "alive_time: [", r"psched\.yml:\d+: not YAML"),
+        ("psched.yml", "alive_time: soon", r"psched\.yml:1: alive_time: must be a whole number"),
+        ("jobs.py", "def broken(:", r"exited with status 65"),
+        ("jobs.py", "import sys; sys.exit(0)", r"exited with status 65"),
+        ("jobs.py", "import os; os._exit(0)", r"exited with status 0"),
+        ("jobs.py", "import os; os.kill(os.getpid(), 9)", r"was killed by SIGKILL"),
+    ],
+)
+def test_what_cannot_be_started_leaves_the_old_generation_at_work(versioned, file, content, says):
+    service = versioned
+    service.add("long", "versioned", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+    [old] = master.workers()
+    good = (service.folder / file).read_text()
+
+    service.write(file, content)
+    master.send(signal.SIGHUP)
+    log = master.wait_for_log(r"ERROR +master generation 2 could not be started: .*")
+    assert re.search(rf"could not be started: .*{says}.*; generation 1 goes on", log)
+    assert master.workers() == [old]
+    service.write(file, good)
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    service.add("more", "versioned")
+    assert code_of(service.runs.wait("more", completed(1))[0]) == 1
+
+    service.write("jobs.py", JOBS.format(code=2))
+    master.send(signal.SIGHUP)
+    master.wait_for_generation(2)
+    service.add("mended", "versioned")
+    assert code_of(service.runs.wait("mended", completed(1))[0]) == 2
+    assert [run.end for run in service.runs.runs("long")] == ["returned"]
+    assert master.stop() == 0
+
+
+def test_a_generation_that_does_not_get_ready_in_time_is_given_up(versioned):
+    service = versioned
+    service.configure(start_timeout=3)
+    master = service.start()
+    [old] = master.workers()
+
+    service.write("jobs.py", "import time; time.sleep(600)")
+    master.send(signal.SIGHUP)
+
+    master.wait_for_log(r"worker 0 \(gen 2\), pid \d+, not ready for 3 s: killed")
+    master.wait_for_log("generation 2 could not be started: .*; generation 1 goes on")
+    # It has said where it hangs.
+    assert re.search(r'File ".*/jobs.py", line 1 in <module>', master.text)
+    service.add("more", "versioned")
+    service.runs.wait("more", completed(1))
+    assert master.workers() == [old]
+    assert master.stop() == 0
+
+
+def test_many_restarts_at_once_are_few(service):
+    service.configure(processors=2)
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+
+    for _ in range(50):
+        master.send(signal.SIGHUP)
+        master.send(signal.SIGUSR1)
+    master.wait_for_log("generation 2 serves")  # there may be a third in a moment
+    service.add("last")
+    service.wait_for_finish("last")
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    wait_until(lambda: len(master.workers()) == 2, what="the end of the old generations")
+
+    generations = re.findall(r"generation (\d+) serves", master.text)
+    assert generations == [str(n + 1) for n in range(len(generations))]
+    assert len(generations) < 20
+    assert [run.end for run in service.runs.runs("long")] == ["returned"]
+    assert master.stop() == 0
+
+
+def test_no_more_than_two_generations_leave_at_the_same_time(service):
+    master = service.start()
+    for generation in 1, 2:
+        service.add(f"long {generation}", data={"until": "gate"})
+        service.runs.wait(f"long {generation}")
+        master.send(signal.SIGHUP)
+        master.wait_for_generation(generation + 1)
+
+    # This one has to wait, and is not forgotten.
+    service.add("long 3", data={"until": "gate"})
+    service.runs.wait("long 3")
+    master.send(signal.SIGHUP)
+    master.wait_for_log("restart asked for", count=3)
+    stays(lambda: len(master.workers()) == 3, seconds=0.5, what="three workers")
+    service.open_gate("gate")
+    master.wait_for_generation(4)
+
+    wait_until(lambda: len(master.workers()) == 1, what="the end of the old generations")
+    assert all(run.completed for run in service.runs.runs())
+    assert master.stop() == 0
+
+
+def test_a_hup_to_every_process_of_the_service_is_a_restart_and_costs_no_task(service):
+    service.configure(processors=2)
+    for key in "one", "two":
+        service.add(key, data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("one")
+    service.runs.wait("two")
+
+    master.send_all(signal.SIGHUP)
+    master.wait_for_generation(2)
+    service.open_gate("gate")
+
+    for key in "one", "two":
+        service.wait_for_finish(key)
+        assert [run.end for run in service.runs.runs(key)] == ["returned"]
+    assert master.stop() == 0

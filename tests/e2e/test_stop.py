@@ -1,0 +1,208 @@
+"""Stopping a master: what TERM, INT and QUIT do, and what they leave behind."""
+
+import signal
+
+import pytest
+
+from support.runlog import never_two_at_once
+from support.waiting import stays
+
+TWICE = 1.2
+"""Seconds: a second INT that comes later than one after the first is another key press."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_stop_waits_for_the_running_task_and_leaves_nothing(service, number):
+    service.add("long", data={"until": "gate"})
+    service.add("next", data={"until": "gate"}, next_time=1_000_000_001)
+    master = service.start()
+    service.runs.wait("long")
+
+    master.send(number)
+    master.wait_for_log("stopping: running tasks may finish")
+    assert master.status is None
+    service.open_gate("gate")
+
+    assert master.wait() == 0
+    assert master.descendants == []
+    assert service.row("long").status == "finished"
+    # Nothing was begun after the order to stop.
+    assert service.row("next").row.fence == 0
+
+
+def test_a_stop_with_nothing_to_do_is_quick(service):
+    service.configure(processors=3, poll_interval=60)
+    master = service.start()
+
+    assert master.stop() == 0
+    assert master.descendants == []
+
+
+def test_a_task_that_outlasts_graceful_timeout_is_stopped_and_released(each_service):
+    service = each_service
+    service.configure(graceful_timeout=1, graceful_kill_limit=60, retry_wait=600)
+    service.add("long", data={"until": "gate"})
+    service.add("done", data={"until": "gate"}, next_time=1_000_000_001)
+    service.configure(processors=2)
+    master = service.start()
+    service.runs.wait("long")
+    service.runs.wait("done")
+
+    assert master.stop() == 0
+
+    [run] = service.runs.runs("long")
+    assert run.end == "ProcessStopError: shutdown"
+    assert run.last_sign - run.started >= 1
+    row = service.row("long").row
+    # Free at once, and no attempt is counted: it was nobody's failure.
+    assert (row.owner, row.attempt, row.status) == (None, 0, "waiting")
+    service.open_gate("gate")
+    service.start()
+    service.wait_for_finish("long")
+    service.wait_for_finish("done")
+    never_two_at_once(service.runs.runs())
+
+
+def test_a_task_that_minds_nothing_is_killed_at_the_end_of_the_ladder(service):
+    service.configure(graceful_timeout=0.5, graceful_kill_limit=1)
+    service.add(
+        "stubborn",
+        data={"until": "gate", "stubborn": True, "companions": ["child", "daemon"]},
+    )
+    master = service.start()
+    service.runs.wait("stubborn", lambda runs: len({n["pid"] for n in runs[0].notes}) == 3)
+
+    assert master.stop() == 0
+
+    assert master.descendants == []
+    assert service.row("stubborn").row.owner is None
+
+
+def test_a_second_int_stops_at_once(service):
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+
+    master.send(signal.SIGINT)
+    master.wait_for_log("running tasks may finish")
+    stays(lambda: master.status is None, seconds=TWICE, what="a master that waits")
+    master.send(signal.SIGINT)
+
+    assert master.wait() == 0
+    assert service.runs.runs("long")[0].end == "ProcessStopError: shutdown"
+    assert service.row("long").row.owner is None
+
+
+def test_int_twice_within_a_second_is_one_key_press(service):
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+
+    master.send_to_group(signal.SIGINT)
+    master.wait_for_log("running tasks may finish")
+    master.send_to_group(signal.SIGINT)
+    stays(lambda: not service.runs.runs("long")[0].end, what="the task's run")
+    service.open_gate("gate")
+
+    assert master.wait() == 0
+    assert service.row("long").status == "finished"
+
+
+def test_quit_after_term_stops_at_once(service):
+    service.configure(graceful_kill_limit=600)
+    service.add("long", data={"until": "gate", "stubborn": True})
+    master = service.start()
+    service.runs.wait("long")
+
+    master.send(signal.SIGTERM)
+    master.wait_for_log("running tasks may finish")
+    master.send(signal.SIGQUIT)
+    master.wait_for_log("stopping at once")
+
+    assert master.wait() == 0
+    assert master.descendants == []
+    assert service.row("long").row.owner is None
+
+
+def test_term_again_and_again_is_no_more_than_term(service):
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("long")
+
+    for _ in range(5):
+        master.send(signal.SIGTERM)
+        stays(lambda: not service.runs.runs("long")[0].end, seconds=0.4, what="the task's run")
+    service.open_gate("gate")
+
+    assert master.wait() == 0
+    [run] = service.runs.runs("long")
+    assert run.completed
+    assert run.last_sign - run.started > TWICE
+    assert service.row("long").status == "finished"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGTTIN,
+        signal.SIGTTOU,
+        signal.SIGWINCH,
+    ],
+)
+def test_nothing_undoes_a_stop(service, number):
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    [worker] = master.workers()
+    service.runs.wait("long")
+
+    master.send(signal.SIGTERM)
+    master.send(number)
+    master.wait_for_log("stopping")
+    master.send(number)
+    stays(lambda: master.workers() == [worker], seconds=0.5, what="the one worker")
+    service.open_gate("gate")
+
+    assert master.wait() == 0
+    assert "generation 2" not in master.text
+    assert service.row("long").status == "finished"
+
+
+def test_a_stop_while_workers_start_waits_for_nobody(service):
+    service.configure(dispatch="slow:Dispatch", processors=2)
+    service.write(
+        "slow.py",
+        """
+        import time
+        from canary import Dispatch
+        print("loading", flush=True)
+        time.sleep(600)
+        """,
+    )
+    master = service.start(generation=0)
+    master.wait_for_log("loading")
+
+    assert master.stop() == 0
+    assert master.descendants == []
+
+
+def test_a_term_to_every_process_of_the_service_costs_no_running_task(service):
+    service.configure(processors=2)
+    for key in "one", "two":
+        service.add(key, data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("one")
+    service.runs.wait("two")
+
+    master.send_all(signal.SIGTERM)
+    master.wait_for_log("stopping")
+    stays(lambda: not any(run.end for run in service.runs.runs()), what="the tasks' runs")
+    service.open_gate("gate")
+
+    assert master.wait() == 0
+    assert master.descendants == []
+    for key in "one", "two":
+        assert [run.end for run in service.runs.runs(key)] == ["returned"]
+        assert service.row(key).status == "finished"
