@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         PreemptedError,
         ProcessStopError,
         ScheduleError,
+        StoreError,
         StoreUnavailableError,
     )
     from psched.schedule import Schedule, ScheduleMetadata
@@ -48,6 +49,7 @@ _HOMES = {
             "PreemptedError",
             "ProcessStopError",
             "ScheduleError",
+            "StoreError",
             "StoreUnavailableError",
         ),
         "psched.errors",
@@ -67,6 +69,7 @@ __all__ = [
     "ScheduleCollection",
     "ScheduleError",
     "ScheduleMetadata",
+    "StoreError",
     "StoreUnavailableError",
     "Task",
     "Worker",

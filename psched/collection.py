@@ -147,18 +147,18 @@ class ScheduleCollection:
         """
         return ScheduleMetadata(self._patiently(lambda: self._row(key)))
 
-    def delete(self, key: str) -> None:
-        """Remove a schedule; see `Schedule.delete`.
+    def delete(self, key: str) -> bool:
+        """Remove a schedule, or mark it; see `Schedule.delete`.
 
         Raises:
             NotFoundError: there is no such schedule.
         """
         unknown = False
 
-        def request() -> None:
+        def request() -> bool:
             nonlocal unknown
             try:
-                self._backend.delete(key)
+                return self._backend.delete(key)
             except UnknownOutcomeError:
                 unknown = True
                 raise
@@ -166,8 +166,9 @@ class ScheduleCollection:
                 # It may be an earlier try of this very request that removed it.
                 if not unknown:
                     raise
+                return True
 
-        self._patiently(request)
+        return self._patiently(request)
 
     def modify(self, key: str, **changes: Any) -> None:  # noqa: ANN401  # checked by psched.declare
         """Change a schedule's definition.

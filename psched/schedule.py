@@ -107,16 +107,19 @@ class Schedule:
             return False
         return True
 
-    def delete(self) -> None:
+    def delete(self) -> bool:
         """Remove it.
 
         A schedule whose task is running is marked: its worker stops the task and removes the
         row. Until then the key is taken.
 
+        Returns:
+            Whether it is gone; False if it was marked.
+
         Raises:
             NotFoundError: there is no such schedule.
         """
-        self._collection.delete(self.key)
+        return self._collection.delete(self.key)
 
     def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
         """Change some of what `ScheduleCollection.add` takes; see `ScheduleCollection.modify`.

@@ -19,11 +19,11 @@ from psched.generation import FromFile, FromProgram, log_by, read_settings
 from psched.log import Log
 from psched.supervisor import kernel
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
-from psched.supervisor.master import SIGNALS, Master
+from psched.supervisor.master import Master
 from psched.supervisor.notify import Notifier
 from psched.supervisor.pidfile import AlreadyRunningError, PidFile
 from psched.supervisor.respawn import Respawn
-from psched.supervisor.signals import SignalInbox
+from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.titles import set_title
 from psched.supervisor.workers import Workers
 

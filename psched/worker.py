@@ -22,7 +22,7 @@ from psched.supervisor.blueprint import BAD_HANDLERS, DRAINED, Place
 from psched.supervisor.deadman import DeadMan
 from psched.supervisor.link import Link
 from psched.supervisor.note import Reason, StopNote
-from psched.supervisor.signals import SignalInbox
+from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.titles import set_title
 from psched.tasks import Tasks
 
@@ -30,22 +30,6 @@ if TYPE_CHECKING:
     from psched.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.worker")
-
-SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGQUIT,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGWINCH,
-    signal.SIGCHLD,
-)
-"""What a worker receives. Orders come over the link from its master; of the signals only TERM,
-QUIT (both: finish and go) and USR2 (reopen the log) mean something here. The others are what a
-terminal or a careless ``pkill`` sends to everybody."""
 
 LEFT_BEHIND = 69
 """Exit status: the store was away, leases are left to run out (sysexits.h: EX_UNAVAILABLE)."""
@@ -224,11 +208,14 @@ class Worker:
 
 def prepare_process(log: Log, place: Place) -> SignalInbox:
     """Make a freshly forked process a worker: its log, its title, its signals."""
-    log.process = f"worker {place.number}"
+    log.process = place.name
     set_title(f"{place}: starting")
     # A worker that hangs is sent ABRT first, and says where it hangs.
     faulthandler.enable()
     kernel.handle_signals_on_the_stack()
+    # Orders come over the link from the master; of the signals only TERM and QUIT (both: finish
+    # and go) and USR2 (reopen the log) mean something here. The others are what a terminal or a
+    # careless pkill sends to everybody.
     return SignalInbox(SIGNALS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from psched.cli.commands import psched
 from psched.cli.master import master
 from psched.config import SETTINGS
-from psched.supervisor.master import SIGNALS
+from psched.supervisor.signals import SIGNALS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "psched").rglob("*.py"))

@@ -5,13 +5,14 @@ import click
 from psched import zone
 from psched.app import open_schedules, read_config
 from psched.application.router import load_dispatch
+from psched.cli.options import Place
 from psched.cli.refusals import refusing
 
 
 @click.command()
 @click.pass_obj
 @refusing
-def check(place: tuple[str | None, str | None]) -> None:
+def check(place: Place) -> None:
     """Validate the configuration, import the handlers, try the database."""
     settings = read_config(*place)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")

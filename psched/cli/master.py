@@ -4,32 +4,17 @@ from pathlib import Path
 
 import click
 
+from psched.cli import options
 from psched.cli.refusals import serving
 
 
 @click.command(
     # What stands after PROGRAM is the program's.
-    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False}
+    context_settings={**options.HELP, "allow_interspersed_args": False}
 )
 @click.version_option(package_name="psched")
-@click.option(
-    "-c",
-    "--config",
-    type=click.Path(dir_okay=False),
-    help="Configuration file. Default: $PSCHED_CONFIG, config/psched.yml,"
-    " /etc/psched/psched.yml; with none, a database in your state folder.",
-)
-@click.option(
-    "-e",
-    "--environment",
-    help="Section of the configuration file. Default: $PSCHED_ENV, else development.",
-)
-@click.option(
-    "--daemon",
-    metavar="PIDFILE",
-    type=click.Path(dir_okay=False),
-    help="Go on in the background and keep the pid in this file.",
-)
+@options.configuration
+@options.daemon
 @click.option("--module", help="Be the master of this module, as of a PROGRAM.")
 @click.option("--safe-path", is_flag=True, help="Run the program as python -P does.")
 @click.argument("program", metavar="[PROGRAM] [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)

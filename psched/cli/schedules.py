@@ -8,14 +8,12 @@ from typing import Any
 import click
 
 from psched.app import make_store, open_schedules, read_config
+from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.definition import decode
 from psched.errors import InvalidError
 from psched.model import WAITING, Row
 from psched.zone import find_zone
-
-Place = tuple[str | None, str | None]
-"""Path of the configuration file, and environment."""
 
 _HEADINGS = (
     "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data",
@@ -119,7 +117,8 @@ def delete(place: Place, keys: tuple[str, ...]) -> None:
     """Delete schedules; a task that is running is stopped first, by its worker."""
     with open_schedules(read_config(*place)) as schedules:
         for key in keys:
-            schedules[key].delete()
+            gone = schedules[key].delete()
+            click.echo(f"{key}: {'deleted' if gone else 'goes when its running task has stopped'}")
 
 
 def _time(field: str, text: str | None, timezone: str) -> int | datetime | None:

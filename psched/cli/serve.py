@@ -2,6 +2,7 @@
 
 import click
 
+from psched.cli import options
 from psched.cli.refusals import serving
 
 
@@ -11,16 +12,11 @@ from psched.cli.refusals import serving
 @click.option("--processors", type=int, help="Workers.")
 @click.option("--concurrency", type=int, help="Tasks that one worker runs at the same time.")
 @click.option("--log", type=click.Path(dir_okay=False), help="Log to this file.")
-@click.option(
-    "--daemon",
-    metavar="PIDFILE",
-    type=click.Path(dir_okay=False),
-    help="Go on in the background and keep the pid in this file.",
-)
+@options.daemon
 @click.argument("dispatch", required=False)
 @click.pass_obj
 def run(
-    place: tuple[str | None, str | None],
+    place: options.Place,
     include: tuple[str, ...],
     require: tuple[str, ...],
     processors: int | None,

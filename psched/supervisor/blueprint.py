@@ -19,6 +19,10 @@ HOPELESS = (BAD_HANDLERS, BAD_CONFIG)
 """Trying again would not help: the generation cannot be started."""
 
 
+CLEANER = -1
+"""The number of a process that is no worker; see `Blueprint.clean_up`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a worker stands.
@@ -33,8 +37,13 @@ class Place:
     generation: int
     nonce: str
 
+    @property
+    def name(self) -> str:
+        """For people."""
+        return "cleaner" if self.number == CLEANER else f"worker {self.number}"
+
     def __str__(self) -> str:
-        return f"worker {self.number} (gen {self.generation})"
+        return f"{self.name} (gen {self.generation})"
 
 
 def nothing() -> None:

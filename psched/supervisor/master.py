@@ -28,20 +28,6 @@ from psched.supervisor.workers import WorkerChild, Workers
 
 _log = logging.getLogger("psched.master")
 
-SIGNALS = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGWINCH,
-    signal.SIGCHLD,
-)
-"""What a master receives. CONT is not among them: service managers send it after TERM."""
-
 CRASH_LOOP = 70
 """Exit status: workers die again and again (sysexits.h: EX_SOFTWARE)."""
 
@@ -132,7 +118,7 @@ class Master:
             self._fill()
         if (stopping or self._paused) and not self._workers and self._blueprint is not None:
             # Nobody will follow who could release what dead workers held.
-            self._workers.clean_up(self._blueprint)
+            self._workers.clean_up(self._blueprint, self._generation)
         self._show()
         now = self._clock.monotonic()
         return max(0.0, min(_TICK, self._workers.wakes - now, self._respawn.wakes(now) - now))

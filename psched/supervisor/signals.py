@@ -8,6 +8,20 @@ from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
+SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGWINCH,
+    signal.SIGCHLD,
+)
+"""What masters and workers receive. CONT is not: service managers send it after TERM."""
+
 
 class Waitable(Protocol):
     """Something with a descriptor to wait on, and perhaps something still to send."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from psched.clock import Clock
 from psched.supervisor import tree
-from psched.supervisor.blueprint import DRAINED, Blueprint, Place
+from psched.supervisor.blueprint import CLEANER, DRAINED, Blueprint, Place
 from psched.supervisor.child import Child, reap
 from psched.supervisor.kill import Ladder
 from psched.supervisor.link import Link
@@ -158,22 +158,17 @@ class Workers:
         """A worker reports that it has released what these held."""
         worker.recovering = [nonce for nonce in worker.recovering if nonce not in nonces]
 
-    def clean_up(self, blueprint: Blueprint) -> bool:
-        """Fork a process for what dead workers still hold, when no worker is left to do it.
-
-        Returns:
-            Whether there was something to do.
-        """
+    def clean_up(self, blueprint: Blueprint, generation: int) -> None:
+        """Fork a process for what dead workers still hold, when no worker is left to do it."""
         nonces, self._dead = self._dead, []
         if not nonces:
-            return False
-        place = Place(0, 0, self._draw_nonce())
+            return
+        place = Place(CLEANER, generation, self._draw_nonce())
         pid, link = spawn(lambda link: blueprint.clean_up(link, place, nonces), keep=self._keep())
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
         worker.leaving = True
         worker.ladder = Ladder(worker.started + _CLEAN_UP_LIMIT, 1.0, 0)
         self._by_pid[pid] = worker
-        return True
 
     def watch(self) -> None:
         """Stop workers that are not ready in time, or silent, or overdue."""

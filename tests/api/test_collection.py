@@ -230,7 +230,7 @@ class TestChanging:
 class TestDeleting:
     def test_a_deleted_schedule_is_gone(self, schedules):
         schedules.add("k", next_time=LATER)
-        schedules["k"].delete()
+        assert schedules["k"].delete() is True
         assert not schedules["k"].exists()
         with pytest.raises(NotFoundError, match="'k'"):
             schedules["k"].delete()
@@ -239,8 +239,8 @@ class TestDeleting:
     def test_a_schedule_that_runs_is_marked_and_goes_when_its_task_ends(self, schedules):
         schedules.add("k", cron="@hourly", next_time=3600, catchup="latest")
         task = schedules.poll()
-        schedules["k"].delete()
-        schedules["k"].delete()
+        assert schedules["k"].delete() is False
+        assert schedules["k"].delete() is False
         assert schedules["k"].metadata().status == "deleting"
         with pytest.raises(AlreadyExistsError):
             schedules.add("k")

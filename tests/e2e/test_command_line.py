@@ -47,7 +47,8 @@ def test_the_commands_of_the_readme_work_one_after_another(make_service, databas
     master.wait_for_log("acquired s2 2")
     assert master.stop() == 0
 
-    assert service.psched("delete", "s1").returncode == 0
+    deleted = service.psched("delete", "s1")
+    assert (deleted.returncode, deleted.stdout, deleted.stderr) == (0, "s1: deleted\n", "")
     assert "1 entries.\n" in service.psched("list").stdout
     missing = service.psched("delete", "s1")
     assert (missing.returncode, missing.stderr) == (1, "Error: no schedule has the key 's1'\n")
