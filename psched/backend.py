@@ -130,7 +130,20 @@ class Backend(Protocol):
         ...
 
     def rows(self) -> Iterator[Row]:
-        """Every row, those due first, those at rest last."""
+        """Every row, those due first, those at rest last.
+
+        Read little by little: a row that is claimed or settled meanwhile may come twice, or not
+        at all. After a `StoreUnavailableError` the iterator can be asked again, and goes on (one
+        that is a generator could not).
+        """
+        ...
+
+    def try_rights(self) -> None:
+        """Try whether we may read and write; nothing is changed.
+
+        Raises:
+            StoreError: we may not; the text says what.
+        """
         ...
 
     def replace(self, seen: Row, new: Row) -> bool:
@@ -187,7 +200,11 @@ class Backend(Protocol):
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """End leases. Repeating a settlement that was applied answers DONE again."""
+        """End leases. Repeating a settlement that was applied answers DONE again.
+
+        ``next_run_time`` becomes the later of ``not_before`` and floor(now) + wait + 1, or
+        floor(now) if there is no wait.
+        """
         ...
 
     def update_data(self, key: str, token: Token, data: str) -> bool:

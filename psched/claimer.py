@@ -16,6 +16,9 @@ from psched.timing import Deadlines
 
 _log = logging.getLogger("psched.worker")
 
+_LONGEST_JUDGEMENT = 0.5
+"""Seconds that the rows of one claim may take; those that are left are given back."""
+
 _FORK_PAUSE = 1.0
 """Seconds before the next claim when the system had no process to give."""
 
@@ -40,6 +43,7 @@ class Claimer:
         returns: leased rows that are to be given back.
         next_poll: when to look again, seconds of the monotonic clock; 0: now.
         stopped: no more claims.
+        looked: due rows have been looked for, with success.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Claimer:
         self.returns: dict[str, Row] = {}
         self.next_poll = 0.0
         self.stopped = False
+        self.looked = False
 
     @property
     def owes(self) -> bool:
@@ -109,6 +114,7 @@ class Claimer:
         except ClaimUnknownError as unknown:
             self._unsure.append((unknown, sent))
             raise
+        self.looked = True
         self.next_poll = self._clock.monotonic() + self._pause(claimed)
         self._begin(claimed, sent)
 
@@ -122,7 +128,12 @@ class Claimer:
             self._begin(Claimed(rows=rows, now=now), sent)
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
+        until = self._clock.monotonic() + _LONGEST_JUDGEMENT
         for row in claimed.rows:
+            if self._clock.monotonic() >= until:
+                # Long backlogs take their time. What runs meanwhile wants to be watched.
+                self.returns[row.key] = row
+                continue
             if row.key in claimed.expired:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
             verdict = opening(row, self._settings, claimed.now or 0)

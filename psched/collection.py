@@ -135,8 +135,13 @@ class ScheduleCollection:
         return self._poller.poll()
 
     def list(self) -> Iterator[ScheduleMetadata]:
-        """Every schedule, those due first, those at rest last."""
-        for row in self._patiently(lambda: [*self._backend.rows()]):
+        """Every schedule, those due first, those at rest last.
+
+        They are read while they are asked for: one that runs meanwhile may come twice, or not
+        at all.
+        """
+        rows = self._backend.rows()
+        while (row := self._patiently(lambda: next(rows, None))) is not None:
             yield ScheduleMetadata(row)
 
     def read(self, key: str) -> ScheduleMetadata:
@@ -158,7 +163,7 @@ class ScheduleCollection:
         def request() -> bool:
             nonlocal unknown
             try:
-                return self._backend.delete(key)
+                return self._backend.delete(_known(key))
             except UnknownOutcomeError:
                 unknown = True
                 raise
@@ -228,7 +233,7 @@ class ScheduleCollection:
         self._patiently(request)
 
     def _row(self, key: str) -> Row:
-        row = self._backend.get(key)
+        row = self._backend.get(_known(key))
         if row is None:
             raise NotFoundError(f"no schedule has the key {key!r}")
         return row
@@ -246,6 +251,15 @@ class ScheduleCollection:
                 self._clock.sleep(pause)
                 pause *= 2
         return request()
+
+
+def _known(key: str) -> str:
+    """A key, if it can be one: half a character, as in a file's name, is stored nowhere."""
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise NotFoundError(f"no schedule has the key {key!r}") from None
+    return key
 
 
 def _is_that(one: Row, other: Row) -> bool:

@@ -48,6 +48,7 @@ ALIASES = {  # Those of crontab(5) but @reboot, which is no point in time.
 _CORRECTION = 3 * 3600  # From here on, a change of the clock is no daylight saving.
 _GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years; then every date has its day of the week again.
 _RARE = 40 * 366 * 86_400  # Within this, every date (29 February!) has had every day of the week.
+_SHORTEST_DAY = 23 * 3600  # The one on which summer time begins.
 _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are answered as this one.
 _END = 253_402_214_400  # 9999-12-31T00:00Z; none later, so that each can be shown in every zone.
 
@@ -68,30 +69,40 @@ def parse_cron(text: str, timezone: str, dst_policy: str) -> "Cron":
         text,
         timezone,
         dst_policy,
+        _per_day=_minutes_per_day(line),
         _fixed=dst_policy == "debian" and not wildcard,
         _zone=find_zone(timezone),
         _match_after=_calendar(line, either=either),
     )
 
 
+def _minutes_per_day(line: str) -> int:
+    """How many minutes of a day match the first two fields of a line without ranges and steps."""
+    minutes, hours = (
+        known.size if words == "*" else words.count(",") + 1
+        for words, known in zip(line.split(), (_MINUTE, _HOUR), strict=False)
+    )
+    return minutes * hours
+
+
 @dataclass(frozen=True, slots=True)
 class Cron:
     """A cron line, as it was written, in a zone. Made by `parse_cron`; equal by its public fields.
 
-    It has scratch state: keep it to one thread.
+    Threads may share it.
     """
 
     text: str
     timezone: str
     dst_policy: str
+    _per_day: int = field(repr=False, compare=False)
     _fixed: bool = field(repr=False, compare=False)
     _zone: Zone = field(repr=False, compare=False)
     _match_after: Callable[[int], int] = field(repr=False, compare=False)
 
-    @property
-    def gap(self) -> int:
-        """Seconds between two times at least."""
-        return 60
+    def most_in(self, span: int) -> int:
+        """See `psched.trigger.Trigger.most_in`."""
+        return min(span // 60 + 1, (span // _SHORTEST_DAY + 2) * self._per_day)
 
     def next_after(self, instant: int) -> int | None:
         """Return the first time strictly after an instant, or None: never again."""
@@ -256,13 +267,16 @@ def _place(match: re.Match[str]) -> str:
 def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
     """Return the function from a wall time to the first match strictly after it.
 
-    All of croniter is in here. Its object keeps the time that it was last asked about.
+    All of croniter is in here. Its object keeps the time that it was last asked about, so each
+    call has a copy of it: threads share the line.
     """
-    search = croniter(line, start_time=0.0, ret_type=float, day_or=either)
+    untouched = vars(croniter(line, start_time=0.0, ret_type=float, day_or=either))
 
     def match_after(wall: int) -> int:
         # In a year of the first cycle, croniter is far from the limits of datetime.
         cycles, wall = divmod(wall, _GREGORIAN_CYCLE)
+        search = croniter.__new__(croniter)  # copy.copy() takes ten times as long
+        search.__dict__.update(untouched)
         return cycles * _GREGORIAN_CYCLE + int(search.get_next(start_time=float(wall)))
 
     return match_after

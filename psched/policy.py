@@ -41,6 +41,14 @@ from psched.trigger import Trigger
 _REASON_LENGTH = 500
 """Characters of a reason that are kept."""
 
+_SHORTEST_WINDOW = 1
+"""Seconds in which the newest missed occurrences are looked for first."""
+
+_MOST_REMEMBERED = 10_000
+"""Schedules whose last answer `_passed_at` keeps."""
+
+_passed: dict[tuple[object, ...], tuple[int, int | None]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -77,7 +85,9 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
         return quarantine(row, str(error))
 
 
-def conclusion(leased: Row, current: Row, decision: Decision, settings: Config) -> Settlement:
+def conclusion(
+    leased: Row, current: Row, decision: Decision, settings: Config, now: float = 0.0
+) -> Settlement:
     """How to settle a lease after a run.
 
     Args:
@@ -85,6 +95,7 @@ def conclusion(leased: Row, current: Row, decision: Decision, settings: Config) 
         current: the row as it stands now; differs if its definition has changed meanwhile.
         decision: what came out of the run.
         settings: the installation's.
+        now: the store's clock, if the definition has changed.
     """
     if current.status == DELETING:
         return removal(current)
@@ -99,7 +110,9 @@ def conclusion(leased: Row, current: Row, decision: Decision, settings: Config) 
         # Somebody has set the schedule's next time while this occurrence ran: that stands.
         return _at(current, definition, current.next_time)
     if isinstance(decision, Finish):
-        return _following(current, definition)
+        same = (leased.cron, leased.timezone) == (current.cron, current.timezone)
+        # What another trigger would have shown before it was set was never scheduled.
+        return _following(current, definition, since=0 if same else math.ceil(now) - 1)
     if isinstance(decision, Release):
         return _again(current, wait=0, attempt=current.attempt - 1)
     wait = definition.settings.retry_wait if decision.wait is None else decision.wait
@@ -136,6 +149,9 @@ def _judge(row: Row, definition: Definition, now: float) -> Run | Settlement:
         # same scheduled time.
         now = math.ceil(now)
         return _at(row, definition, triggers.first(trigger, now) if trigger else now)
+    if row.created_at is None and row.fence == 1 and cursor + definition.delay > now:
+        # Inserted by plain SQL, which need not know of ``next_run_time``.
+        return _at(row, definition, cursor)
     if row.attempt < 1:
         # Set under a lease that nobody has settled (see `psched.declare`): due in its own time.
         return _at(row, definition, cursor)
@@ -152,25 +168,29 @@ def _kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> 
     settings = definition.settings
     ready = int(now) - definition.delay
     if settings.catchup != "skip":
-        return _newest(
-            trigger, cursor, ready, settings.catchup_limit if settings.catchup == "all" else 1
-        )
+        count = settings.catchup_limit if settings.catchup == "all" else 1
+        return _newest(definition, trigger, cursor, ready, count)
     if ready - cursor <= settings.catchup_grace:
         return cursor
-    newest = _newest(trigger, cursor, ready, 1)
+    newest = _newest(definition, trigger, cursor, ready, 1)
     on_time = ready - newest <= settings.catchup_grace
     return newest if on_time else trigger.next_after(newest)
 
 
-def _newest(trigger: Trigger, cursor: int, until: int, count: int) -> int:
+def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> int:
     """The oldest of the last ``count`` occurrences from the cursor to ``until``.
 
     A cursor ten years back on a minutely schedule has five million occurrences before it, so
     they are looked for from the end, in a window that doubles until it holds enough.
     """
-    if until - cursor <= trigger.gap * (count - 1):
+    if trigger.most_in(until - cursor) <= count:
         return cursor
-    span = trigger.gap * count
+    limit = _passed_at(definition, trigger, cursor, count)
+    if limit is None or until < limit:
+        return cursor
+    span = _SHORTEST_WINDOW
+    while trigger.most_in(span) < count:
+        span *= 2
     while True:
         start = max(cursor, until - span)
         last: deque[int] = deque(maxlen=count)
@@ -185,6 +205,27 @@ def _newest(trigger: Trigger, cursor: int, until: int, count: int) -> int:
         span *= 2
 
 
+def _passed_at(definition: Definition, trigger: Trigger, cursor: int, count: int) -> int | None:
+    """From when on more than ``count`` occurrences have been missed; None: never.
+
+    A long backlog is worked off one by one, and judged each time. So what was found out is kept:
+    as the cursor moves by one, so does the answer.
+    """
+    key = (definition.key, definition.cron, definition.timezone, definition.settings.dst_policy)
+    at, limit = _passed.pop((*key, count), (None, None))
+    steps = 0
+    while at is not None and at < cursor and limit is not None and steps < count:
+        at, limit, steps = trigger.next_after(at), trigger.next_after(limit), steps + 1
+    if at != cursor:
+        limit = cursor
+        for _ in range(count):
+            limit = None if limit is None else trigger.next_after(limit)
+    if len(_passed) >= _MOST_REMEMBERED:
+        del _passed[next(iter(_passed))]
+    _passed[*key, count] = (cursor, limit)
+    return limit
+
+
 def _dropped(definition: Definition, cursor: int, kept: int | None) -> str:
     policy = definition.settings.catchup
     cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""
@@ -192,11 +233,11 @@ def _dropped(definition: Definition, cursor: int, kept: int | None) -> str:
     return f"catch-up ({policy}{cap}) dropped the occurrences from {_iso(cursor)} to {until}"
 
 
-def _following(row: Row, definition: Definition) -> Settlement:
+def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlement:
     scheduled_time, trigger = row.next_time, definition.trigger
     if trigger is None or scheduled_time is None:
         return _at(row, definition, None)
-    return _at(row, definition, trigger.next_after(scheduled_time))
+    return _at(row, definition, trigger.next_after(max(scheduled_time, since)))
 
 
 def _at(

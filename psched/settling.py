@@ -37,11 +37,12 @@ def settle(backend: Backend, endings: Sequence[Ending], settings: Config) -> Map
     results: dict[str, Settled] = {}
     open_endings = {ending.leased.key: ending for ending in endings}
     current: Mapping[str, Row] = {key: e.leased for key, e in open_endings.items()}
+    now = 0.0
     # Ends because every further round needs a person to change a definition in between.
     while open_endings:
         results |= backend.settle(
             [
-                conclusion(ending.leased, current[key], ending.decision, settings)
+                conclusion(ending.leased, current[key], ending.decision, settings, now)
                 for key, ending in open_endings.items()
             ]
         )
@@ -49,7 +50,7 @@ def settle(backend: Backend, endings: Sequence[Ending], settings: Config) -> Map
             key: ending for key, ending in open_endings.items() if results[key] is Settled.REDEFINED
         }
         if open_endings:
-            current = backend.look(list(open_endings))
+            current, now = backend.look(list(open_endings)), backend.now()
             gone = {
                 key
                 for key, ending in open_endings.items()

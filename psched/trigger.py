@@ -24,9 +24,11 @@ _END = 253_402_214_400  # 9999-12-31T00:00Z, as for cron lines
 class Trigger(Protocol):
     """What decides when a schedule runs: a pure function of an instant."""
 
-    @property
-    def gap(self) -> int:
-        """Seconds between two times at least."""
+    def most_in(self, span: int) -> int:
+        """Return a number that the times within so many seconds, both ends included, never exceed.
+
+        It is worked out, not counted, and need not be small.
+        """
         ...
 
     def next_after(self, instant: int) -> int | None:
@@ -49,6 +51,10 @@ class Every:
 
     gap: int
 
+    def most_in(self, span: int) -> int:
+        """See `Trigger.most_in`."""
+        return span // self.gap + 1
+
     def next_after(self, instant: int) -> int | None:
         """See `Trigger.next_after`."""
         time = (instant // self.gap + 1) * self.gap
@@ -63,7 +69,7 @@ def first(trigger: Trigger, start: int) -> int | None:
 def parse(text: str, timezone: str, *, dst_policy: str = "debian") -> Trigger:
     """Read a trigger's text; what is accepted here is never refused by ``next_after``.
 
-    Equal arguments give the same object, which may have scratch state: keep it to one thread.
+    Equal arguments give the same object; threads may share it.
 
     Raises:
         InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
@@ -81,9 +87,9 @@ def _parse(text: str, timezone: str, dst_policy: str) -> Trigger:
     if len(text) > LONGEST_TEXT:
         raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
     # Kinds of triggers are told apart here, by the first word of the text.
-    if re.match(r"@every\b", text):
+    if re.match(r"[ \t]*@every\b", text):
         find_zone(timezone)
-        return _parse_every(text)
+        return _parse_every(text.strip(" \t"))
     return parse_cron(text, timezone, dst_policy)
 
 

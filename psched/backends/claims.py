@@ -11,9 +11,9 @@ from dataclasses import replace as changed
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, ClaimUnknownError
-from psched.backends.connector import Connector
+from psched.backends.connector import Connector, UnfitError
 from psched.backends.statements import Statements, as_seen
-from psched.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.errors import StoreError, UnknownOutcomeError
 from psched.model import Row
 
 _REPLACED = "\ufffd"
@@ -66,6 +66,7 @@ class Claims:
 
         Raises:
             ClaimUnknownError: some of them may have been claimed.
+            StoreError: none was, and that is no row's fault.
         """
         keys = [row.key for row in due]
         statement, values = self._sql.claim(owner, due)
@@ -73,9 +74,7 @@ class Claims:
             won = self._write(statement, {**values, **lease})
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, keys) from error
-        except (SchemaError, StoreUnavailableError):
-            raise
-        except StoreError as error:
+        except UnfitError as error:
             return self._take_one_by_one(owner, due, lease, error)
         if won == len(due):
             # Each was exactly as seen, so none needs to be read again.
@@ -89,7 +88,7 @@ class Claims:
         return [held[key] for key in keys if key in held]
 
     def _take_one_by_one(
-        self, owner: str, due: Sequence[Row], lease: Mapping[str, int], error: StoreError
+        self, owner: str, due: Sequence[Row], lease: Mapping[str, int], error: UnfitError
     ) -> Sequence[Row]:
         """The database refuses one of the rows: that one is set aside, the others are claimed."""
         if len(due) == 1:

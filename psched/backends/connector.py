@@ -42,8 +42,15 @@ _MESSAGES = {
     Fault.UNKNOWN: "the connection to the database broke",
     Fault.SCHEMA: "the table is not as psched needs it, run `psched init`",
     Fault.DUPLICATE: "a row with this key exists",
+    Fault.UNFIT: "the database refused",
+    Fault.MISCONFIGURED: "the database server cannot be used as it is configured",
     Fault.REFUSED: "the database refused",
 }
+
+
+class UnfitError(StoreError):
+    """A value does not fit: the row's own fault, and no other row's."""
+
 
 _ERRORS: dict[Fault, type[StoreError | ScheduleError]] = {
     Fault.NOT_APPLIED: StoreUnavailableError,
@@ -52,6 +59,8 @@ _ERRORS: dict[Fault, type[StoreError | ScheduleError]] = {
     Fault.UNKNOWN: UnknownOutcomeError,
     Fault.SCHEMA: SchemaError,
     Fault.DUPLICATE: AlreadyExistsError,
+    Fault.UNFIT: UnfitError,
+    Fault.MISCONFIGURED: StoreError,
     Fault.REFUSED: StoreError,
 }
 
@@ -87,7 +96,8 @@ class Connector:
                 # Errors must not carry a payload into the log.
                 hide_parameters=True,
             )
-        except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
+            # The last two: an option after its question mark that is no number, say.
             raise ConfigError(f"url: {error}") from None
         self.url = parsed
         self._shown = urls.safe(url)
@@ -105,6 +115,7 @@ class Connector:
             UnknownOutcomeError: it may have been applied.
             AlreadyExistsError: a row with this key exists.
             SchemaError: the table or a column is missing.
+            UnfitError: a value does not fit.
             StoreError: the database will not do this.
         """
         give_up_at = self._clock.monotonic() + LOCK_WAIT
@@ -182,4 +193,5 @@ class Connector:
         """The exception for a fault; drops a connection that is no use any more."""
         if fault in (Fault.UNAVAILABLE, Fault.READ_ONLY, Fault.UNKNOWN):
             self.disconnect()
-        return _ERRORS[fault](f"{_MESSAGES[fault]}: {error.orig}")
+        mend = f"; {self.dialect.mend}" if fault is Fault.MISCONFIGURED else ""
+        return _ERRORS[fault](f"{_MESSAGES[fault]}: {error.orig}{mend}")

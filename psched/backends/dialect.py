@@ -37,8 +37,14 @@ class Fault(Enum):
     DUPLICATE = "duplicate"
     """Not applied: a row with this key exists."""
 
+    UNFIT = "unfit"
+    """Not applied, and will not be: a value of this row does not fit, or breaks a constraint."""
+
+    MISCONFIGURED = "misconfigured"
+    """Not applied, and will not be while the server is configured as it is."""
+
     REFUSED = "refused"
-    """Not applied, and will not be: rights, database name, a value that does not fit."""
+    """Not applied, and will not be: rights, database name, whatever else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +57,13 @@ class Dialect:
             never earlier than the moment the request was sent.
         now_floor: the same, whole seconds.
         payload: reads a column that holds bytes or text, as bytes; its name is put in.
+        text: makes text again of what ``payload`` has made of text.
         connect_args: the driver's arguments for a timeout in seconds.
         set_up: prepares a new driver's connection.
         session: statements that make a new connection's session ours, whatever the server's
             settings are.
         unreachable: what to look at when it cannot be connected to, for people.
+        mend: what to do about a server that is `Fault.MISCONFIGURED`, for people.
         prepare: makes what must be there before `init` can connect.
         init_session: statements `init` needs on top of the session's.
         classify: what a driver's exception says about its request.
@@ -66,10 +74,12 @@ class Dialect:
     now: ColumnElement[float]
     now_floor: ColumnElement[int]
     payload: str
+    text: str
     connect_args: Callable[[float], Mapping[str, object]]
     set_up: Callable[[Any], None]
     session: tuple[str, ...]
     unreachable: str
+    mend: str
     prepare: Callable[[URL], None]
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], Fault]
@@ -88,6 +98,9 @@ _SQLITE_FAULTS: Mapping[int, Fault] = {
     sqlite3.SQLITE_CANTOPEN: Fault.UNAVAILABLE,
     sqlite3.SQLITE_NOMEM: Fault.UNAVAILABLE,
     sqlite3.SQLITE_READONLY: Fault.READ_ONLY,
+    sqlite3.SQLITE_CONSTRAINT: Fault.UNFIT,  # a number grown beyond 64 bits is one of another type
+    sqlite3.SQLITE_MISMATCH: Fault.UNFIT,
+    sqlite3.SQLITE_TOOBIG: Fault.UNFIT,
     # "no such table" has no code of its own.
     sqlite3.SQLITE_ERROR: Fault.SCHEMA,
 }
@@ -120,6 +133,7 @@ _SQLITE = Dialect(
     now_floor=literal_column("CAST(strftime('%s', 'now') AS INTEGER)"),
     # Its columns take numbers, too, and text that is none.
     payload="CAST({} AS BLOB)",
+    text="CAST({} AS TEXT)",
     # SQLite's own waiting is unfair: a writer can be passed over for seconds. The connection
     # layer waits instead (see `Connector`).
     connect_args=lambda _timeout: {"timeout": 0},
@@ -130,6 +144,7 @@ _SQLITE = Dialect(
         "PRAGMA synchronous = FULL",
     ),
     unreachable="does its folder exist, and may it be written? `psched init` makes it",
+    mend="",
     prepare=_make_folder,
     init_session=("PRAGMA journal_mode = WAL",),
     classify=_classify_sqlite,
@@ -198,7 +213,27 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
         ),
         Fault.SCHEMA,
     ),
+    **dict.fromkeys(
+        (
+            1048,  # a column cannot be NULL
+            1264,  # out of the column's range
+            1265,  # truncated
+            1292,  # an incorrect value, truncated
+            1300,  # a text is not of its character set
+            1365,  # division by zero
+            1366,  # an incorrect value for the column
+            1367,  # an illegal value
+            1406,  # too long for the column
+            1411,  # an incorrect value for the function
+            1441,  # a time beyond what there is
+            1690,  # out of the range of its type: a number grown beyond 64 bits
+            3819,  # a check that somebody has added
+            4025,  # the same on MariaDB
+        ),
+        Fault.UNFIT,
+    ),
     1062: Fault.DUPLICATE,
+    1665: Fault.MISCONFIGURED,  # READ COMMITTED cannot be written to a log of statements
 }
 
 
@@ -218,6 +253,7 @@ _MYSQL = Dialect(
     now=literal_column("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6"),
     now_floor=literal_column("TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())"),
     payload="{}",
+    text="{}",
     # PyMySQL's connect_timeout does not cover the handshake, its read_timeout does.
     connect_args=lambda timeout: {
         "connect_timeout": timeout,
@@ -235,6 +271,7 @@ _MYSQL = Dialect(
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     ),
     unreachable="is the server running, and are host, port, user and password right?",
+    mend="set the server's binlog_format to MIXED or ROW",
     prepare=lambda _url: None,
     # An ALTER TABLE waits for the statements of running workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),

@@ -34,6 +34,9 @@ from psched.errors import SchemaError
 VERSION = 1
 """Raised with every change of the table; a newer table than this is refused."""
 
+_UNFINISHED = -1
+"""In the version's place while `Schema.init` has not come to its end."""
+
 KEY_LENGTH = 255
 TYPE_LENGTH = 255
 CRON_LENGTH = 256
@@ -139,6 +142,11 @@ class Schema:
         found = self._version(connection)
         if found is None:
             raise SchemaError(f"the table {name!r} does not exist; run `psched init`")
+        if found == _UNFINISHED:
+            raise SchemaError(
+                f"the table {name!r} is not complete: `psched init` did not come to its end;"
+                " run it again, and mend what it names"
+            )
         if found < VERSION:
             raise SchemaError(
                 f"the table {name!r} has schema version {found}, this psched works on {VERSION};"
@@ -181,7 +189,7 @@ class Schema:
                 return None
             raise
         if value is None:
-            return None
+            return _UNFINISHED
         try:
             return int(value)
         except ValueError:

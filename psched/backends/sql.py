@@ -12,6 +12,7 @@ from sqlalchemy import Connection, TextClause
 from psched.backend import Claimed, Settled
 from psched.backends.claims import Claims
 from psched.backends.connector import Connector
+from psched.backends.listing import Listing
 from psched.backends.schema import Schema
 from psched.backends.statements import Statements
 from psched.clock import Clock
@@ -87,7 +88,26 @@ class SqlBackend:
 
     def rows(self) -> Iterator[Row]:
         """See `Backend.rows`."""
-        yield from self._read(self._sql.rows, {})
+        return Listing(
+            lambda statement, values: self._connector.read(
+                lambda c: c.execute(statement, values).all()
+            ),
+            self._sql,
+        )
+
+    def try_rights(self) -> None:
+        """See `Backend.try_rights`."""
+        refused: dict[str, str] = {}
+        for right, statement in self._sql.attempts.items():
+            try:
+                self._write((statement, {}))
+            except (SchemaError, StoreUnavailableError):
+                raise
+            except StoreError as error:
+                refused[right] = str(error)
+        if refused:
+            rights, reasons, table = ", ".join(refused), [*refused.values()], self._schema.table
+            raise StoreError(f"cannot {rights} in the table {table.name!r}: {reasons[0]}")
 
     def replace(self, seen: Row, new: Row) -> bool:
         """See `Backend.replace`."""

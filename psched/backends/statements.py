@@ -53,9 +53,23 @@ class Statements:
         self.deleting = _with_ids(
             f"SELECT id FROM {table} WHERE id IN :ids AND status = 'deleting'"
         )
-        self.rows = text(
-            f"SELECT {columns} FROM {table} ORDER BY next_run_time IS NULL, next_run_time, id"
-        )
+        # Every row, page by page, each through an index. The key once more, as it is stored:
+        # what is no text reads otherwise, and the next page would begin elsewhere.
+        page = f"SELECT {dialect.payload.format('id')}, {columns} FROM {table} WHERE "
+        beyond = f"id > {dialect.text.format(':id')} ORDER BY id LIMIT :limit"
+        in_time = "ORDER BY next_run_time, id LIMIT :limit"
+        self.first_timed = text(f"{page} next_run_time IS NOT NULL {in_time}")
+        self.same_time = text(f"{page} next_run_time = :time AND {beyond}")
+        self.later = text(f"{page} next_run_time > :time {in_time}")
+        self.first_resting = text(f"{page} next_run_time IS NULL ORDER BY id LIMIT :limit")
+        self.resting = text(f"{page} next_run_time IS NULL AND {beyond}")
+        # Change nothing, but need the right to.
+        self.attempts = {
+            "SELECT": text(f"SELECT id FROM {table} WHERE 1 = 0"),
+            "INSERT": text(f"INSERT INTO {table} (id) SELECT id FROM {table} WHERE 1 = 0"),
+            "UPDATE": text(f"UPDATE {table} SET version = version WHERE 1 = 0"),
+            "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
+        }
         self.due = text(
             f"SELECT {dialect.now}, {columns} FROM {table}"
             f" WHERE next_run_time <= {now} + :horizon ORDER BY next_run_time LIMIT :limit"
@@ -161,7 +175,8 @@ class Statements:
                 f"settled_by{i}": str(end.token),
                 f"next_time{i}": end.next_time,
                 f"not_before{i}": None if end.rest else end.not_before or 0,
-                f"wait{i}": None if end.rest else end.wait,
+                # The store's clock is read to the second that has begun.
+                f"wait{i}": None if end.rest else end.wait + 1 if end.wait else 0,
                 f"attempt{i}": end.attempt,
                 f"status{i}": end.status,
                 f"reason{i}": end.reason,

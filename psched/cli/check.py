@@ -3,7 +3,7 @@
 import click
 
 from psched import zone
-from psched.app import open_schedules, read_config
+from psched.app import make_store, read_config
 from psched.application.router import load_dispatch
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
@@ -19,9 +19,13 @@ def check(place: Place) -> None:
     dispatch = load_dispatch(settings.load_path, settings.require, settings.dispatch)
     if dispatch is not None:
         dispatch.load_all()
-    routes = 0 if dispatch is None else len(dispatch.routes)
-    click.echo(f"handlers: {routes} routes: ok")
+        click.echo(f"handlers: {len(dispatch.routes)} routes: ok")
+    else:
+        click.echo("handlers: none configured")
     click.echo(f"zones: tzdata {zone.VERSION}")
-    with open_schedules(settings) as schedules:
-        number = sum(1 for _ in schedules.list())
-    click.echo(f"database: {settings.safe_url}, table {settings.table}, {number} schedules: ok")
+    store = make_store(settings)
+    try:
+        store.try_rights()
+    finally:
+        store.disconnect()
+    click.echo(f"database: {settings.safe_url}, table {settings.table}, may be written: ok")

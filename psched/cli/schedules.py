@@ -97,16 +97,19 @@ def add(
 @refusing
 def list_(place: Place, *, as_json: bool) -> None:
     """Show the schedules, those due first, those at rest last."""
+    number = 0
     with open_schedules(read_config(*place)) as schedules:
-        rows = [metadata.row for metadata in schedules.list()]
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(_object(row), ensure_ascii=False))
-        return
-    click.echo(_line(_HEADINGS))
-    for row in rows:
-        click.echo(_line(_cells(row)))
-    click.echo(f"{len(rows)} entries.")
+        for number, metadata in enumerate(schedules.list(), 1):
+            if as_json:
+                click.echo(json.dumps(_object(metadata.row), ensure_ascii=False))
+                continue
+            if number == 1:  # not before the database has answered
+                click.echo(_line(_HEADINGS))
+            click.echo(_line(_cells(metadata.row)))
+    if not as_json:
+        if not number:
+            click.echo(_line(_HEADINGS))
+        click.echo(f"{number} entries.")
 
 
 @click.command()

@@ -198,7 +198,7 @@ class TestChanging:
         assert schedules["k"].metadata() == before
 
     def test_a_quarantined_schedule_is_mended_and_has_lost_nothing(self, schedules, sql):
-        schedules.add("k", cron="0 * * * *", next_time=7200, catchup_limit=100_000)
+        schedules.add("k", cron="0 * * * *", next_time=7200, catchup_limit=10_000)
         sql("UPDATE {table} SET delay = -1")
         assert schedules.poll() is None
         found = schedules["k"].metadata()
@@ -225,6 +225,15 @@ class TestChanging:
         schedules.modify("k", data={"n": 1})
         found = schedules["k"].metadata()
         assert (found.delay, found.type, found.data) == (1, "u", {"n": 1})
+
+
+def test_a_trigger_that_is_changed_under_a_running_task_goes_on_from_now(schedules, settings):
+    now = int(make_store(settings.url).now())
+    schedules.add("k", cron="@hourly", next_time=now - 3 * 3600)
+    task = schedules.poll()
+    schedules["k"].modify(cron="*/5 * * * *")
+    task.finish()
+    assert schedules["k"].metadata().next_time >= now
 
 
 class TestDeleting:
@@ -283,3 +292,11 @@ class TestAbsence:
         with pytest.raises(InvalidError):
             on_host.add("k", cron="x")
         assert host.slept == []
+
+
+def test_a_key_that_cannot_be_encoded_is_not_there(schedules):
+    schedule = schedules["a\udc80"]
+    assert not schedule.exists()
+    for request in (schedule.metadata, schedule.delete, lambda: schedule.modify(type="t")):
+        with pytest.raises(psched.NotFoundError, match="udc80"):
+            request()

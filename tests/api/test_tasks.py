@@ -172,7 +172,7 @@ class TestDeciding:
         k = add()
         before = now()
         schedules.poll().retry(20.5)
-        assert before + 20 <= k.metadata().next_run_time <= now() + 21
+        assert before + 20.5 <= k.metadata().next_run_time <= now() + 22
 
     @pytest.mark.parametrize(
         "wait", [-1, float("nan"), float("inf"), 1e300, 10**30, "5", True], ids=repr

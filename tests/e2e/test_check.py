@@ -33,7 +33,7 @@ def test_a_good_installation_is_all_ok(make_service, database):
     assert configuration == f"configuration: {service.config}: ok"
     assert handlers == "handlers: 2 routes: ok"
     assert zones.startswith("zones: tzdata 20")
-    assert store.endswith(", table psched, 1 schedules: ok")
+    assert store.endswith(", table psched, may be written: ok")
 
 
 @pytest.mark.parametrize(
@@ -111,3 +111,43 @@ def test_a_missing_table_is_refused_with_the_mend(make_service, database):
 
     assert done.returncode == 1
     assert done.stderr == f"Error: the table '{table}' does not exist; run `psched init`\n"
+
+
+def test_where_no_handlers_are_configured_that_is_said(service):
+    service.configure(dispatch=None, load_path=None)
+
+    done = service.psched("check")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "handlers: none configured\n" in done.stdout
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+@pytest.mark.parametrize(
+    ("granted", "missing"),
+    [
+        ("SELECT", "INSERT, UPDATE, DELETE"),
+        ("SELECT, INSERT, UPDATE", "DELETE"),
+        ("SELECT, INSERT, DELETE", "UPDATE"),
+        ("SELECT, UPDATE, DELETE", "INSERT"),
+    ],
+)
+def test_a_missing_right_is_named(each_service, database, granted, missing):
+    name = database.url.rpartition("/")[2]
+    account, server = f"u_{name}@'%'", database.server
+    each_service.add("s1")
+    before = each_service.row("s1").row
+    server.query(f"CREATE USER {account} IDENTIFIED BY 's3cret'")
+    try:
+        server.query(f"GRANT {granted} ON {name}.* TO {account}")
+        each_service.configure(url=f"mysql://u_{name}:s3cret@127.0.0.1:{server.port}/{name}")
+        done = each_service.psched("check")
+    finally:
+        server.query(f"DROP USER {account}")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: cannot {missing} in the table 'psched': ")
+    assert done.stderr.count("\n") == 1
+    each_service.configure(url=database.url)
+    assert each_service.psched("check").returncode == 0
+    assert each_service.row("s1").row == before

@@ -84,7 +84,9 @@ def test_of_several_keys_to_delete_those_before_a_missing_one_are_gone(service):
     for key in "s1", "s2", "s3":
         service.add(key)
 
-    assert refused(service.invoke("delete", "s1", "nobody", "s3")).startswith("no schedule")
+    done = service.invoke("delete", "s1", "nobody", "s3")
+    assert (done.exit_code, done.stdout) == (1, "s1: deleted\n")
+    assert done.stderr == "Error: no schedule has the key 'nobody'\n"
     assert service.invoke("delete", "s2", "s3").exit_code == 0
     assert "0 entries." in service.invoke("list").output
 
@@ -173,6 +175,26 @@ def test_a_password_is_never_shown(service, command, url):
     service.configure(url=url)
 
     assert "s3cret" not in refused(service.invoke(*command))
+
+
+@pytest.mark.parametrize("command", ["list", "init", "check"])
+def test_an_option_of_the_url_that_makes_no_sense_is_refused(service, command):
+    service.configure(url="mysql://someone:s3cret@127.0.0.1:1/psched?connect_timeout=abc")
+
+    done = service.psched(command)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: url: ")
+    assert "abc" in done.stderr
+    assert "s3cret" not in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_key_that_is_no_text_is_not_found(service):
+    done = service.run(*service.psched_command, "delete", b"\x80".decode(errors="surrogateescape"))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: no schedule has the key '\\udc80'\n"
 
 
 def test_a_database_whose_folder_cannot_be_made_is_refused(service):

@@ -280,6 +280,70 @@ class TestConnections:
             wait_until(lambda: _set_limit(server, limit), what="room for the fixture's queries")
 
 
+class TestOneByOne:
+    """Only a row's own fault sets it aside."""
+
+    def test_a_claim_that_nobody_may_make_sets_no_row_aside(
+        self, user, open_at, store, database, name
+    ):
+        """The user may do all that setting a row aside takes."""
+        add(store, "a", "b")
+        url = user(rights="SELECT, INSERT, DELETE")
+        columns = "status, reason, next_run_time, owner"
+        database.server.query(f"GRANT UPDATE ({columns}) ON {name}.psched TO u0_{name}@'%'")
+        reader = open_at(url)
+        for limit in (10, 1):
+            with pytest.raises(StoreError, match="denied"):
+                reader.claim("w.1", **{**CLAIM, "limit": limit})
+        assert {row.status for row in store.rows()} == {"waiting"}
+        assert len(store.claim("w.2", **CLAIM).rows) == 2
+
+    @pytest.mark.parametrize("number", [1644, 1235, 1105])
+    def test_an_error_that_does_not_speak_of_a_value_sets_no_row_aside(self, store, sql, number):
+        """As a trigger of somebody's may raise: any number, at one row."""
+        add(store, "a")
+        signal = f"SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = {number}"
+        sql(
+            "CREATE TRIGGER odd BEFORE UPDATE ON {table}"
+            f" FOR EACH ROW IF NEW.fence > 0 THEN {signal}; END IF"
+        )
+        with pytest.raises(StoreError, match=str(number)):
+            store.claim("w.1", **CLAIM)
+        sql("DROP TRIGGER odd")
+        assert [row.key for row in store.claim("w.2", **CLAIM).rows] == ["a"]
+
+
+@pytest.mark.usefixtures("database")
+class TestStatementLog:
+    """psched's isolation cannot be written to a binary log of statements."""
+
+    @pytest.fixture
+    def server(self, start_mariadb):
+        return start_mariadb("--log-bin", "--server-id=1", "--binlog-format=STATEMENT")
+
+    def test_it_is_said_with_the_mend(self, server, open_at):
+        url = server.url(server.create_database())
+        for again in ("", "again"):
+            with pytest.raises(StoreError, match=r"1665.*binlog_format to MIXED or ROW"):
+                open_at(url).init()
+            with pytest.raises(SchemaError, match="did not come to its end") as raised:
+                open_at(url).now()
+            assert "does not exist" not in str(raised.value), again
+        server.query("SET GLOBAL binlog_format = ROW")
+        store = open_at(url)
+        store.init()
+        add(store, "k")
+        server.query("SET GLOBAL binlog_format = STATEMENT")
+        store.disconnect()
+        for request in (lambda: store.claim("w.1", **CLAIM), store.try_rights):
+            with pytest.raises(StoreError, match="binlog_format to MIXED or ROW"):
+                request()
+        server.query("SET GLOBAL binlog_format = MIXED")
+        store.disconnect()
+        store.try_rights()
+        assert len(store.claim("w.1", **CLAIM).rows) == 1
+
+
 class TestRefusals:
     """What will not pass by itself says what to look at, and never shows the password."""
 

@@ -159,6 +159,20 @@ def test_a_row_that_was_set_aside_can_be_mended(sql, work_off, insert):
     assert work_off() == {"k": {"n": 1}}
 
 
+@pytest.mark.parametrize("columns", [{}, {"cron": "@daily"}, {"delay": 600}])
+def test_a_row_that_was_given_its_time_by_plain_sql_does_not_run_before_it(
+    columns, store, work_off, insert
+):
+    later = int(store.now()) + 3600 - columns.get("delay", 0)
+    insert("k", next_time=later, **columns)
+    insert("due", next_time=int(store.now()) - 1)
+
+    assert [*work_off()] == ["due"]
+    row = store.get("k")
+    assert (row.next_time, row.next_run_time) == (later, later + columns.get("delay", 0))
+    assert (row.attempt, row.status) == (0, "waiting")
+
+
 def test_a_schedule_without_a_time_gets_one_that_stays(store, settings, insert):
     insert("k", cron="@hourly", next_time=None)
     insert("once", next_time=None)

@@ -199,9 +199,8 @@ class Counting:
         self.trigger = trigger
         self.calls = 0
 
-    @property
-    def gap(self):
-        return self.trigger.gap
+    def most_in(self, span):
+        return self.trigger.most_in(span)
 
     def next_after(self, instant):
         self.calls += 1
@@ -243,6 +242,23 @@ class TestCost:
         assert calls <= 4 * limit + 50
         kept = verdict.next_time if isinstance(verdict, Settlement) else verdict.scheduled_time
         assert NOON - 3650 * DAY <= kept <= NOON + 30
+
+    @pytest.mark.parametrize("cron", ["0 * * * *", "0 3 * * *", "*/7 * * * *"])
+    def test_a_backlog_that_is_worked_off_is_counted_once(self, cron, monkeypatch):
+        counting = Counting(trigger.parse(cron, "UTC"))
+        monkeypatch.setattr(definition.triggers, "parse", lambda *_args, **_kw: counting)
+        row, settings = leased(cron, next_time=NOON - 3650 * DAY), options(catchup_limit=500)
+        # Time goes on, and further occurrences are missed, while each takes a minute.
+        row = applied(opening(row, settings, NOON), row)
+        for number in range(300):
+            before, now = counting.calls, NOON + number * 60
+            verdict = opening(row, settings, now)
+            if isinstance(verdict, Settlement):
+                row = applied(verdict, row)
+            else:
+                row = applied(conclusion(row, row, Finish(), settings), row)
+            assert number == 0 or counting.calls - before <= 30
+        assert row.next_time > NOON - 3650 * DAY
 
     def test_what_is_not_late_takes_hardly_a_question(self, count_calls):
         for catchup in ("all", "latest", "skip"):

@@ -1,6 +1,8 @@
 import json
+import sys
 import time
 from calendar import monthrange
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -294,7 +296,7 @@ def test_two_times_of_an_interval_are_exactly_the_interval_apart(seconds, instan
     trigger = parse(f"@every {seconds}", "UTC")
     following = trigger.next_after(instant)
     assert instant < following <= instant + seconds
-    assert trigger.next_after(following) == following + seconds == following + trigger.gap
+    assert trigger.next_after(following) == following + seconds
 
 
 def test_the_first_time_may_be_the_start_itself():
@@ -577,3 +579,35 @@ def test_the_next_day_is_the_one_in_the_calendar_and_a_line_without_one_is_refus
     else:
         now = instant(f"{start} 00:00")
         assert parse(f"0 0 {text}", "UTC").next_after(now) == instant(f"{expected} 00:00")
+
+
+# --- threads -------------------------------------------------------------------------
+
+
+def give_way(*_):
+    """To the other threads, at every call and return."""
+    time.sleep(0)  # noqa: TID251  # waits for nothing
+
+
+def test_threads_that_share_a_line_do_not_disturb_each_other():
+    start = instant("2025-01-01 00:00")
+
+    def ask(begin, profile=give_way):
+        sys.setprofile(profile)
+        # Asked for anew, as threads do that add schedules: equal lines are one object.
+        return [
+            parse("17 3 * * *", "UTC").next_after(start + (begin + 4 * n) * 40_000)
+            for n in range(20)
+        ]
+
+    alone = [ask(begin, profile=None) for begin in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(ask, range(4))] == alone
+
+
+# --- blanks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [" @every 90", "@every 90\t", "\t @every \t90 "])
+def test_blanks_around_an_interval_mean_nothing(text):
+    assert parse(text, "UTC") == parse("@every 90", "UTC")

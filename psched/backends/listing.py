@@ -1,0 +1,62 @@
+"""Reading a whole table in pages: short queries, whatever its size, and little memory."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from sqlalchemy import TextClause
+
+from psched.backends.statements import Statements
+from psched.model import Row
+
+PAGE = 500
+"""Rows in one query."""
+
+Read = Callable[[TextClause, Mapping[str, Any]], Sequence[Sequence[Any]]]
+"""Sends a statement with its values; the rows that it returns."""
+
+
+class Listing(Iterator[Row]):
+    """Every row, those due first, those at rest last.
+
+    Not a generator: when the store has been away, it goes on where it was.
+
+    Args:
+        read: reads from the store; what it raises is passed on.
+        sql: the table's statements.
+    """
+
+    def __init__(self, read: Read, sql: Statements) -> None:
+        self._read = read
+        self._sql = sql
+        self._next: TextClause | None = sql.first_timed
+        self._at: dict[str, Any] = {}
+        self._page: list[Row] = []  # the last one comes first
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Row:
+        while not self._page:
+            if self._next is None:
+                raise StopIteration
+            self._turn(self._next)
+        return self._page.pop()
+
+    def _turn(self, statement: TextClause) -> None:
+        """Read a page, and find out which is the next."""
+        sql = self._sql
+        found = self._read(statement, {**self._at, "limit": PAGE})
+        self._page = [Row(*columns) for _, *columns in reversed(found)]
+        if len(found) == PAGE:
+            self._at = {"id": found[-1][0]}
+            time = self._page[0].next_run_time
+            if time is not None:
+                self._at["time"] = time
+            self._next = sql.resting if time is None else sql.same_time
+        elif statement is sql.same_time:
+            self._at = {"time": self._at["time"]}
+            self._next = sql.later
+        elif statement in (sql.first_timed, sql.later):
+            self._at, self._next = {}, sql.first_resting
+        else:
+            self._next = None

@@ -1,0 +1,99 @@
+"""Tables that are larger than a page."""
+
+import pytest
+
+from psched.backends.listing import PAGE
+from psched.errors import StoreUnavailableError
+from psched.model import Row
+
+SMALLEST = -(2**63)
+LARGEST = 2**63 - 1
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """Pages so small that many turn."""
+    monkeypatch.setattr("psched.backends.listing.PAGE", 3)
+
+
+def add(store, times):
+    store.add([Row(key=key, next_run_time=time) for key, time in times.items()], nonce="n")
+
+
+@pytest.mark.usefixtures("page")
+@pytest.mark.parametrize("timed", range(8))
+@pytest.mark.parametrize("resting", [0, 1, 3, 4, 7])
+def test_every_row_comes_once_and_in_order(store, sql, timed, resting):
+    times = [SMALLEST, SMALLEST, 5, 5, 5, 5, LARGEST][:timed]
+    keys = [f"k{number:02}" for number in range(timed + resting)]
+    add(store, dict(zip(keys, times + [None] * resting, strict=True)))
+    if timed:
+        sql("UPDATE {table} SET id = '' WHERE id = 'k00'")
+        keys[0] = ""
+    assert [row.key for row in store.rows()] == keys
+
+
+def test_a_table_of_several_pages_that_are_all_due_at_the_same_time_is_listed(store):
+    keys = [f"k{number:05}" for number in range(2 * PAGE + 1)]
+    for start in range(0, len(keys), 200):
+        add(store, dict.fromkeys(keys[start : start + 200], 7))
+    assert [row.key for row in store.rows()] == keys
+
+
+def test_no_query_returns_more_than_a_page(store):
+    add(store, dict.fromkeys((f"k{number}" for number in range(PAGE + 1)), 7))
+    sizes, read = [], store._connector.read
+
+    def counting(work):
+        found = read(work)
+        sizes.append(len(found))
+        return found
+
+    store._connector.read = counting
+    assert len([*store.rows()]) == PAGE + 1
+    assert max(sizes) == PAGE
+
+
+@pytest.mark.usefixtures("page")
+def test_a_listing_goes_on_where_it_was_when_the_store_has_been_away(store):
+    keys = [f"k{number}" for number in range(10)]
+    add(store, dict.fromkeys(keys, 7))
+    rows, read, found = store.rows(), store._connector.read, []
+
+    def away(_work):
+        store._connector.read = read
+        raise StoreUnavailableError("away")
+
+    found += [next(rows).key for _ in range(3)]
+    store._connector.read = away
+    with pytest.raises(StoreUnavailableError):
+        next(rows)
+    assert [*found, *(row.key for row in rows)] == keys
+
+
+@pytest.mark.usefixtures("page")
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("time", ["7", "NULL"])
+def test_keys_that_are_no_text_do_not_lead_astray(store, sql, time):
+    codes = ["41", "e9", "e941", "ef", "efbfbd", "f0", "fe", "ff", "ff41", "ffff"]
+    for code in codes:
+        sql(f"INSERT INTO {{table}} (id, next_run_time) VALUES (CAST(x'{code}' AS TEXT), {time})")  # noqa: S608
+    expected = [bytes.fromhex(code).decode(errors="replace") for code in codes]
+    assert [row.key for row in store.rows()] == expected
+
+
+@pytest.mark.parametrize("name", ["first_timed", "same_time", "later", "first_resting", "resting"])
+def test_pages_are_found_through_an_index(database, store, sql, name):
+    """And are not sorted: each would cost as much as the whole table."""
+    for start in range(0, 2000, 200):
+        numbers = range(start, start + 200)
+        add(store, {f"k{number}": number if number % 2 else None for number in numbers})
+    if database.kind == "mariadb":
+        sql("ANALYZE TABLE {table}")
+    explain = "EXPLAIN QUERY PLAN " if database.kind == "sqlite" else "EXPLAIN "
+    statement = getattr(store._sql, name).text
+    given = {"id": "k1", "time": 3, "limit": 10}
+    values = {key: value for key, value in given.items() if f":{key}" in statement}
+    plan = str(sql(explain + statement, **values))
+    assert "psched_due" in plan or "PRIMARY" in plan or "autoindex" in plan
+    assert "filesort" not in plan
