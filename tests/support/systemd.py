@@ -1,0 +1,385 @@
+"""A machine of its own with a real systemd, on which psched is installed as its unit file says.
+
+systemd runs as process 1 of private namespaces: its processes, mounts, control groups and names
+are apart from those of the machine that it runs on, whose programs it shares. It sees an ``/etc``,
+``/opt`` and ``/var`` of its own, which the tests see as folders. There is no D-Bus and no journal:
+systemctl speaks to systemd by itself, and what a journal would hold goes to files.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import psched
+from support.processes import Leashed, children, title
+from support.servers import MissingServerError, find_binary
+from support.service import Service
+from support.waiting import PATIENCE, wait_until
+
+FILES = Path(__file__).resolve().parents[2] / "systemd"
+"""The files that the repository ships."""
+
+CGROUPS = "psched-test-"
+"""How our control groups begin on the machine that the tests run on."""
+
+PACKAGES = (("nsenter", "util-linux"), ("systemctl", "systemd"), ("logrotate", "logrotate"))
+"""The programs that are needed, and the packages that they are in."""
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
+"""Of what runs there; nothing of the tests' own."""
+
+BOOT = r"""
+set -eu
+mkdir "$GROUP"
+# Below the root that its own control groups are to have.
+echo 0 >"$GROUP/cgroup.procs"
+exec unshare --fork --kill-child=SIGKILL --pid --mount --propagation private --cgroup --uts --ipc \
+    sh -c '
+        set -eu
+        mount -t proc proc /proc
+        umount -R /sys/fs/cgroup 2>/dev/null || umount -Rl /sys/fs/cgroup
+        mount -t cgroup2 cgroup2 /sys/fs/cgroup
+        mount -t tmpfs -o mode=755 tmpfs /run
+        # Settings of the kernel belong to the whole machine.
+        mount --bind /proc/sys /proc/sys
+        mount -o remount,bind,ro /proc/sys
+        echo allowed
+        mkdir /run/lock
+        mount --bind "$SOURCE" "$ROOT/opt/source/psched"
+        mount --bind "$PACKAGES" "$ROOT/opt/packages"
+        mount --bind "$PREFIX" "$ROOT/opt/python"
+        mount --rbind "$ROOT/etc" /etc
+        mount --rbind "$ROOT/opt" /opt
+        # Last: it may hide where all of this comes from.
+        mount --rbind "$ROOT/var" /var
+        mount -t tmpfs -o mode=1777 tmpfs /tmp
+        mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+        # Within these namespaces; in a container systemd does not do it itself.
+        mount --make-rshared /
+        cd /
+        exec env -i PATH="$PATH" container=psched-test SYSTEMD_UNIT_PATH=/etc/systemd/system \
+            "$SYSTEMD" --system --unit=default.target --show-status=no --log-target=null
+    '
+"""
+"""Says "allowed" once the machine has let us; what follows is no matter of permission."""
+
+PROGRAM = """\
+#!/bin/sh
+export PYTHONPATH=/opt/source:/opt/packages PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={libraries}
+exec {python} -m psched.cli.master "$@"
+"""
+"""/opt/psched/bin/psched-master: this interpreter and these sources, wherever they really are."""
+
+QUICK = """\
+[Service]
+RestartSec=100ms
+StandardOutput=append:/var/log/psched-output
+StandardError=inherit
+ExecStopPost=/bin/echo ended: ${SERVICE_RESULT}
+"""
+"""A drop-in that changes nothing of what is tested."""
+
+
+class ForbiddenError(Exception):
+    """This machine does not let us boot a systemd; the text says why."""
+
+
+class Machine:
+    """Boots it; `close` ends all of it.
+
+    Args:
+        home: an empty folder.
+
+    Raises:
+        MissingServerError: a package is missing.
+        ForbiddenError: the kernel or a container's rules do not let us.
+    """
+
+    def __init__(self, home: Path) -> None:
+        for program, package in PACKAGES:
+            find_binary(program, package)
+        if os.geteuid() != 0:
+            raise ForbiddenError("only root can boot a systemd")
+        self.root = home / "root"
+        self.log = home / "systemd.log"
+        self._group = _control_groups() / f"{CGROUPS}{os.getpid()}-{home.name}"
+        self._furnish()
+        self._leash = Leashed(
+            ["/bin/sh", "-c", BOOT], output=self.log, cwd=home, env=self._environment()
+        )
+        try:
+            self._wait_until_it_is_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End every process of it; mounts and names go with them."""
+        self._leash.close()
+        _remove_groups(self._group)
+
+    def run(self, *command: object, status: int | None = 0) -> str:
+        """Run a program there as root, and wait for its end; its output.
+
+        Args:
+            command: the command line.
+            status: the exit status that is expected; None: any.
+        """
+        done = subprocess.run(
+            ["nsenter", "--all", f"--target={self._init}", *map(str, command)],
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert status in {None, done.returncode}, f"{command}: {done.returncode}\n{done.stdout}"
+        return done.stdout
+
+    def systemctl(self, *arguments: object, status: int | None = 0) -> str:
+        """Run ``systemctl``; see `run`."""
+        return self.run("systemctl", "--no-pager", *arguments, status=status)
+
+    def group(self, unit: str) -> Path:
+        """The control group of a unit, as the tests see it."""
+        return self._group / "system.slice" / unit
+
+    # --- furniture -------------------------------------------------------------------
+
+    def _furnish(self) -> None:
+        for folder in (
+            "etc/systemd/system", "etc/sysusers.d", "etc/tmpfiles.d", "etc/logrotate.d",
+            "opt/source/psched", "opt/packages", "opt/python", "opt/psched/bin",
+            "var/lib", "var/log", "var/tmp", "var/cache",
+        ):  # fmt: skip
+            (self.root / folder).mkdir(parents=True)
+        (self.root / "var/tmp").chmod(0o1777)
+        for name in "passwd", "group", "nsswitch.conf", "ld.so.cache", "hosts", "localtime":
+            if (ours := Path("/etc", name)).exists():
+                shutil.copy(ours, self.root / "etc")
+        (self.root / "etc/machine-id").write_text(f"{0:032x}\n")
+        units = self.root / "etc/systemd/system"
+        for target in "default", "basic", "sysinit", "shutdown", "multi-user":
+            units.joinpath(f"{target}.target").write_text(
+                f"[Unit]\nDescription={target}\nDefaultDependencies=no\n"
+            )
+        self._install()
+
+    def _install(self) -> None:
+        """Do what the head of the unit file tells to do."""
+        etc = self.root / "etc"
+        shutil.copy(FILES / "psched.service", etc / "systemd/system/psched.service")
+        shutil.copy(FILES / "psched.sysusers.conf", etc / "sysusers.d/psched.conf")
+        shutil.copy(FILES / "psched.tmpfiles.conf", etc / "tmpfiles.d/psched.conf")
+        shutil.copy(FILES / "psched.logrotate", etc / "logrotate.d/psched")
+        for command in "systemd-sysusers", ("systemd-tmpfiles", "--create"):
+            words = [command] if isinstance(command, str) else [*command]
+            subprocess.run([*words, f"--root={self.root}", "psched.conf"], check=True)
+        program = self.root / "opt/psched/bin/psched-master"
+        program.write_text(PROGRAM.format(python=_interpreter(), libraries="/opt/python/lib"))
+        program.chmod(0o755)
+
+    def _environment(self) -> dict[str, str]:
+        source = Path(psched.__file__).parent
+        packages, prefix = Path(sysconfig.get_path("purelib")), Path(sys.base_prefix)
+        for shared in source, packages, prefix:
+            if not shared.stat().st_mode & stat.S_IXOTH:
+                raise ForbiddenError(f"the unit's user could not read {shared}")
+        return {
+            **ENVIRONMENT,
+            "GROUP": str(self._group),
+            "ROOT": str(self.root),
+            "SOURCE": str(source),
+            "PACKAGES": str(packages),
+            "PREFIX": str(prefix),
+            "SYSTEMD": _systemd(),
+        }
+
+    def _wait_until_it_is_up(self) -> None:
+        def up() -> bool:
+            if self._leash.status is not None:
+                said = self.log.read_text()
+                reason = f"a systemd cannot be booted here: {said.strip()}"
+                raise AssertionError(reason) if "allowed" in said else ForbiddenError(reason)
+            pids = [pid for pid in children(self._leash.pid) if "systemd" in title(pid)]
+            if not pids:
+                return False
+            self._init = pids[0]
+            state = self.systemctl("is-system-running", status=None)
+            return state.strip() in {"running", "degraded"}
+
+        wait_until(up, what="a systemd that is up")
+
+
+class Unit:
+    """psched.service on such a machine, fresh for each test; `close` ends it.
+
+    Args:
+        machine: where.
+        settings: for psched.yml, see `support.service.Service`.
+
+    Attributes:
+        service: its state folder, as a service under test.
+        logs: its logs folder.
+    """
+
+    def __init__(self, machine: Machine, **settings: object) -> None:
+        self.machine = machine
+        self._dropins = machine.root / "etc/systemd/system/psched.service.d"
+        state = machine.root / "var/lib/psched"
+        self.logs = machine.root / "var/log/psched"
+        self.output = machine.root / "var/log/psched-output"
+        state.mkdir()
+        self.service = Service(state, f"sqlite:///{state}/psched.db")
+        self.configure(log="/var/log/psched/psched.log", **settings)
+        self.drop_in("quick", QUICK)
+
+    def close(self) -> None:
+        """End it, show what it has said, and clear everything away."""
+        # To all its processes: none is to clean up.
+        self.machine.systemctl("kill", "-s", "KILL", "psched", status=None)
+        self.machine.systemctl("stop", "psched", status=None)
+        self.machine.systemctl("reset-failed", "psched", status=None)
+        for log in self.log, self.output:
+            if log.exists():
+                sys.stdout.write(f"--- {log.name}\n{log.read_text()}\n")
+        self.output.unlink(missing_ok=True)
+        for log in self.logs.iterdir():
+            log.unlink()
+        shutil.rmtree(self.service.folder)
+        shutil.rmtree(self._dropins)
+
+    @property
+    def log(self) -> Path:
+        """The log file."""
+        return self.logs / "psched.log"
+
+    def configure(self, **settings: object) -> None:
+        """Change settings, in the folder's psched.yml and in /etc/psched."""
+        self.service.configure(**settings)
+        given: dict[str, Any] = yaml.safe_load(self.service.config.read_text())
+        # The same file has another path there, which is the default.
+        del given["url"]
+        config = self.machine.root / "etc/psched/psched.yml"
+        config.write_text(yaml.safe_dump(given))
+
+    def drop_in(self, name: str, text: str) -> None:
+        """Change the unit, as with ``systemctl edit``."""
+        self._dropins.mkdir(exist_ok=True)
+        (self._dropins / f"{name}.conf").write_text(text)
+        self.machine.systemctl("daemon-reload")
+
+    # --- what is done to it ----------------------------------------------------------
+
+    def start(self, *options: str) -> None:
+        """Start it; returns when it is ready, unless an option says otherwise."""
+        self.machine.systemctl("start", *options, "psched")
+
+    def kill(self, number: signal.Signals, whom: str = "main") -> None:
+        """Send a signal to "main", the master, or to "all"."""
+        self.machine.systemctl("kill", f"--kill-whom={whom}", f"--signal={number.name}", "psched")
+
+    # --- what is seen of it ----------------------------------------------------------
+
+    def show(self, name: str) -> str:
+        """One of the unit's properties."""
+        return self._show(name)[name]
+
+    def _show(self, *names: str) -> dict[str, str]:
+        shown = self.machine.systemctl("show", f"--property={','.join(names)}", "psched")
+        return dict(line.split("=", 1) for line in shown.splitlines())
+
+    def wait_for(self, *, timeout: float = PATIENCE, **properties: str) -> None:
+        """Wait until the unit's properties have these values."""
+
+        def as_wanted() -> bool:
+            return self._show(*properties) == properties
+
+        try:
+            wait_until(as_wanted, timeout=timeout, what=f"a unit with {properties}")
+        except AssertionError as error:
+            error.add_note(self.machine.systemctl("status", "psched", status=None))
+            raise
+
+    @property
+    def processes(self) -> dict[int, Path]:
+        """The pids of all that belongs to the unit, and the control group that each is in."""
+        found = {}
+        for procs in self.group.rglob("cgroup.procs"):
+            # It may go while we look.
+            with contextlib.suppress(OSError):
+                found |= {int(pid): procs.parent for pid in procs.read_text().split()}
+        return found
+
+    def group_of(self, pid: int) -> Path:
+        """The control group that a process is in, by the pid that it has there."""
+        [found] = [group for ours, group in self.processes.items() if _inner_pid(ours) == pid]
+        return found
+
+    @property
+    def group(self) -> Path:
+        """The unit's control group."""
+        return self.machine.group("psched.service")
+
+
+def _inner_pid(pid: int) -> int | None:
+    """The pid that a process has in its own namespace; None: it is gone."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return int(re.findall(r"^NSpid:.*\t(\d+)$", status, re.MULTILINE)[0])
+    return None
+
+
+def _systemd() -> str:
+    paths = [Path(folder, "systemd") for folder in ("/usr/lib/systemd", "/lib/systemd")]
+    if found := [path for path in paths if path.exists()]:
+        return str(found[0])
+    raise MissingServerError("systemd is missing: install systemd")
+
+
+def _interpreter() -> str:
+    """The interpreter's path below /opt/python, where its whole prefix stands."""
+    executable = Path(os.path.realpath(sys.executable))
+    return str("/opt/python" / executable.relative_to(os.path.realpath(sys.base_prefix)))
+
+
+def _control_groups() -> Path:
+    """Where control groups of version 2 are mounted; removes those of sessions that were killed."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    found = [Path(mount[1]) for mount in mounts if mount[2] == "cgroup2"]
+    if not found:
+        raise ForbiddenError("no cgroup2 is mounted")
+    for left in found[0].glob(f"{CGROUPS}*"):
+        _rmdirs(left)
+    return found[0]
+
+
+def _remove_groups(group: Path) -> None:
+    def removed() -> bool:
+        _rmdirs(group)
+        return not group.exists()
+
+    wait_until(removed, what=f"the end of {group}")
+
+
+def _rmdirs(group: Path) -> None:
+    """Remove control groups, as far as nobody is in them any more."""
+    below = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
+    for folder in [*below, group]:
+        with contextlib.suppress(OSError):
+            folder.rmdir()

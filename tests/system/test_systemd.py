@@ -1,0 +1,382 @@
+"""The shipped unit under a real systemd: start, reload, rotation, deaths and stops."""
+
+import gzip
+import re
+import signal
+
+import pytest
+
+from support.runlog import completed
+from support.waiting import has_ended, stays, wait_for_text, wait_until
+
+ROTATE = "logrotate", "-f", "-s", "/var/lib/logrotate", "/etc/logrotate.d/psched"
+
+SLOW = """
+    import time
+    from pathlib import Path
+    from canary import Dispatch
+
+    while not Path("gate").exists():
+        time.sleep(0.01)
+"""
+"""Handlers that take their time to load: it is for the test to say how long."""
+
+TALKER = """
+    import logging, os, time
+    from pathlib import Path
+    from canary import Canary, Dispatch as Before
+
+    class Talker(Canary):
+        def run(self):
+            self.note("start", worker=os.getppid())
+            number = 0
+            while not Path(self.task.data["until"]).exists():
+                number += 1
+                logging.info("%s says %d, %s", self.task.key, number, "." * 200)
+                time.sleep(0.002)
+            self.note("end", how="returned", said=number)
+
+    class Dispatch(Before):
+        routes = {**Before.routes, "talker": Talker}
+"""
+
+WORK = """
+    import multiprocessing, os, socket, subprocess, tempfile
+    from pathlib import Path
+    from psched.application import Dispatch as Before
+
+    def refused(deed):
+        try:
+            deed()
+        except OSError as error:
+            return error.strerror
+
+    def works(task):
+        for folder in "STATE_DIRECTORY", "LOGS_DIRECTORY", "RUNTIME_DIRECTORY":
+            Path(os.environ[folder], "written").write_text("by a handler")
+        with tempfile.TemporaryFile() as file:
+            file.write(b"something")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname()).close()
+        socket.getaddrinfo("localhost", 80)
+        with multiprocessing.Pool(2) as pool:
+            squares = pool.map(abs, [-1, -2])
+        piped = subprocess.run(
+            "echo piped | tr a-z A-Z", shell=True, capture_output=True, text=True
+        )
+        task.update_data({
+            "squares": squares,
+            "piped": piped.stdout.strip(),
+            "user": os.getuid() == os.stat(".").st_uid != 0,
+            "refused": [
+                refused(lambda: Path("/usr/written").touch()),
+                refused(lambda: Path("/etc/psched/written").touch()),
+                refused(lambda: os.listdir("/root")),
+                refused(lambda: os.setuid(0)),
+                refused(lambda: os.chroot("/")),
+            ],
+        })
+
+    class Dispatch(Before):
+        routes = {"works": works}
+"""
+
+
+def test_a_start_returns_when_the_service_is_ready_and_not_before(unit):
+    unit.service.write("slow.py", SLOW)
+    unit.configure(dispatch="slow:Dispatch", processors=2)
+
+    unit.start("--no-block")
+    wait_for_text(unit.log, "worker 0 (gen 1) started")
+    stays(
+        lambda: unit.show("ActiveState") == "activating", seconds=0.5, what="a start that goes on"
+    )
+    unit.service.open_gate("gate")
+    unit.start()
+
+    assert unit.show("ActiveState") == "active"
+    assert "generation 1 serves, 2 workers" in unit.log.read_text()
+    unit.service.add("one")
+    unit.service.wait_for_finish("one")
+    unit.machine.systemctl("enable", "psched")
+    assert unit.machine.systemctl("is-enabled", "psched") == "enabled\n"
+    unit.machine.systemctl("stop", "psched")
+
+
+def test_a_service_whose_store_is_away_is_waited_for_longer_than_a_start_may_take(unit):
+    unit.drop_in("hurry", "[Service]\nTimeoutStartSec=4\n")
+    unit.configure(table="later")
+
+    unit.start("--no-block")
+    wait_for_text(unit.log, "generation 1 serves")
+    stays(lambda: unit.show("ActiveState") == "activating", seconds=4, what="a patient systemd")
+    assert "starting" in unit.show("StatusText")
+    unit.service.init()
+
+    unit.wait_for(ActiveState="active", NRestarts="0")
+    unit.wait_for(StatusText="generation 1, 1 workers, 0 tasks")
+
+
+def test_each_task_has_a_control_group_below_the_units(unit):
+    unit.configure(concurrency=2, cgroup="on")
+    for key in "one", "two":
+        unit.service.add(key, data={"until": key, "companions": ["child", "daemon"]})
+    unit.start()
+    groups = {}
+    for key in "one", "two":
+        wait_for_three_processes(unit, key)
+        pids = {note["pid"] for note in unit.service.runs.runs(key)[0].notes}
+        [groups[key]] = {unit.group_of(pid) for pid in pids}
+
+    [worker] = {unit.group_of(run.worker) for run in unit.service.runs.runs()}
+    assert len({*groups.values(), worker, unit.group}) == 4
+    for group in groups.values():
+        assert group.is_relative_to(unit.group)
+    unit.service.open_gate("one")
+    unit.service.wait_for_finish("one")
+    wait_until(lambda: not groups["one"].exists(), what="the end of its control group")
+    assert groups["two"].exists()
+    unit.service.open_gate("two")
+    unit.machine.systemctl("stop", "psched")
+    assert not unit.group.exists()
+
+
+def test_handlers_can_do_ordinary_work_and_not_what_the_unit_forbids(unit):
+    unit.service.write("work.py", WORK)
+    unit.configure(dispatch="work:Dispatch")
+    unit.start()
+
+    unit.service.add("one", "works")
+    unit.service.wait_for_finish("one")
+
+    read_only = "Read-only file system"
+    assert unit.service.row("one").data == {
+        "squares": [1, 2],
+        "piped": "PIPED",
+        "user": True,
+        "refused": [read_only, read_only, "Permission denied", *["Operation not permitted"] * 2],
+    }
+    assert (unit.logs / "written").read_text() == "by a handler"
+    # Nobody else can read what is there, nor the settings.
+    for folder in unit.logs, unit.service.folder, unit.machine.root / "etc/psched":
+        assert folder.stat().st_mode & 0o7777 == 0o750
+
+
+def test_a_secret_that_systemd_hands_over_can_stand_for_a_setting(unit):
+    secret = unit.machine.root / "etc/psched/secret"
+    secret.write_text("elsewhere\n")
+    secret.chmod(0o600)
+    unit.configure(table="elsewhere")
+    unit.service.init()
+    unit.service.add("one")
+    unit.configure(table="${CREDENTIALS_DIRECTORY}/secret")
+    unit.drop_in("secret", "[Service]\nLoadCredential=secret:/etc/psched/secret\n")
+
+    unit.start()
+    unit.service.runs.wait("one", completed(1))
+
+
+def test_a_reload_brings_new_handlers_while_a_long_task_goes_on(unit):
+    unit.service.write("jobs.py", "from canary import Dispatch")
+    unit.configure(dispatch="jobs:Dispatch")
+    unit.service.add("long", data={"until": "gate"})
+    unit.start()
+    main = unit.show("MainPID")
+    unit.service.runs.wait("long")
+
+    unit.service.write(
+        "jobs.py",
+        """
+        from pathlib import Path
+        from canary import Dispatch as Before
+
+        def new(task):
+            Path("new").touch()
+
+        class Dispatch(Before):
+            routes = {**Before.routes, "new": new}
+        """,
+    )
+    unit.machine.systemctl("reload", "psched")
+    unit.service.add("next", "new")
+    unit.service.wait_for_finish("next")
+
+    assert (unit.service.folder / "new").exists()
+    unit.wait_for(ActiveState="active", SubState="running", MainPID=main, NRestarts="0")
+    [run] = unit.service.runs.runs("long")
+    assert run.end is None
+    unit.service.open_gate("gate")
+    unit.service.wait_for_finish("long")
+    assert [run.end for run in unit.service.runs.runs("long")] == ["returned"]
+
+
+def test_a_reload_of_what_cannot_be_loaded_leaves_the_service_as_it_was(unit):
+    unit.service.write("jobs.py", "from canary import Dispatch")
+    unit.configure(dispatch="jobs:Dispatch")
+    unit.start()
+
+    unit.service.write("jobs.py", "broken(")
+    unit.machine.systemctl("reload", "psched")
+    wait_for_text(unit.log, "generation 1 goes on")
+
+    unit.wait_for(ActiveState="active", SubState="running", NRestarts="0")
+    assert "restart failed" in unit.show("StatusText")
+    unit.service.add("one")
+    unit.service.wait_for_finish("one")
+
+
+def test_rotation_by_logrotate_loses_no_line(unit):
+    unit.service.write("jobs.py", TALKER)
+    unit.configure(dispatch="jobs:Dispatch", processors=2)
+    for key in "one", "two":
+        unit.service.add(key, "talker", data={"until": "gate"})
+    unit.start()
+    for key in "one", "two":
+        wait_for_text(unit.log, f"{key} says 1,")
+
+    for _ in range(3):
+        old = unit.log.stat().st_ino
+        unit.machine.run(*ROTATE)
+        assert unit.log.stat().st_ino != old
+        for key in "one", "two":
+            wait_for_text(unit.log, f"{key} says ")
+    unit.service.open_gate("gate")
+    for key in "one", "two":
+        unit.service.wait_for_finish(key)
+    unit.machine.systemctl("stop", "psched")
+
+    names = ["psched.log.3.gz", "psched.log.2.gz", "psched.log.1", "psched.log"]
+    contents = [(unit.logs / name).read_bytes() for name in names]
+    assert len([*unit.logs.iterdir()]) == len(names)
+    texts = [gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text for text in contents]
+    lines = b"".join(texts).decode().splitlines()
+    for key in "one", "two":
+        [run] = unit.service.runs.runs(key)
+        said = re.findall(rf"{key} says (\d+), \.{{200}}$", "\n".join(lines), re.MULTILINE)
+        assert [*map(int, said)] == [*range(1, run.notes[-1]["said"] + 1)]
+    # What is not written by tasks follows, too.
+    assert "master stopped" in unit.log.read_text()
+    assert unit.log.stat().st_mode & 0o777 == 0o640
+    # A service that is stopped is no error.
+    unit.machine.run(*ROTATE)
+    assert unit.log.read_bytes() == b""
+
+
+def test_a_killed_master_is_restarted_and_nothing_of_its_tree_is_left(unit):
+    unit.configure(concurrency=2)
+    unit.service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    unit.start()
+    wait_for_three_processes(unit)
+    before = unit.processes
+
+    unit.kill(signal.SIGKILL)
+
+    unit.wait_for(NRestarts="1", ActiveState="active")
+    assert [pid for pid in before if not has_ended(pid)] == []
+    unit.service.add("next")
+    unit.service.wait_for_finish("next")
+
+
+def test_a_master_that_hangs_is_ended_by_the_watchdog_and_restarted(unit):
+    unit.drop_in("watchdog", "[Service]\nWatchdogSec=3\n")
+    unit.configure(concurrency=2)
+    unit.service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    unit.start()
+    wait_for_three_processes(unit)
+    # A service that is well is left alone.
+    stays(lambda: unit.show("NRestarts") == "0", seconds=3.5, what="a first master")
+    before = unit.processes
+
+    unit.kill(signal.SIGSTOP)
+
+    unit.wait_for(NRestarts="1", ActiveState="active")
+    assert "ended: watchdog" in unit.output.read_text()
+    assert [pid for pid in before if not has_ended(pid)] == []
+    unit.service.add("next")
+    unit.service.wait_for_finish("next")
+
+
+def test_a_stop_lets_running_tasks_finish(unit):
+    unit.service.add("long", data={"until": "gate"})
+    unit.start()
+    unit.service.runs.wait("long")
+
+    unit.machine.systemctl("stop", "--no-block", "psched")
+    unit.service.add("next")
+    unit.wait_for(ActiveState="deactivating")
+    stays(lambda: unit.show("ActiveState") == "deactivating", seconds=0.5, what="a stop that waits")
+    unit.service.open_gate("gate")
+    unit.machine.systemctl("stop", "psched")
+
+    assert [unit.show(name) for name in ("Result", "ExecMainStatus")] == ["success", "0"]
+    assert unit.processes == {}
+    assert unit.service.row("long").status == "finished"
+    assert [run.end for run in unit.service.runs.runs("long")] == ["returned"]
+    assert unit.service.runs.runs("next") == []
+
+
+def test_a_stop_that_takes_too_long_for_its_task_kills_and_releases_it(unit):
+    unit.configure(graceful_timeout=1, graceful_kill_limit=1)
+    data = {"until": "gate", "stubborn": True, "companions": ["child", "daemon"]}
+    unit.service.add("long", data=data)
+    unit.start()
+    wait_for_three_processes(unit)
+
+    unit.machine.systemctl("stop", "psched")
+
+    assert [unit.show(name) for name in ("Result", "ExecMainStatus")] == ["success", "0"]
+    assert unit.processes == {}
+    row = unit.service.row("long")
+    assert (row.status, row.row.owner) == ("waiting", None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        pytest.param({"dispatch": "broken:Dispatch"}, "65", id="handlers"),
+        pytest.param({"processors": 0}, "78", id="configuration"),
+    ],
+)
+def test_what_a_restart_cannot_mend_is_not_restarted(unit, settings, status):
+    unit.service.write("broken.py", "broken(")
+    unit.configure(**settings)
+
+    unit.machine.systemctl("start", "psched", status=1)
+
+    def failed():
+        names = "ActiveState", "ExecMainStatus", "NRestarts"
+        return [unit.show(name) for name in names] == ["failed", status, "0"]
+
+    stays(failed, seconds=0.5, what="a service that has failed")
+
+
+def test_no_signal_to_all_processes_but_a_stop_costs_a_task(unit):
+    unit.service.add("long", data={"until": "gate"})
+    unit.start()
+    unit.service.runs.wait("long")
+
+    for number in (
+        signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH, signal.SIGPIPE,
+        signal.SIGURG, signal.SIGCHLD, signal.SIGCONT,
+    ):  # fmt: skip
+        unit.kill(number, "all")
+    for generation, number in (2, signal.SIGHUP), (3, signal.SIGUSR1):
+        unit.kill(number, "all")
+        wait_for_text(unit.log, f"generation {generation} serves")
+
+    stays(lambda: not unit.service.runs.runs("long")[0].end, seconds=0.5, what="a running task")
+    unit.service.open_gate("gate")
+    unit.service.wait_for_finish("long")
+    assert [run.end for run in unit.service.runs.runs("long")] == ["returned"]
+    assert unit.show("NRestarts") == "0"
+    unit.machine.systemctl("stop", "psched")
+    assert unit.show("Result") == "success"
+
+
+def wait_for_three_processes(unit, key="long"):
+    """Wait until a task and both its companions run."""
+
+    def seen():
+        return {note["pid"] for run in unit.service.runs.runs(key) for note in run.notes}
+
+    wait_until(lambda: len(seen()) == 3, what="a task with two companions")
