@@ -47,6 +47,11 @@ class Asker:
         self.not_before = 0.0
 
     @property
+    def away(self) -> str | None:
+        """Why the store does not answer, if that is so."""
+        return None if self._away_since is None else self._reason
+
+    @property
     def ready(self) -> bool:
         """Whether the store may be asked now."""
         return self._clock.monotonic() >= self.not_before

@@ -5,10 +5,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from psched.errors import InvalidError, ProcessStopError
-from psched.supervisor import tree
+from psched.supervisor import kernel, tree
 from psched.task import Task
 
 
@@ -61,9 +63,14 @@ class Exec:
             cwd=data.get("cwd"),
             # A group of its own: a signal to it meets what it has started, and not us.
             process_group=0,
+            # It does not outlive a runner that is killed, even when nobody is left to clear up.
+            preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
         )
-        self._process.communicate(json.dumps(data, ensure_ascii=False).encode())
-        status = self._process.returncode
+        if self._process.stdin is not None:
+            # It need not read them.
+            with suppress(BrokenPipeError), self._process.stdin as stream:
+                stream.write(json.dumps(data, ensure_ascii=False).encode())
+        status = _wait(self._process)
         if status:
             how = (
                 f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
@@ -80,6 +87,15 @@ class Exec:
             raise ProcessStopError(reason)
         if self._process.returncode is None:
             tree.send_group(self._process.pid, signal.SIGTERM)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a program's end, and meanwhile for what it has orphaned: that comes to us."""
+    while process.returncode is None:
+        pid, status = os.waitpid(-1, 0)
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode
 
 
 BUILT_IN: Mapping[str, Any] = {"exec": Exec}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from psched.app import CLOCK, Configuration, make_store, open_schedules, read_config
@@ -80,6 +81,8 @@ class Seat:
         except ConfigError as error:
             _log.error("%s", error)
             return BAD_CONFIG
+        for number in self.inbox.take_over():
+            _log.error("a module has changed what %s does: psched needs it", number.name)
         if self.nonces is not None:
             return clean_up(store, settings, self.nonces)
         worker = Worker(
@@ -120,7 +123,9 @@ class FromFile:
             raise PlanError(str(error)) from error
         numbers = {name: getattr(settings, name) for name in _NUMBERS}
         adopt = partial(_adopt, self.log, settings.log, settings.log_level)
-        return _blueprint(numbers, partial(self._live, settings), self.log, adopt)
+        return _blueprint(
+            numbers, partial(self._live, settings), self.log, adopt=adopt, about=_about(settings)
+        )
 
     def _live(self, settings: Config, seat: Seat) -> int:
         try:
@@ -153,10 +158,11 @@ class FromProgram:
     def plan(self, reported: Mapping[str, Any] | None) -> Blueprint:
         """See `psched.supervisor.blueprint.Plan`."""
         if reported is None:
-            return _blueprint({**_defaults(), "processors": 1}, self._live, self.log, nothing)
+            return _blueprint({**_defaults(), "processors": 1}, self._live, self.log)
         path = Path(reported["log"]) if reported["log"] else None
         adopt = partial(_adopt, self.log, path, reported["log_level"])
-        return _blueprint(reported, self._live, self.log, adopt)
+        about = reported["about"]
+        return _blueprint(reported, self._live, self.log, adopt=adopt, about=about)
 
     def _live(self, seat: Seat) -> int:
         global _seat  # noqa: PLW0603  # the program reaches it by a call without arguments
@@ -238,7 +244,9 @@ def _blueprint(
     numbers: Mapping[str, Any],
     live: Callable[[Seat], int],
     log: Log,
-    adopt: Callable[[], object],
+    *,
+    adopt: Callable[[], object] = nothing,
+    about: Mapping[str, str] = MappingProxyType({}),
 ) -> Blueprint:
     def sit(link: Link, place: Place, nonces: Sequence[str] | None = None) -> int:
         return live(Seat(link, place, prepare_process(log, place), log, nonces))
@@ -251,15 +259,22 @@ def _blueprint(
         heartbeat_limit=numbers["child_heartbeat_limit"],
         graceful_timeout=numbers["graceful_timeout"],
         kill_limit=numbers["graceful_kill_limit"],
+        about=about,
         adopt=adopt,
     )
 
 
 def _report(settings: Config) -> dict[str, Any]:
     """What the master goes by, as a message."""
-    numbers = {name: getattr(settings, name) for name in (*_NUMBERS, "log_level")}
+    numbers = {name: getattr(settings, name) for name in (*_NUMBERS, "log_level", "cgroup")}
     paths = {name: getattr(settings, name) for name in _PATHS}
-    return numbers | {name: path and str(path) for name, path in paths.items()}
+    strings = {name: path and str(path) for name, path in paths.items()}
+    return numbers | strings | {"about": _about(settings)}
+
+
+def _about(settings: Config) -> dict[str, str]:
+    """What is served; no secret is in it."""
+    return {"url": settings.safe_url, "table": settings.table}
 
 
 def _defaults() -> dict[str, Any]:

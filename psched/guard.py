@@ -54,7 +54,9 @@ class Guard:
             self._fence(slot, boot)
             self._climb(slot, mono)
             wakes = min(wakes, self._wakes(slot, mono, boot))
-        self._deadman.set(min((slot.deadlines.deadman for slot in running), default=None))
+        # Where KILL does not help, the end of this process would not either.
+        deadmen = [slot.deadlines.deadman for slot in running if not slot.runner.stuck]
+        self._deadman.set(min(deadmen, default=None))
         return wakes
 
     def stop(self, slot: Slot, reason: Reason, limit: float | None = None) -> None:
@@ -78,6 +80,12 @@ class Guard:
         limit = slot.definition.settings.kill_timeout
         if limit and slot.ladder is None and not slot.over and mono >= slot.started + limit:
             self.stop(slot, Reason.TIMEOUT)
+        if not slot.begun and mono >= slot.started + self._settings.start_timeout:
+            # It hangs in what somebody has registered with os.register_at_fork, say.
+            if not (slot.over or slot.runner.note.begun):
+                tell(slot, "killing it: its process does not begin", level=logging.ERROR)
+                self._runners.kill(slot.runner)
+            slot.begun = True
 
     def _fence(self, slot: Slot, boot: float) -> None:
         """Nothing of a task may run when its lease can be granted to another."""
@@ -110,4 +118,6 @@ class Guard:
             moments.append(slot.started + limit)
         if slot.over:
             moments.append(slot.ended + _LEAVING)
+        if not slot.begun:
+            moments.append(slot.started + self._settings.start_timeout)
         return min((moment for moment in moments if moment > mono), default=mono + 1)

@@ -77,19 +77,19 @@ class Leaser:
         """Claim no more; what runs goes on."""
         self._claimer.stopped = True
 
-    def stop(self, timeout: float | None) -> None:
+    def stop(self, timeout: float | None, *, hurry: bool = False) -> None:
         """Claim no more, and end.
 
         Args:
-            timeout: seconds that running tasks are given; None: as long as they take; 0: they
-                are taken down at once.
+            timeout: seconds that running tasks are given; None: as long as they take.
+            hurry: when they are taken down, they are not given their time to clean up.
         """
         self.pause()
         self._tasks.dismiss()
         if timeout is not None:
             at = self._clock.monotonic() + timeout
             self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
-            self._hurry = self._hurry or timeout == 0
+            self._hurry = self._hurry or hurry
 
     def recover(self, nonces: Sequence[str]) -> None:
         """Release what these dead workers still hold."""
@@ -99,6 +99,16 @@ class Leaser:
     def idle(self) -> bool:
         """Whether nothing is held and nothing is owed."""
         return not (self._tasks or self._claimer.owes or self._dead)
+
+    @property
+    def looked(self) -> bool:
+        """Whether due rows have been looked for, with success."""
+        return self._claimer.looked
+
+    @property
+    def away(self) -> str | None:
+        """Why the store does not answer, if that is so."""
+        return self._asker.away
 
     def tick(self) -> float:
         """Do what is due.

@@ -9,9 +9,13 @@ escaped, so that no payload can forge a line.
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_REMEMBERED = 10
+"""Warnings and errors."""
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -28,6 +32,9 @@ class Log(logging.Handler):
         path: the file; None: standard error.
         process: what this process is, in a word or two.
 
+    Attributes:
+        recent: the last warnings and errors, a line each, for ``psched status``.
+
     Raises:
         OSError: the file cannot be opened.
     """
@@ -38,6 +45,7 @@ class Log(logging.Handler):
         self._descriptor = 2 if path is None else _opened(path)
         self.process = process
         self.subject = ""
+        self.recent: deque[str] = deque(maxlen=_REMEMBERED)
 
     @property
     def descriptors(self) -> list[int]:
@@ -47,10 +55,13 @@ class Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one event; a full disk or a closed pipe must not stop the scheduler."""
         try:
-            line = self.format(record).encode(errors="backslashreplace")
+            text = self.format(record)
+            line = text.encode(errors="backslashreplace")
         except Exception:  # noqa: BLE001  # arguments that do not fit, a __str__ of the user's
             self.handleError(record)
             return
+        if record.levelno >= logging.WARNING:
+            self.recent.append(text.partition("\n")[0])
         self.follow()
         with suppress(OSError):
             os.write(self._descriptor, line)

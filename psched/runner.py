@@ -127,6 +127,7 @@ class Runner:
         self._open_schedules = open_schedules
         self._tasks = tasks
         self._process = os.getpid()
+        self._note = note
         self._stop = Stop(note)
 
     def run(self) -> int:
@@ -142,6 +143,7 @@ class Runner:
             message = self._link.wait()
             if message is None:
                 return 0
+            self._note.begun = True
             # What the task before has left behind was killed, and is nobody's to wait for.
             for _ in reap():
                 pass

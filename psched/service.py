@@ -17,13 +17,16 @@ from psched.config import Config
 from psched.errors import ConfigError
 from psched.generation import FromFile, FromProgram, log_by, read_settings
 from psched.log import Log
-from psched.supervisor import kernel
+from psched.supervisor import control, kernel
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
+from psched.supervisor.cgroup import MasterCgroup, UnavailableError
+from psched.supervisor.control import Control
 from psched.supervisor.master import Master
 from psched.supervisor.notify import Notifier
 from psched.supervisor.pidfile import AlreadyRunningError, PidFile
 from psched.supervisor.respawn import Respawn
 from psched.supervisor.signals import SIGNALS, SignalInbox
+from psched.supervisor.status import Status
 from psched.supervisor.titles import set_title
 from psched.supervisor.workers import Workers
 
@@ -59,11 +62,13 @@ def run_configured(
     with ExitStack() as undo:
         inbox = SignalInbox(SIGNALS)
         _go_by(settings.log, settings.log_level, settings.pid_file, journal, undo)
+        cgroup = _make_cgroup(settings.cgroup, undo)
         if told is not None:
             os.write(told, b".")
             os.close(told)
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
-        return _run(FromFile(given, environment, overrides, journal).plan, inbox, journal)
+        plan = FromFile(given, environment, overrides, journal).plan
+        return _run(plan, inbox, journal, cgroup)
 
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
@@ -79,6 +84,7 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
     journal = log.start(None, "info", "master")
     with ExitStack() as undo:
         inbox = SignalInbox(SIGNALS)
+        cgroup = _make_cgroup("auto", undo)
         taken = False
 
         def plan(reported: Mapping[str, Any] | None) -> Blueprint:
@@ -87,6 +93,8 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
                 paths = [Path(reported[n]) if reported[n] else None for n in ("log", "pid_file")]
                 try:
                     _go_by(paths[0], reported["log_level"], paths[1], journal, undo)
+                    if cgroup is None and reported["cgroup"] == "on":
+                        _make_cgroup("on", undo)
                 except AlreadyRunningError as error:
                     raise PlanError(str(error), ALREADY_RUNNING) from error
                 except ConfigError as error:
@@ -95,14 +103,14 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
             return source.plan(reported)
 
         source = FromProgram(name, is_module, safe_path, arguments, journal)
-        return _run(plan, inbox, journal)
+        return _run(plan, inbox, journal, cgroup)
 
 
-def _run(plan: Plan, inbox: SignalInbox, journal: Log) -> int:
+def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None) -> int:
     # Orphans of a worker that has died come to us, and are killed.
     kernel.adopt_orphans()
     kernel.handle_signals_on_the_stack()
-    workers = Workers(CLOCK, draw_nonce, lambda: journal.descriptors)
+    workers = Workers(CLOCK, draw_nonce, lambda: journal.descriptors, cgroup)
     master = Master(
         plan,
         workers,
@@ -110,8 +118,13 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log) -> int:
         clock=CLOCK,
         respawn=Respawn(random.Random()),  # noqa: S311  # jitter
         reopen_logs=journal.reopen,
-        notifier=Notifier(),
-        set_title=lambda state: set_title(f"master: {state}"),
+        status=Status(
+            notifier=Notifier(),
+            control=Control(control.folders(os.environ)),
+            set_title=lambda state: set_title(f"master: {state}"),
+            recent=journal.recent,
+            clock=CLOCK,
+        ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
     return master.run()
@@ -140,6 +153,29 @@ def _go_by(
     except OSError as error:
         raise ConfigError(f"pid_file: cannot be written: {error}") from None
     undo.callback(ours.release)
+
+
+def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
+    """The master's cgroup, as the setting of that name says; None: it has none.
+
+    Raises:
+        ConfigError: it must have one, and cannot.
+    """
+    if mode == "off":
+        return None
+    try:
+        made = MasterCgroup()
+    except UnavailableError as error:
+        if mode == "on":
+            raise ConfigError(
+                f"cgroup: is on, but cannot be: {error}; set Delegate=yes in the systemd unit,"
+                " or cgroup to auto"
+            ) from None
+        _log.info("without cgroups: %s", error)
+        return None
+    undo.callback(made.close)
+    _log.info("each task runs in a cgroup of its own, below %s", made.path)
+    return made
 
 
 def _leave_terminal(settings: Config) -> int:

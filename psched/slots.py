@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from psched.definition import Definition
 from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
@@ -11,6 +12,9 @@ from psched.supervisor.link import Link
 from psched.supervisor.note import Reason, StopNote
 from psched.timing import Deadlines
 
+if TYPE_CHECKING:
+    from psched.supervisor.cgroup import Cgroup
+
 _log = logging.getLogger("psched.worker")
 
 
@@ -19,11 +23,13 @@ class RunnerChild(Child):
 
     Attributes:
         note: tells it why it is being stopped.
+        cgroup: the one that it is in, if one could be made.
     """
 
     def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
         super().__init__(pid, link, now)
         self.note = note
+        self.cgroup: Cgroup | None = None
 
     def reaped(self, how: Exit) -> None:
         """See `Child.reaped`."""
@@ -47,6 +53,7 @@ class Slot:
         over: the run is over: the handler has returned or raised, or its process has ended.
         ended: when that was, seconds of the monotonic clock.
         empty: nothing of the task's tree is left.
+        begun: its runner has taken it up, or was killed for not doing so.
         lost: the lease is another worker's, or nobody's.
         stopping: why it is being stopped.
         ladder: the signals of that.
@@ -63,6 +70,7 @@ class Slot:
     over: bool = False
     ended: float = 0.0
     empty: bool = False
+    begun: bool = False
     lost: bool = False
     stopping: Reason = Reason.NONE
     ladder: Ladder | None = None
@@ -100,6 +108,19 @@ class Slot:
         if self.stopping is not Reason.NONE:
             return Release()
         return Retry(reason=self.failure)
+
+
+def account(slot: Slot, mono: float, boot: float) -> dict[str, Any]:
+    """What is to be known about a task from outside, as a message."""
+    return {
+        "occurrence": str(slot.occurrence),
+        "type": slot.definition.type,
+        "attempt": slot.row.attempt,
+        "pid": slot.runner.pid,
+        "running_for": mono - slot.started,
+        "lease_left": slot.deadlines.end - boot,
+        "state": "ended" if slot.over else slot.stopping.name.lower() if slot.ladder else "running",
+    }
 
 
 def tell(slot: Slot, text: str, *values: object, level: int = logging.INFO) -> None:

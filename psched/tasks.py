@@ -1,5 +1,6 @@
 """A worker's running tasks: the side of them that is processes. The store's side: `leaser`."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -46,10 +47,12 @@ class Tasks:
 
     Attributes:
         slots: the leases that have a task, by key.
+        started: how many tasks have been started so far.
     """
 
     def __init__(self, runners: Runners, guard: Guard, clock: Clock) -> None:
         self.slots: dict[str, Slot] = {}
+        self.started = 0
         self._runners = runners
         self._guard = guard
         self._clock = clock
@@ -98,6 +101,7 @@ class Tasks:
             started=self._clock.monotonic(),
         )
         self.slots[row.key] = slot
+        self.started += 1
         tell(slot, "started, %s, attempt %d", run.definition.type, row.attempt)
         # Sets the dead man's switch: nothing runs unguarded, not even for an instant.
         self.watch()
@@ -106,21 +110,33 @@ class Tasks:
     def hear(self, lessor: Lessor) -> None:
         """Take what runners say, answer what they ask, and see which have ended."""
         for slot in self:
+            if slot.empty:
+                continue  # its runner may have another's task by now
             slot.runner.link.flush()
             for message in slot.runner.link.receive():
                 self._take(slot, message, lessor)
-        by_runner = {slot.runner.pid: slot for slot in self if not slot.empty}
+        self._reap(lessor)
+
+    def _reap(self, lessor: Lessor) -> None:
+        """See which runners have ended, and of which nothing is left."""
+        by_runner = {slot.runner: slot for slot in self if not slot.empty}
         for runner in self._runners.reap():
-            slot_or_none = by_runner.get(runner.pid)
+            slot_or_none = by_runner.get(runner)
             if slot_or_none is not None:
                 for message in runner.last_words:
                     self._take(slot_or_none, message, lessor)
                 slot_or_none.end(f"its process {runner.exit}", self._clock.monotonic())
-                slot_or_none.empty = True
+        for runner in self._runners.cleared():
+            if runner in by_runner:
+                by_runner[runner].empty = True
+        for runner, what in self._runners.late():
+            if runner in by_runner:
+                text = "it has ended, but what it has started does not die: %s"
+                tell(by_runner[runner], text, what, level=logging.WARNING)
 
     def watch(self) -> float:
         """See `Guard.watch`."""
-        return self._guard.watch(self.slots.values())
+        return min(self._guard.watch(self.slots.values()), self._runners.wakes)
 
     def stop(self, slot: Slot, reason: Reason, limit: float | None = None) -> None:
         """See `Guard.stop`."""
@@ -130,8 +146,7 @@ class Tasks:
         if "done" in message:
             slot.end(message["done"], self._clock.monotonic())
             if not message["last"]:
-                self._runners.give_back(slot.runner)
-                slot.empty = True
+                slot.empty = self._runners.give_back(slot.runner)
             return
         # Until the deadline nobody else can have it, whether or not the store answers.
         held = not slot.lost and self._clock.boottime() < slot.deadlines.end

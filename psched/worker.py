@@ -15,8 +15,10 @@ from psched.errors import StoreError
 from psched.guard import Guard
 from psched.leaser import Leaser
 from psched.log import Log
+from psched.recycling import Enough
 from psched.runner import Runner
 from psched.runners import Runners
+from psched.slots import account
 from psched.supervisor import kernel
 from psched.supervisor.blueprint import BAD_HANDLERS, DRAINED, Place
 from psched.supervisor.deadman import DeadMan
@@ -78,7 +80,10 @@ class Worker:
         self._leaving = False
         self._give_up_at = 0.0
         self._orphaned = False
+        self._looked = False
         self._next_beat = 0.0
+        self._rng = random.Random()  # noqa: S311  # jitter; made after the fork, so it is its own
+        self._enough = Enough(settings, self._rng, clock.monotonic())
 
         def main(link: Link, note: StopNote) -> int:
             runner = Runner(
@@ -96,6 +101,7 @@ class Worker:
             before_fork=store.disconnect if store.closes_before_fork else lambda: None,
             keep=log.descriptors,
             clock=clock,
+            cgroup=None if settings.cgroup == "off" else place.cgroup,
         )
         guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan())
         self._tasks = Tasks(runners, guard, clock)
@@ -105,7 +111,7 @@ class Worker:
             nonce=place.nonce,
             tasks=self._tasks,
             clock=clock,
-            rng=random.Random(),  # noqa: S311  # jitter; made after the fork, so it is its own
+            rng=self._rng,
         )
 
     def run(self, reported: Mapping[str, Any] | None = None) -> int:
@@ -181,34 +187,48 @@ class Worker:
 
     def _obey(self, message: Mapping[str, Any]) -> None:
         if "stop" in message:
-            self._leave(message["stop"])
+            self._leave(message["stop"], hurry=message["hurry"])
         if "recover" in message:
             self._leaser.recover(message["recover"])
         if "pause" in message:
             self._leaser.pause()
         if "reopen" in message:
             self._log.reopen()
+        if "report" in message:
+            self._link.send({"report": self._account()})
 
-    def _leave(self, timeout: float | None) -> None:
+    def _leave(self, timeout: float | None, *, hurry: bool = False) -> None:
         if not self._leaving:
             self._leaving = True
             self._give_up_at = self._clock.monotonic() + _PATIENCE
-        self._leaser.stop(timeout)
+        self._leaser.stop(timeout, hurry=hurry)
 
     def _report(self, now: float) -> None:
         if self._leaser.recovered:
             self._link.send({"recovered": self._leaser.recovered})
             self._leaser.recovered = []
+        if self._leaser.looked and not self._looked:
+            self._looked = True
+            self._link.send({"looked": True})
+        if self._enough.reached(self._tasks.started, now) and not self._leaving:
+            self._link.send({"enough": self._enough.why})
         if now >= self._next_beat:
             self._next_beat = now + _BEAT
-            self._link.send({"tasks": len(self._tasks)})
+            self._link.send({"tasks": len(self._tasks), "away": self._leaser.away})
             leaving = ", leaving" if self._leaving else ""
             set_title(f"{self._place}: {len(self._tasks)} tasks{leaving}")
+
+    def _account(self) -> dict[str, Any]:
+        """What runs here, for ``psched status``."""
+        mono, boot = self._clock.monotonic(), self._clock.boottime()
+        tasks = [account(slot, mono, boot) for slot in self._tasks]
+        return {"tasks": tasks, "errors": [*self._log.recent]}
 
 
 def prepare_process(log: Log, place: Place) -> SignalInbox:
     """Make a freshly forked process a worker: its log, its title, its signals."""
     log.process = place.name
+    log.recent.clear()
     set_title(f"{place}: starting")
     # A worker that hangs is sent ABRT first, and says where it hangs.
     faulthandler.enable()

@@ -6,6 +6,7 @@ from psched.cli import options
 from psched.cli.check import check
 from psched.cli.schedules import add, delete, init, list_
 from psched.cli.serve import run
+from psched.cli.status import status
 
 
 @click.group(context_settings=options.HELP)
@@ -17,5 +18,5 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
     context.obj = (config, environment)
 
 
-for command in (init, add, list_, delete, run, check):
+for command in (init, add, list_, delete, run, check, status):
     psched.add_command(command)

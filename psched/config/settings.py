@@ -71,7 +71,7 @@ class Config:
     ] = "all"
     catchup_limit: Annotated[
         int,
-        Number(whole=True, unit="occurrences", least=1, most=100_000),
+        Number(whole=True, unit="occurrences", least=1, most=10_000),
         "Most missed occurrences of one schedule that are run.",
     ] = 1000
     catchup_grace: Annotated[
@@ -91,6 +91,14 @@ class Config:
         Number(whole=True, unit="tasks", least=1),
         "Tasks that one process runs before a fresh one takes its place.",
     ] = 1
+    worker_max_tasks: Annotated[
+        int,
+        Number(whole=True, unit="tasks"),
+        "Tasks after which a worker is replaced by a fresh one; 0 is never.",
+    ] = 0
+    worker_max_age: Annotated[
+        float, Number(), "Age at which a worker is replaced by a fresh one; 0 is never."
+    ] = 0.0
     kill_timeout: Annotated[float, Number(), "Longest time a task may run; 0 is for ever."] = 6000.0
     kill_interval: Annotated[
         float, Number(above=0), "Time between the TERM signals to a task that has to stop."
@@ -105,8 +113,11 @@ class Config:
         float, Number(above=0), "A worker that is not ready after this time is killed."
     ] = 60.0
     child_heartbeat_limit: Annotated[
-        float, Number(above=0), "A worker that has been silent for longer is killed."
+        float, Number(least=3), "A worker that has been silent for longer is killed."
     ] = 60.0
+    cgroup: Annotated[
+        str, Choice("auto", "on", "off"), "Whether each task runs in a control group of its own."
+    ] = "auto"
 
     load_path: Annotated[
         tuple[str, ...], Folders(), "Folders in which modules are looked for first."

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.link import Link
 
 DRAINED = 0
@@ -31,11 +32,13 @@ class Place:
         number: from 0; a replacement takes its predecessor's.
         generation: grows with every restart.
         nonce: drawn for this very process; its leases carry it.
+        cgroup: made for this very process, if one could be.
     """
 
     number: int
     generation: int
     nonce: str
+    cgroup: Cgroup | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +66,7 @@ class Blueprint:
         heartbeat_limit: seconds it may be silent after that.
         graceful_timeout: seconds that running tasks are given at a shutdown.
         kill_limit: seconds after that, until all that is left is killed.
+        about: what it serves, for ``psched status``.
         adopt: called in the master when the generation begins to serve.
     """
 
@@ -73,6 +77,7 @@ class Blueprint:
     heartbeat_limit: float
     graceful_timeout: float
     kill_limit: float
+    about: Mapping[str, str]
     adopt: Callable[[], object] = nothing
 
 

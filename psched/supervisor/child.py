@@ -56,6 +56,7 @@ class Child:
         ladder: set while it is being stopped by signals.
         exit: how it ended, once it has been reaped.
         last_words: the messages that were still in the line then.
+        stuck: it has left behind what cannot be killed at present.
     """
 
     def __init__(self, pid: int, link: Link, now: float) -> None:
@@ -67,6 +68,7 @@ class Child:
         self.ladder: Ladder | None = None
         self.exit: Exit | None = None
         self.last_words: list[Any] = []
+        self.stuck = False
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it has not been reaped: its pid may be another's by then."""

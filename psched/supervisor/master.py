@@ -21,9 +21,9 @@ from typing import Any
 
 from psched.clock import Clock
 from psched.supervisor.blueprint import HOPELESS, Blueprint, Plan, PlanError
-from psched.supervisor.notify import Notifier
 from psched.supervisor.respawn import Respawn
 from psched.supervisor.signals import SignalInbox
+from psched.supervisor.status import Phase, Status
 from psched.supervisor.workers import WorkerChild, Workers
 
 _log = logging.getLogger("psched.master")
@@ -53,8 +53,7 @@ class Master:
         clock: this host's clocks.
         respawn: the pace of replacements.
         reopen_logs: called on USR2 and at a restart.
-        notifier: tells the service manager.
-        set_title: shows a text as the process's title.
+        status: shows how it stands.
         on_terminal: WINCH is the terminal's, not an order.
     """
 
@@ -67,8 +66,7 @@ class Master:
         clock: Clock,
         respawn: Respawn,
         reopen_logs: Callable[[], None],
-        notifier: Notifier,
-        set_title: Callable[[str], None],
+        status: Status,
         on_terminal: bool,
     ) -> None:
         self._plan = plan
@@ -77,8 +75,7 @@ class Master:
         self._clock = clock
         self._respawn = respawn
         self._reopen_logs = reopen_logs
-        self._notifier = notifier
-        self._set_title = set_title
+        self._status = status
         self._on_terminal = on_terminal
 
         self._generation = 0
@@ -87,8 +84,10 @@ class Master:
         self._restart_wanted = True
         self._more = 0
         self._paused_until = -1
+        self._served = False
         self._stopping_since: float | None = None
-        self._status: int | None = None
+        self._patience = float("inf")
+        self._exit_status = 0
 
     def run(self) -> int:
         """Work until told to stop; the exit status."""
@@ -96,8 +95,10 @@ class Master:
             timeout = self.tick()
             if self._stopping_since is not None and not self._workers:
                 _log.info("stopped")
-                return self._status or 0
-            arrived = self._inbox.wait(timeout, [worker.link for worker in self._workers])
+                self._status.close()
+                return self._exit_status
+            links = [worker.link for worker in self._workers]
+            arrived = self._inbox.wait(timeout, [*links, *self._status.links])
             self.obey(arrived)
 
     def tick(self) -> float:
@@ -119,16 +120,19 @@ class Master:
         if (stopping or self._paused) and not self._workers and self._blueprint is not None:
             # Nobody will follow who could release what dead workers held.
             self._workers.clean_up(self._blueprint, self._generation)
-        self._show()
+        wakes = self._show()
         now = self._clock.monotonic()
-        return max(0.0, min(_TICK, self._workers.wakes - now, self._respawn.wakes(now) - now))
+        wakes = min(wakes, self._workers.wakes, self._respawn.wakes(now))
+        return max(0.0, min(_TICK, wakes - now))
 
     def obey(self, arrived: Collection[signal.Signals]) -> None:
         """Do what the signals say; a stop goes before everything else."""
         if not _STOP.isdisjoint(arrived):
             self._stop(arrived)
         if signal.SIGUSR2 in arrived or not _RESTART.isdisjoint(arrived):
-            self._reopen()
+            self._reopen_logs()
+            for worker in self._workers:
+                worker.tell(reopen=True)
         if self._stopping_since is not None:
             return
         if not _RESTART.isdisjoint(arrived):
@@ -149,8 +153,6 @@ class Master:
         if len(old) >= _OLD_GENERATIONS:
             return
         self._restart_wanted = False
-        if self._blueprint is not None:
-            self._notifier.send(RELOADING=1, MONOTONIC_USEC=int(now * 1e6))
         try:
             blueprint = self._plan(None)
             self._canary = self._workers.spawn(0, self._generation + 1, blueprint)
@@ -158,11 +160,16 @@ class Master:
             self._not_started(str(error), error.status if isinstance(error, PlanError) else None)
 
     def _hear(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
-        worker.heard = self._clock.monotonic()
+        worker.hear(message, self._clock.monotonic())
         if "ready" in message:
             worker.ready = True
             # It waits for this, and has obeyed by then what it was told before.
             worker.tell(go=worker is not self._canary or self._promote(worker, message["ready"]))
+        if "looked" in message:
+            self._served = True
+        if "enough" in message and not self._paused and not worker.leaving:
+            _log.info("%s %s: another takes its place", worker.place, message["enough"])
+            worker.leave(None, worker.heard)
         if "recovered" in message:
             self._workers.recovered(worker, message["recovered"])
 
@@ -187,8 +194,8 @@ class Master:
         for worker in self._workers:
             if worker.place.generation < self._generation and not worker.leaving:
                 worker.leave(None, self._clock.monotonic())
+        self._status.problem = None
         _log.info("generation %d serves, %d workers", self._generation, self._blueprint.processors)
-        self._notifier.send(READY=1)
         return True
 
     def _ended(self, worker: WorkerChild) -> None:
@@ -212,12 +219,14 @@ class Master:
             why: for people.
             status: the exit status, if trying again would be pointless.
         """
+        # What was to be paused is not there: the next try is nobody's pause.
+        self._paused_until = min(self._paused_until, self._generation)
         if self._blueprint is not None:
             _log.error(
                 "generation %d could not be started: %s; generation %d goes on",
                 self._generation + 1, why, self._generation,
             )  # fmt: skip
-            self._notifier.send(READY=1, STATUS=f"restart failed: {why}")
+            self._status.problem = why
         elif status is not None:
             _log.error("cannot start: %s", why)
             self._give_up(status)
@@ -272,7 +281,7 @@ class Master:
     # --- the end ---------------------------------------------------------------------
 
     def _give_up(self, status: int) -> None:
-        self._status = status
+        self._exit_status = status
         self._stop((signal.SIGTERM,))
 
     def _stop(self, arrived: Collection[signal.Signals]) -> None:
@@ -280,25 +289,31 @@ class Master:
         if self._stopping_since is None:
             self._stopping_since, self._canary = now, None
             _log.info("stopping: running tasks may finish")
-            self._notifier.send(STOPPING=1)
             for worker in self._workers:
                 worker.dismiss(worker.blueprint.graceful_timeout, now)
+            self._patience = max((worker.overdue for worker in self._workers), default=now)
             return
         again = signal.SIGINT in arrived and now - self._stopping_since >= _ESCALATION
         if again or signal.SIGQUIT in arrived:
             _log.info("stopping at once: running tasks are stopped and released")
             for worker in self._workers:
-                worker.dismiss(0, now)
+                worker.dismiss(0, now, hurry=True)
 
-    def _reopen(self) -> None:
-        self._reopen_logs()
-        for worker in self._workers:
-            worker.tell(reopen=True)
+    def _show(self) -> float:
+        """Show how it stands; when to do so again, seconds of the monotonic clock."""
+        about = {} if self._blueprint is None else self._blueprint.about
+        return self._status.show(
+            self._phase, self._generation, self._workers, patience=self._patience, about=about
+        )
 
-    def _show(self) -> None:
-        state = f"generation {self._generation}, {len(self._workers)} workers"
+    @property
+    def _phase(self) -> Phase:
         if self._stopping_since is not None:
-            state += ", stopping"
-        elif self._paused:
-            state += ", paused"
-        self._set_title(state)
+            return Phase.STOPPING
+        if self._paused:
+            return Phase.PAUSED
+        if not self._served:
+            return Phase.STARTING
+        if self._canary or self._restart_wanted:
+            return Phase.RELOADING
+        return Phase.SERVING

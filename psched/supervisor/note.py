@@ -1,8 +1,9 @@
-"""One byte that a worker shares with a runner: why it is being stopped.
+"""Two bytes that a worker shares with a runner: why it is being stopped, and whether it has begun.
 
 A message on their link would not do: TERM interrupts the runner anywhere, in the middle of
 reading that link too. And a TERM without a note is no order of the worker's: it was sent to
-every process of the service, as ``systemctl kill`` does, and costs no task.
+every process of the service, as ``systemctl kill`` does, and costs no task. That a runner has
+taken up its task is noted rather than said, so that no worker is woken to hear it.
 """
 
 import mmap
@@ -24,10 +25,10 @@ class Reason(IntEnum):
 
 
 class StopNote:
-    """The byte; to be made before the fork."""
+    """The bytes; to be made before the fork."""
 
     def __init__(self) -> None:
-        self._page = mmap.mmap(-1, 1)
+        self._page = mmap.mmap(-1, 2)
 
     def write(self, reason: Reason) -> None:
         """The parent's side: take down a reason, or NONE to take it back."""
@@ -36,6 +37,15 @@ class StopNote:
     def read(self) -> Reason:
         """The child's side."""
         return Reason(self._page[0])
+
+    @property
+    def begun(self) -> bool:
+        """The parent's side: whether the child has taken up a task since it was last unset."""
+        return bool(self._page[1])
+
+    @begun.setter
+    def begun(self, value: bool) -> None:
+        self._page[1] = value
 
     def close(self) -> None:
         """Give the page back."""

@@ -58,10 +58,24 @@ class SignalInbox:
             end.setblocking(False)  # noqa: FBT003  # its parameter has no name
         # The C handler writes a byte at once; the Python handler runs between two bytecodes.
         # A full pipe loses no signal, only a wake-up that is due already.
+        self._wanted = tuple(wanted)
+        self.take_over()
+
+    def take_over(self) -> list[signal.Signals]:
+        """Receive the signals from now on, whoever has received them meanwhile.
+
+        A module that handlers import may have set handlers of its own. Were its way with CHLD
+        to stay, the kernel could take away the children whose ends we wait for.
+
+        Returns:
+            The signals that had been somebody else's.
+        """
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in wanted:
+        lost = [number for number in self._wanted if signal.getsignal(number) != self._note]
+        for number in lost:
             signal.signal(number, self._note)
         unblock()
+        return lost
 
     def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
         """Sleep until a signal arrives, a link has news, or the time is over.

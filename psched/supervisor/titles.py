@@ -5,4 +5,4 @@ from setproctitle import setproctitle
 
 def set_title(text: str) -> None:
     """Show a text as this process's title; it must hold nothing secret."""
-    setproctitle(f"psched {text}")
+    setproctitle("".join(c if c.isprintable() else "?" for c in f"psched {text}"))

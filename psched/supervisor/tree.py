@@ -9,26 +9,46 @@ until nothing is found: a process that forks while we look is met on the next wa
 
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
-_ROUNDS = 1000
-"""A walk takes some tens of microseconds per process; no fork storm outruns this many."""
+_DYING = 0.02
+"""Seconds that those who were sent KILL are given to be gone, while no new ones are found."""
+
+_LONGEST = 0.25
+"""Seconds that a loop is held up by a storm of processes before it sees to other things."""
+
+_MOMENT = 0.0002
+"""Seconds between two walks that find the same: the processor is theirs, to die."""
+
+
+_GONE = (FileNotFoundError, ProcessLookupError)
+"""What /proc says of a process that has ended. Any other error says nothing of it: we may just
+have no descriptor left to look with."""
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, zombies included; none if it is gone."""
+    """The children of a process, zombies included; none if it is gone.
+
+    Raises:
+        OSError: one cannot look.
+    """
     found: list[int] = []
-    with suppress(OSError):
+    with suppress(*_GONE):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError):
+            with suppress(*_GONE):
                 listed = Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii")
                 found += map(int, listed.split())
     return found
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, nearest first."""
+    """All processes below one, nearest first.
+
+    Raises:
+        OSError: one cannot look.
+    """
     found: list[int] = []
     level = children(pid)
     while level:
@@ -38,58 +58,142 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that is gone is no error."""
-    with suppress(ProcessLookupError):
+    """Send a signal; a process that is gone, or that has become another user's, is no error."""
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def send_group(group: int, number: signal.Signals) -> None:
-    """Send a signal to a process group; one that is gone is no error."""
-    with suppress(ProcessLookupError):
+    """Send a signal to a process group; to those of it that are there and may be sent one."""
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
+    """Whether a process exists and is not a zombie; true if one cannot look."""
+    try:
+        state = _stat(pid)
+    except OSError:
+        return True
+    # Its first thread may have ended before the others: it shows as a zombie then.
+    return state is not None and (state[0] not in ("Z", "X") or int(state[17]) > 1)
+
+
+def start_time(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks; None if there is no such process.
+
+    Raises:
+        OSError: one cannot look.
+    """
+    state = _stat(pid)
+    return None if state is None else int(state[19])
+
+
+def is_still(pid: int, started: int | None) -> bool:
+    """Whether a pid is that of the process which was started then; true if one cannot look."""
+    try:
+        return start_time(pid) == started
+    except OSError:
+        return True
+
+
+def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int]:
+    """All processes below one that are alive, but for some children and all below them.
+
+    As far as one can look: an answer for people, and for who is not to be waited for.
+    """
+    found: set[int] = set()
+    with suppress(OSError):
+        for child in children(pid):
+            if child not in spare:
+                found |= {child, *descendants(child)}
+    return frozenset(filter(alive, found))
+
+
+def describe(pid: int) -> str:
+    """A process for people: its pid, name and state; D is an uninterruptible sleep."""
+    with suppress(OSError):
+        state = _stat(pid)
+        name = Path(f"/proc/{pid}/comm").read_text("utf-8", errors="replace").strip()
+        return f"{pid} ({name}, state {state[0]})" if state else str(pid)
+    return str(pid)
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What /proc/PID/stat says from the state on; see proc(5)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
-    except OSError:
-        return False
-    # The state stands after the name, which may hold blanks and parentheses itself.
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+    except _GONE:
+        return None
+    # The name, which may hold blanks and parentheses itself, stands before.
+    return stat.rpartition(")")[2].split()
 
 
-def kill_below(pid: int, spare: frozenset[int] = frozenset(), dead: set[int] | None = None) -> bool:
+def kill_below(
+    pid: int,
+    spare: frozenset[int] = frozenset(),
+    dead: set[int] | None = None,
+    killed: set[int] | None = None,
+) -> bool:
     """KILL all processes below one, once; call it again until nothing was left to kill.
 
     Args:
         pid: the process whose tree is meant, a subreaper; it is not killed itself.
         spare: children of it that are left alone, with all below them.
         dead: children of it that are known to be dead, not reaped; it is added to.
+        killed: whoever was sent KILL is added to it.
 
     Returns:
-        Whether there was a child that was not known to be dead. That a child is found dead says
-        little: it may have forked before, and its own child have come to us since we looked.
+        Whether there was a child that was not known to be dead, or may have been. That a child is
+        found dead says little: it may have forked before, and its own child have come to us since
+        we looked.
     """
     dead = set() if dead is None else dead
     found = False
+    try:
+        listed = children(pid)
+    except OSError:
+        return True
     # The newest first: who flees from pid to pid is there.
-    for child in reversed(children(pid)):
+    for child in reversed(listed):
         if child in spare or child in dead:
             continue
         found = True
         # From the top: what is dead cannot fork, and what it has forked moves up to us.
         send(child, signal.SIGKILL)
-        for victim in descendants(child):
+        below: list[int] = []
+        with suppress(OSError):
+            below = descendants(child)
+        for victim in below:
             send(victim, signal.SIGKILL)
+        if killed is not None:
+            killed.update((child, *below))
         if not alive(child):
             dead.add(child)
     return found
 
 
-def kill_all_below(pid: int, spare: frozenset[int] = frozenset()) -> None:
-    """KILL all processes below one until nothing is found; see `kill_below`."""
+def kill_all_below(pid: int, spare: frozenset[int] = frozenset()) -> bool:
+    """KILL all processes below one until nothing is found; see `kill_below`.
+
+    It does not wait for what takes long to die: a process in uninterruptible sleep, or one with
+    much memory to give back.
+
+    Returns:
+        Whether nothing is left but zombies. If not, it is to be called again soon.
+    """
     dead: set[int] = set()
-    for _ in range(_ROUNDS):
-        if not kill_below(pid, spare, dead):
-            return
+    killed: set[int] = set()
+    known, began = 0, time.monotonic()
+    newest = began
+    while kill_below(pid, spare, dead, killed):
+        now = time.monotonic()
+        if len(killed) > known:
+            known, newest = len(killed), now
+        elif now > newest + _DYING:
+            return False
+        else:
+            time.sleep(_MOMENT)
+        if now > began + _LONGEST:
+            return False
+    return True

@@ -4,19 +4,25 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from psched.clock import Clock
 from psched.supervisor import tree
 from psched.supervisor.blueprint import CLEANER, DRAINED, Blueprint, Place
+from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.child import Child, reap
 from psched.supervisor.kill import Ladder
 from psched.supervisor.link import Link
+from psched.supervisor.remains import Remains
 from psched.supervisor.spawn import spawn
 
 _log = logging.getLogger("psched.master")
 
 _ABORT_GRACE = 2.0
 """Seconds that a silent worker has to write down its stack before it is killed."""
+
+_STALL = 5.0
+"""Seconds between two looks at the workers from which on the master has stood still."""
 
 _CLEAN_UP_LIMIT = 20.0
 """Seconds that a shutdown spends on the leases of dead workers."""
@@ -30,6 +36,12 @@ class WorkerChild(Child):
         blueprint: what it was made of.
         leaving: it has been told to go.
         recovering: nonces of dead workers whose leases it is releasing.
+        tasks: how many it runs.
+        away: why its store does not answer, if that is so.
+        report: what it told of itself when it was last asked.
+        reported: when that was, seconds of the monotonic clock.
+        overdue: when it is killed that has been told to go, seconds of the monotonic clock.
+        aborted: it was not ready in time or silent, and is being killed for that.
     """
 
     def __init__(
@@ -40,6 +52,20 @@ class WorkerChild(Child):
         self.blueprint = blueprint
         self.leaving = False
         self.recovering: list[str] = []
+        self.tasks = 0
+        self.away: str | None = None
+        self.report: Mapping[str, Any] = {}
+        self.reported = 0.0
+        self.overdue = now
+        self.aborted = False
+
+    def hear(self, message: Mapping[str, Any], now: float) -> None:
+        """Take down what it says of itself."""
+        self.heard = now
+        if "tasks" in message:
+            self.tasks, self.away = message["tasks"], message["away"]
+        if "report" in message:
+            self.report, self.reported = message["report"], now
 
     @property
     def failed(self) -> bool:
@@ -52,27 +78,29 @@ class WorkerChild(Child):
         """Send it a message."""
         self.link.send(message)
 
-    def leave(self, timeout: float | None, now: float) -> None:
+    def leave(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
         """Tell it to claim no more and to exit when its tasks are done.
 
         Args:
             timeout: seconds until it takes its tasks down; None: it waits for them.
             now: seconds of the monotonic clock.
+            hurry: its tasks are not to be given their time to clean up.
         """
         self.leaving = True
-        self.tell(stop=timeout)
+        self.tell(stop=timeout, hurry=hurry)
         if timeout is not None:
             # It works down the same limits itself; this is for one that does not.
             limit = timeout + self.blueprint.kill_limit + _CLEAN_UP_LIMIT
+            self.overdue = now + limit
             if self.ladder is None:
                 self.ladder = Ladder(now + limit, 1.0, 0)
             else:
                 self.ladder.hasten(now, limit)
 
-    def dismiss(self, timeout: float, now: float) -> None:
+    def dismiss(self, timeout: float, now: float, *, hurry: bool = False) -> None:
         """Have it go, at a shutdown; see `leave`."""
         if self.ready:
-            self.leave(timeout, now)
+            self.leave(timeout, now, hurry=hurry)
         else:
             # It holds nothing yet, and may be deep in an import.
             self.leaving = True
@@ -86,22 +114,40 @@ class Workers:
         clock: this host's clocks.
         draw_nonce: draws a text never drawn before.
         keep: the descriptors that workers need: open log files.
+        cgroup: the master's, below which each worker is given one; None: there is none.
+
+    Attributes:
+        deaths: how many have ended unasked.
     """
 
     def __init__(
-        self, clock: Clock, draw_nonce: Callable[[], str], keep: Callable[[], Sequence[int]]
+        self,
+        clock: Clock,
+        draw_nonce: Callable[[], str],
+        keep: Callable[[], Sequence[int]],
+        cgroup: Cgroup | None = None,
     ) -> None:
         self._clock = clock
         self._draw_nonce = draw_nonce
         self._keep = keep
         self._by_pid: dict[int, WorkerChild] = {}
+        self._cgroup = cgroup
+        self._remains = Remains[WorkerChild](clock)
         self._dead: list[str] = []
+        self._watched = clock.monotonic()
+        # Whoever was this process before has started them: they are not a worker's.
+        self._spared = {pid: tree.start_time(pid) for pid in tree.children(os.getpid())}
+        self.deaths = 0
 
     def __iter__(self) -> Iterator[WorkerChild]:
         return iter([*self._by_pid.values()])
 
     def __len__(self) -> int:
         return len(self._by_pid)
+
+    def __bool__(self) -> bool:
+        """Whether there are any, or anything that dead ones have left and that may yet die."""
+        return bool(self._by_pid) or self._remains.younger_than(_CLEAN_UP_LIMIT)
 
     def serving(self, generation: int) -> Mapping[int, WorkerChild]:
         """Those of a generation that have not been told to go, by their places."""
@@ -117,15 +163,24 @@ class Workers:
         Raises:
             OSError: the system has no process or memory left.
         """
-        place = Place(number, generation, self._draw_nonce())
-        pid, link = spawn(lambda link: blueprint.work(link, place), keep=self._keep())
+        nonce = self._draw_nonce()
+        place = Place(number, generation, nonce, self._cgroup_for(number, nonce))
+        try:
+            pid, link = spawn(lambda link: blueprint.work(link, place), keep=self._keep())
+        except BaseException:
+            if place.cgroup is not None:
+                place.cgroup.remove()
+            raise
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
         self._by_pid[pid] = worker
         _log.info("%s started, pid %d", place, pid)
         return worker
 
     def reap(self) -> list[WorkerChild]:
-        """Collect the workers that have ended; what they have left running is killed."""
+        """Collect the workers that have ended; what they have left running is killed.
+
+        A dead worker's leases are released only when nothing of its trees is left.
+        """
         ended = []
         for exit_ in reap():
             worker = self._by_pid.pop(exit_.pid, None)
@@ -134,15 +189,36 @@ class Workers:
             worker.reaped(exit_)
             ended.append(worker)
             self._dead += worker.recovering
-            if exit_.status != DRAINED and worker.ready:
-                self._dead.append(worker.place.nonce)
+            self._remains.add(worker, worker.place.cgroup)
             expected = exit_.status == DRAINED or worker.leaving
+            self.deaths += worker.ready and not expected
             level = logging.INFO if expected else logging.ERROR
             _log.log(level, "%s, pid %d, %s", worker.place, exit_.pid, exit_)
-        if any(worker.exit is not None and worker.exit.status != DRAINED for worker in ended):
+        if ended or self._remains.due:
             # Its runners have died with it; what those had forked has come to us.
-            tree.kill_all_below(os.getpid(), frozenset(self._by_pid))
+            self._clear()
         return ended
+
+    def _clear(self) -> None:
+        """Kill what dead workers have left running."""
+        spared = {pid for pid, started in self._spared.items() if tree.is_still(pid, started)}
+        for worker in self._remains.look(frozenset(self._by_pid) | spared):
+            if worker.exit is not None and worker.exit.status != DRAINED and worker.ready:
+                self._dead.append(worker.place.nonce)
+        for worker, what in self._remains.late:
+            text = "%s has ended, but what it has started does not die: %s"
+            _log.warning(text, worker.place, what)
+        self._remains.late.clear()
+
+    def _cgroup_for(self, number: int, nonce: str) -> Cgroup | None:
+        """Make a worker's cgroup; where that fails, its trees are found by walking."""
+        if self._cgroup is None:
+            return None
+        try:
+            return self._cgroup.below(nonce)
+        except OSError as error:
+            _log.warning("worker %d has no cgroup of its own: %s", number, error)
+            return None
 
     def recover(self) -> None:
         """Have a living worker release what dead ones still hold."""
@@ -164,7 +240,13 @@ class Workers:
         if not nonces:
             return
         place = Place(CLEANER, generation, self._draw_nonce())
-        pid, link = spawn(lambda link: blueprint.clean_up(link, place, nonces), keep=self._keep())
+        try:
+            pid, link = spawn(
+                lambda link: blueprint.clean_up(link, place, nonces), keep=self._keep()
+            )
+        except OSError as error:
+            _log.error("leases of dead workers are left to run out: cannot fork: %s", error)
+            return
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
         worker.leaving = True
         worker.ladder = Ladder(worker.started + _CLEAN_UP_LIMIT, 1.0, 0)
@@ -173,12 +255,18 @@ class Workers:
     def watch(self) -> None:
         """Stop workers that are not ready in time, or silent, or overdue."""
         now = self._clock.monotonic()
+        stall, self._watched = now - self._watched, now
         for worker in self:
+            if stall > _STALL:
+                # We have stood still ourselves, and they perhaps with us.
+                worker.started += stall
+                worker.heard += stall
             since = worker.heard if worker.ready else worker.started
             limit = (
                 worker.blueprint.heartbeat_limit if worker.ready else worker.blueprint.start_timeout
             )
-            if worker.ladder is None and now - since > limit:
+            if not worker.aborted and now - since > limit:
+                worker.aborted = True
                 what = "silent" if worker.ready else "not ready"
                 _log.error(
                     "%s, pid %d, %s for %.0f s: killed", worker.place, worker.pid, what, limit
@@ -192,4 +280,5 @@ class Workers:
     @property
     def wakes(self) -> float:
         """When `watch` is to be called again, seconds of the monotonic clock."""
-        return min((w.ladder.wakes for w in self if w.ladder is not None), default=float("inf"))
+        ladders = [worker.ladder.wakes for worker in self if worker.ladder is not None]
+        return min([self._remains.wakes, *ladders])

@@ -80,6 +80,25 @@ def test_a_pid_file_left_by_a_killed_master_is_no_hindrance(service):
     assert (service.folder / "pid").read_text() == f"{master.pid}\n"
 
 
+def test_a_module_that_changes_what_signals_do_is_told_off_and_costs_nothing(service):
+    service.configure(dispatch="jobs:Dispatch")
+    service.write(
+        "jobs.py",
+        """
+        import signal
+        from canary import Dispatch
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+        """,
+    )
+    service.add("s1")
+    master = service.start()
+
+    master.wait_for_log("a module has changed what SIGCHLD does")
+    service.wait_for_finish("s1")
+    assert master.stop() == 0
+
+
 def test_workers_that_die_again_and_again_are_exit_status_70(service):
     service.configure(dispatch="jobs:Dispatch", processors=2)
     service.write("jobs.py", "import os; os.kill(os.getpid(), 9)")

@@ -7,7 +7,7 @@ import pytest
 
 from support.processes import children, descendants, kill, title
 from support.runlog import completed, never_two_at_once
-from support.waiting import has_ended, wait_for_end, wait_until
+from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 
 @pytest.fixture
@@ -165,6 +165,54 @@ def test_a_worker_that_hangs_is_killed_and_replaced(service):
     assert master.descendants == []
 
 
+def test_a_worker_that_hangs_does_not_hold_up_a_shutdown(service):
+    service.configure(child_heartbeat_limit=3)
+    master = service.start()
+    [worker] = master.workers()
+
+    kill(worker, signal.SIGSTOP)
+
+    assert master.stop() == 0
+    assert f"pid {worker}, silent for 3 s: killed" in master.text
+
+
+def test_a_service_that_has_stood_still_as_a_whole_kills_nobody_for_it(service):
+    service.configure(child_heartbeat_limit=3, processors=2)
+    service.add("long", data={"until": "gate"})
+    master = service.start()
+    master.wait_for_workers(2)
+    service.runs.wait("long")
+
+    # As a container that is paused, or a machine.
+    master.send_all(signal.SIGSTOP)
+    stays(lambda: master.status is None, seconds=6, what="a service that stands still")
+    master.send(signal.SIGCONT)
+    master.send_all(signal.SIGCONT)
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+
+    assert master.stop() == 0
+    assert "silent" not in master.text
+    assert len(service.runs.runs("long")) == 1
+
+
+def test_what_a_process_had_started_before_it_became_a_master_is_left_alone(service):
+    service.write("start.sh", 'sleep 600 & echo $! >sidecar; exec "$@"\n')
+    command = ["/bin/sh", "start.sh", *service.master_command, "-c", "psched.yml"]
+    master = service.start(*command)
+    sidecar = int((service.folder / "sidecar").read_text())
+
+    for worker in master.workers():
+        kill(worker)
+    master.wait_for_log(r"worker 0 \(gen 1\) started", count=2)
+    master.send(signal.SIGHUP)
+    master.wait_for_generation(2)
+    assert master.stop() == 0
+
+    assert not has_ended(sidecar)
+    kill(sidecar)
+
+
 def test_a_task_that_kills_its_worker_twice_waits_for_its_third_try(service):
     service.configure(retry_wait=3)
     service.add("poison", data={"kills": "worker", "times": 2})
@@ -201,7 +249,10 @@ def test_titles_say_what_each_process_is_doing(service):
     service.runs.wait("s1")
     [worker] = master.workers()
 
-    assert title(master.pid) == "psched master: generation 1, 1 workers"
+    wait_until(
+        lambda: title(master.pid) == "psched master: generation 1, 1 workers, 1 tasks",
+        what="the master's title",
+    )
     wait_until(lambda: title(worker) == "psched worker 0 (gen 1): 1 tasks", what="its title")
     assert title(runner_of(service, "s1")) == "psched runner: canary s1.1000000000 attempt 1"
     assert all(title(pid).startswith("psched ") for pid in descendants(master.pid))

@@ -6,7 +6,9 @@ import pytest
 
 from psched import ProcessStopError, Task
 from psched.commands import Exec
-from support.waiting import wait_until
+from psched.supervisor import tree
+from support.processes import kill, title
+from support.waiting import has_ended, wait_for_end, wait_until
 
 NOTES = 'printf \'%s\\n\' "$0" "$@" >args; cat >stdin; env >environ; pwd >where'
 
@@ -41,6 +43,47 @@ def test_a_command_gets_its_arguments_input_environment_and_folder(each_service)
         "PSCHED_ATTEMPT": "1",
         "PSCHED_FENCE": "1",
     }
+
+
+def test_what_a_command_has_orphaned_is_reaped_while_it_runs(service):
+    orphans = "for i in 1 2 3 4 5 6 7 8 9; do (true &) ; done; touch made"
+    command = f"{orphans}; until [ -e gate ]; do sleep 0.1; done"
+    service.add("s1", "exec", data={"command": command, "shell": True})
+    master = service.start()
+    wait_until((service.folder / "made").exists, what="the orphans")
+
+    def zombies():
+        [runner] = [p for p in master.descendants if title(p).startswith("psched runner: exec")]
+        return [child for child in tree.children(runner) if has_ended(child)]
+
+    wait_until(lambda: not zombies(), what="the end of the orphans")
+    service.open_gate("gate")
+    service.wait_for_finish("s1")
+    assert master.stop() == 0
+
+
+def test_a_command_does_not_outlive_a_runner_that_is_killed(service):
+    service.add("s1", "exec", data={"command": ["/bin/sh", "-c", "echo $$ >pid; exec sleep 60"]})
+    master = service.start()
+    note = service.folder / "pid"
+    pid = int(wait_until(lambda: note.exists() and note.read_text(), what="the command"))
+
+    # Nobody is left who could kill it.
+    for process in [master.pid, *master.workers()]:
+        kill(process)
+
+    wait_for_end(pid)
+
+
+def test_a_key_that_holds_a_nul_costs_no_process(service):
+    with service.sql() as database:
+        insert = "insert into psched (id, type, data) values (?, 'exec', ?)"
+        database.execute(insert, ("a\0b", '{"command": ["true"]}'))
+    master = service.start()
+
+    master.wait_for_log(r"a\\x00b.* failed .*embedded null byte")
+    assert "exited with status 70" not in master.text
+    assert master.stop() == 0
 
 
 def test_only_with_shell_is_a_text_given_to_the_shell(service):

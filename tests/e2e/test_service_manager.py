@@ -15,9 +15,15 @@ def manager(tmp_path):
         yield listening
 
 
-def told(manager):
-    """What has been told since the last call, one message."""
-    return dict(line.split("=", 1) for line in manager.recv(4096).decode().splitlines())
+def told(manager, *wanted):
+    """The next message that has one of these fields."""
+    while True:
+        fields = dict(line.split("=", 1) for line in manager.recv(4096).decode().splitlines())
+        if not wanted or not fields.keys().isdisjoint(wanted):
+            return fields
+
+
+STEPS = ("READY", "RELOADING", "STOPPING")
 
 
 def test_a_service_manager_is_told_of_every_step_by_the_master_alone(service, manager):
@@ -26,24 +32,60 @@ def test_a_service_manager_is_told_of_every_step_by_the_master_alone(service, ma
     service.write("jobs.py", "from canary import Dispatch")
     master = service.start(generation=0)
 
-    assert told(manager) == {"READY": "1"}
+    ready = told(manager, *STEPS)
+    assert ready == {"READY": "1", "STATUS": "generation 1, 1 workers, 0 tasks"}
     service.add("s1", "exec", data={"command": "env >environ", "shell": True})
     service.wait_for_finish("s1")
     assert "NOTIFY_SOCKET" not in (service.folder / "environ").read_text()
 
     master.send(signal.SIGHUP)
-    reloading = told(manager)
+    reloading = told(manager, *STEPS)
     assert reloading["RELOADING"] == "1"
     assert int(reloading["MONOTONIC_USEC"]) > 0
-    assert told(manager) == {"READY": "1"}
+    assert told(manager, *STEPS)["READY"] == "1"
 
     service.write("jobs.py", "broken(")
     master.send(signal.SIGHUP)
-    assert told(manager)["RELOADING"] == "1"
-    failed = told(manager)
+    assert told(manager, *STEPS)["RELOADING"] == "1"
+    failed = told(manager, *STEPS)
     assert failed["READY"] == "1"
-    assert failed["STATUS"] == "restart failed: its first worker exited with status 65"
+    assert failed["STATUS"].endswith("; restart failed: its first worker exited with status 65")
 
     master.send(signal.SIGTERM)
-    assert told(manager) == {"STOPPING": "1"}
+    stopping = told(manager, *STEPS)
+    assert stopping["STOPPING"] == "1"
+    assert stopping["EXTEND_TIMEOUT_USEC"] == "30000000"
     assert master.wait() == 0
+
+
+def test_it_is_ready_only_when_it_has_looked_for_due_rows_and_asks_for_patience_until_then(
+    service, manager
+):
+    service.env["NOTIFY_SOCKET"] = manager.getsockname()
+    with service.sql() as database:
+        database.execute("alter table psched rename to away")
+    master = service.start(generation=0)
+    master.wait_for_log("psched init")
+
+    starting = told(manager, "STATUS", *STEPS)
+    assert starting["EXTEND_TIMEOUT_USEC"] == "30000000"
+    assert "READY" not in starting
+    while not starting["STATUS"].endswith("; the database does not answer"):
+        starting = told(manager, "STATUS", *STEPS)
+        assert "READY" not in starting
+
+    with service.sql() as database:
+        database.execute("alter table away rename to psched")
+    assert told(manager, *STEPS)["READY"] == "1"
+    assert master.stop() == 0
+
+
+def test_the_watchdog_is_fed_again_and_again_within_its_interval(service, manager):
+    service.env["NOTIFY_SOCKET"] = manager.getsockname()
+    service.env["WATCHDOG_USEC"] = "1500000"
+    master = service.start()
+
+    manager.settimeout(1.5)
+    for _ in range(4):
+        assert told(manager, "WATCHDOG")["WATCHDOG"] == "1"
+    assert master.stop() == 0

@@ -85,6 +85,24 @@ def test_what_a_worker_held_that_dies_in_a_pause_is_released_though_nobody_follo
     assert master.stop() == 0
 
 
+def test_a_pause_does_not_outlive_a_restart_that_failed(service):
+    service.configure(processors=2, dispatch="jobs:Dispatch")
+    service.write("jobs.py", "from canary import Dispatch")
+    master = service.start()
+    master.wait_for_generation(1)
+    service.write("jobs.py", "import time; time.sleep(2); broken()")
+    master.send(signal.SIGHUP)
+    master.wait_for_log(r"\(gen 2\) started")
+    master.send(signal.SIGWINCH)
+    master.wait_for_log("could not be started")
+
+    service.write("jobs.py", "from canary import Dispatch")
+    master.send(signal.SIGHUP)
+
+    master.wait_for_generation(2)
+    assert master.stop() == 0
+
+
 def test_a_pause_that_comes_after_a_restart_was_asked_for_is_of_the_new_generation(service):
     service.configure(dispatch="slow:Dispatch")
     service.write("slow.py", "from canary import Dispatch")

@@ -78,6 +78,36 @@ def test_a_task_that_minds_nothing_is_killed_at_the_end_of_the_ladder(service):
     assert service.row("stubborn").row.owner is None
 
 
+def test_a_shutdown_that_gives_no_time_to_finish_still_gives_the_time_to_clean_up(service):
+    service.configure(graceful_timeout=0, graceful_kill_limit=20, dispatch="jobs:Dispatch")
+    service.write(
+        "jobs.py",
+        """
+        import time
+        from canary import Canary, Dispatch as Before
+
+        class Tidy(Canary):
+            def stay(self, gate):
+                try:
+                    super().stay(gate)
+                finally:
+                    time.sleep(3)  # longer than what "at once" leaves
+                    self.note("tidied")
+
+        class Dispatch(Before):
+            routes = {"tidy": Tidy}
+        """,
+    )
+    service.add("s1", "tidy", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("s1")
+
+    assert master.stop() == 0
+
+    [run] = service.runs.runs("s1")
+    assert "tidied" in [note["event"] for note in run.notes]
+
+
 def test_a_second_int_stops_at_once(service):
     service.add("long", data={"until": "gate"})
     master = service.start()
@@ -188,7 +218,8 @@ def test_a_stop_while_workers_start_waits_for_nobody(service):
     assert master.descendants == []
 
 
-def test_a_term_to_every_process_of_the_service_costs_no_running_task(service):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_of_every_process_of_the_service_costs_no_running_task(service, number):
     service.configure(processors=2)
     for key in "one", "two":
         service.add(key, data={"until": "gate"})
@@ -196,7 +227,7 @@ def test_a_term_to_every_process_of_the_service_costs_no_running_task(service):
     service.runs.wait("one")
     service.runs.wait("two")
 
-    master.send_all(signal.SIGTERM)
+    master.send_all(number)
     master.wait_for_log("stopping")
     stays(lambda: not any(run.end for run in service.runs.runs()), what="the tasks' runs")
     service.open_gate("gate")

@@ -7,7 +7,7 @@ import pytest
 
 from support.service import Service
 
-SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0}
+SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0, "graceful_kill_limit": 2}
 
 
 @pytest.fixture

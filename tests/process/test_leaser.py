@@ -167,7 +167,7 @@ def stopped_while_the_store_is_away(how):
     scene.store.faults = {"settle": ["away"] * 5}
     scene.until(lambda: scene.store.requests["settle"] == 1)
     if how == "at once":
-        scene.leaser.stop(0)
+        scene.leaser.stop(0, hurry=True)
     elif how == "at its limit":
         scene.leaser.stop(0.1)
     else:  # as a worker does whose master has died

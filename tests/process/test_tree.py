@@ -1,4 +1,7 @@
-"""Killing trees: whatever a process has started, however it hides, is found and killed."""
+"""Killing trees: whatever a process has started, however it hides, is found and killed.
+
+By walking, and where a cgroup can be made, by that: see `psched.supervisor.remains`.
+"""
 
 import os
 import signal
@@ -8,24 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from psched.clock import SystemClock
 from psched.supervisor import kernel, tree
-from psched.supervisor.child import reap
+from psched.supervisor.cgroup import MasterCgroup
+from psched.supervisor.child import Child, reap
+from psched.supervisor.link import Link
+from psched.supervisor.note import Reason
+from psched.supervisor.remains import Remains
 from support.apart import apart
+from support.bench import Bench
+from support.cgroups import below, own_cgroup
+from support.processes import kill
+from support.trees import COMET, SCRIPTS, SUBPROCESSES
 from support.waiting import has_ended, wait_until
-
-SUBPROCESSES = "sleep 1000 & sh -c 'sleep 1000 & sleep 1000 & wait' & wait"
-DAEMONS = "for i in 1 2 3; do setsid sh -c 'setsid sleep 1000 & setsid sleep 1000 &'; done"
-STOPPED = "sleep 1000 & kill -STOP $!; kill -STOP $$"
-DEAF = "trap '' TERM INT HUP; sh -c 'sleep 1000; sleep 1000' & sleep 1000"
-
-STORM = "f() { [ $1 -gt 9 ] && exec sleep 1000; f $(($1 + 1)) & f $(($1 + 1)) & }; f 1; wait"
-"""A thousand processes, each of which forks two; whoever has done so exits."""
-
-COMET = "f() { [ $1 -gt 30000 ] && exit; f $(($1 + 1)) & exit; }; f 1 & exec sleep 1000"
-"""One process that forks and exits, and so goes on under ever new pids, for some seconds."""
-
-WEED = "while [ $((n += 1)) -lt 30000 ]; do setsid sh -c 'sleep 1000 &'; done"
-"""Plants daemons until it is killed."""
 
 
 def grown(script):
@@ -38,6 +36,11 @@ def grown(script):
     return root.pid
 
 
+def kill_all(pid, spare=frozenset()):
+    """As a loop does, which comes back for what does not die at once."""
+    wait_until(lambda: tree.kill_all_below(pid, spare), what="the end of the tree")
+
+
 def living():
     return [pid for pid in tree.descendants(os.getpid()) if not has_ended(pid)]
 
@@ -45,22 +48,11 @@ def living():
 def killed(script):
     kernel.adopt_orphans()
     grown(script)
-    tree.kill_all_below(os.getpid())
+    kill_all(os.getpid())
     left = living()
     list(reap())
     # What was forked just before would be seen later.
     return left + living()
-
-
-SCRIPTS = {
-    "subprocesses": SUBPROCESSES,
-    "daemons": DAEMONS,
-    "stopped": STOPPED,
-    "deaf": DEAF,
-    "storm": STORM,
-    "comet": COMET,
-    "weed": WEED,
-}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -73,7 +65,7 @@ def killed_again_and_again(script, times):
     left = []
     for _ in range(times):
         grown(script)
-        tree.kill_all_below(os.getpid())
+        kill_all(os.getpid())
         left += living()
         list(reap())
         left += living()
@@ -92,7 +84,7 @@ def killed_below_another():
     program = program.replace("COMET", COMET)
     keeper = subprocess.Popen([sys.executable, "-c", program])
     wait_until(lambda: tree.descendants(keeper.pid), what="the tree")
-    tree.kill_all_below(keeper.pid)
+    kill_all(keeper.pid)
     left = [pid for pid in tree.descendants(keeper.pid) if not has_ended(pid)]
     return left, has_ended(keeper.pid)
 
@@ -106,7 +98,7 @@ def some_spared():
     spared, doomed = grown(SUBPROCESSES), grown(SUBPROCESSES)
     wait_until(lambda: len(tree.descendants(spared)) == 4, what="the spared")
     before = sorted([spared, *tree.descendants(spared)])
-    tree.kill_all_below(os.getpid(), frozenset([spared]))
+    kill_all(os.getpid(), frozenset([spared]))
     return sorted(living()) == before, has_ended(doomed)
 
 
@@ -118,7 +110,7 @@ def zombie():
     process = subprocess.Popen(["sh", "-c", "exit 0"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     before = Path(f"/proc/{process.pid}/stat").exists(), tree.alive(process.pid)
-    tree.kill_all_below(os.getpid())
+    kill_all(os.getpid())
     return [*before, process.wait(), tree.alive(process.pid)]
 
 
@@ -133,7 +125,7 @@ def with_a_misleading_name():
     stat = Path(f"/proc/{process.pid}/stat")
     wait_until(lambda: "(x) Z 1 )" in stat.read_text(), what="its name")
     alive = tree.alive(process.pid)
-    tree.kill_all_below(os.getpid())
+    kill_all(os.getpid())
     return alive, process.wait()
 
 
@@ -156,7 +148,7 @@ def children_of_threads():
     thread.start()
     started.wait()
     found = tree.children(os.getpid())
-    tree.kill_all_below(os.getpid())
+    kill_all(os.getpid())
     over.set()
     thread.join()
     return found == pids, has_ended(pids[0])
@@ -177,3 +169,187 @@ def signals_to_nobody():
 
 def test_who_is_gone_can_be_sent_signals_and_has_no_children():
     assert apart(signals_to_nobody) == [[], [], False]
+
+
+def without_its_first_thread():
+    """A program may end its first thread and go on in others."""
+    program = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=[1000]).start()"
+    )
+    program += "; ctypes.CDLL(None).pthread_exit(None)"
+    process = subprocess.Popen([sys.executable, "-c", program])
+    stat = Path(f"/proc/{process.pid}/stat")
+    wait_until(lambda: ") Z " in stat.read_text(), what="the end of its first thread")
+    alive = tree.alive(process.pid)
+    kill_all(os.getpid())
+    return alive, tree.alive(process.pid), process.wait()
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive():
+    assert apart(without_its_first_thread) == [True, False, -signal.SIGKILL]
+
+
+def told():
+    process = subprocess.Popen(["sleep", "1000"])
+    pid = process.pid
+    wait_until(lambda: tree.describe(pid) == f"{pid} (sleep, state S)", what="the sleep")
+    started = tree.start_time(pid), tree.start_time(os.getpid())
+    process.kill()
+    process.wait()
+    return [started[0] >= started[1], tree.start_time(pid), tree.describe(pid) == str(pid)]
+
+
+def test_a_process_is_told_by_its_name_and_state():
+    assert apart(told) == [True, None, True]
+
+
+# --- what cannot be killed -----------------------------------------------------------
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+NOBODY = 65534
+NEVER = float("inf")
+
+
+class Household:
+    """A child of this process, with a child of its own that we may not kill; both wait.
+
+    As if a task had run sudo.
+    """
+
+    def __init__(self):
+        kernel.adopt_orphans()
+        reader, self.writer = os.pipe()
+        script = f"sh -c 'read line' <&{reader} & read line"
+        self.child = subprocess.Popen(
+            ["sh", "-c", script], stdin=subprocess.PIPE, pass_fds=[reader], text=True
+        )
+        os.close(reader)
+        wait_until(lambda: len(tree.children(self.child.pid)) == 1, what="its child")
+        [self.untouchable] = tree.children(self.child.pid)
+
+    def end(self):
+        """The child ends, its own goes on."""
+        self.child.stdin.close()
+        self.child.wait()
+
+    def let_go(self):
+        """The other ends, too."""
+        os.close(self.writer)
+
+
+def untouchable():
+    household = Household()
+    household.end()
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    orphan = subprocess.Popen(["sleep", "1000"])
+    before = SystemClock().monotonic()
+    emptied = tree.kill_all_below(os.getpid())
+    quick = SystemClock().monotonic() - before < 1
+    left = tree.living_below(os.getpid()) == {household.untouchable}
+    household.let_go()
+    kill_all(os.getpid())
+    return emptied, quick, left, orphan.wait()
+
+
+@as_root
+def test_who_cannot_be_killed_is_reported_and_saves_nobody_else():
+    assert apart(untouchable) == [False, True, True, -signal.SIGKILL]
+
+
+def two_ends():
+    """One child leaves what cannot be killed, and another, which was alive then, does not."""
+    clock = SystemClock()
+    household = Household()
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    neighbour = subprocess.Popen(["sh", "-c", "read line; setsid sleep 1000 &"], stdin=-1)
+    one, other = (
+        Child(process.pid, Link.pair()[0], 0.0) for process in (household.child, neighbour)
+    )
+    remains = Remains(clock)
+
+    household.end()
+    remains.add(one, None)
+    found = [remains.look(frozenset([neighbour.pid])) == []]
+
+    neighbour.stdin.close()
+    neighbour.wait()
+    remains.add(other, None)
+    wait_until(lambda: remains.look(frozenset()) == [other], what="the end of the other's tree")
+
+    def late():
+        return remains.due and (remains.look(frozenset()) or remains.late)
+
+    wait_until(late, what="word of what does not die")
+    [(who, what)] = remains.late
+    found += [who is one, one.stuck, other.stuck, what.startswith(f"{household.untouchable} (sh,")]
+    remains.late.clear()
+    found += [remains.look(frozenset()) == [], not remains.late, remains.younger_than(1000)]
+
+    household.let_go()
+    wait_until(lambda: remains.due and remains.look(frozenset()) == [one], what="its end")
+    return [*found, remains.wakes == NEVER, remains.younger_than(1000)]
+
+
+@as_root
+def test_a_tree_that_does_not_die_is_told_once_and_holds_up_no_other():
+    assert apart(two_ends) == [True, True, True, False, True, True, True, True, True, False]
+
+
+# --- tasks ---------------------------------------------------------------------------
+
+
+def grow(task):
+    """A handler that starts a tree and ends in some way."""
+    script = SCRIPTS[task.data["script"]]
+    process = subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL)
+    wait_until(lambda: tree.children(process.pid) or process.poll() is not None, what="the tree")
+    match task.data["end"]:
+        case "dies":
+            kill(os.getpid())
+        case "clings":
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            process.wait()
+            signal.pause()
+
+
+def ended(group, end, tasks):
+    """Run a task with each of the trees; what is left of them, at the instant of its end."""
+    cgroup = master = None
+    if group is not None:
+        Path(group, "cgroup.procs").write_text("0")
+        master = MasterCgroup()
+        cgroup = master.below("worker")
+    bench = Bench({"grow": grow}, cgroup=cgroup, max_tasks_per_child=tasks, graceful_kill_limit=0)
+    left = {}
+    for script in SCRIPTS:
+        slot = bench.start("grow", script, script=script, end=end)
+        if end == "clings":
+            bench.until(lambda slot=slot: tree.descendants(slot.runner.pid))
+            bench.tasks.stop(slot, Reason.TIMEOUT, 0)
+        bench.until(lambda slot=slot: slot.empty)
+        runners = {each.pid for each in bench.runners._alive.values()}
+        pids = [pid for pid in tree.living_below(os.getpid()) if pid not in runners]
+        folders = below(cgroup.path) if cgroup else []
+        left[script] = [*pids, *folders[len(runners) :]]
+        del bench.tasks.slots[script]
+    bench.tasks.dismiss()
+    bench.until(lambda: not bench.tasks.links)
+    if master is not None:
+        Path(group, "cgroup.procs").write_text("0")
+        cgroup.remove()
+        master.close()
+    return left
+
+
+@pytest.mark.parametrize(
+    ("end", "tasks"), [("returns", 1), ("returns", 1000), ("dies", 1), ("clings", 1)]
+)
+@pytest.mark.parametrize("means", ["walk", "cgroup"])
+def test_when_a_task_is_over_nothing_is_left_of_its_tree(means, end, tasks):
+    nothing = {script: [] for script in SCRIPTS}
+    if means == "walk":
+        assert apart(ended, None, end, tasks, timeout=60) == nothing
+        return
+    with own_cgroup("tree") as group:
+        assert apart(ended, str(group), end, tasks, timeout=60) == nothing
+        assert below(group) == []

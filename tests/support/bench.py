@@ -18,6 +18,7 @@ from psched.runner import Runner
 from psched.runners import Runners
 from psched.slots import Slot
 from psched.supervisor.blueprint import Place
+from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.deadman import DeadMan
 from psched.supervisor.link import Link
 from psched.supervisor.note import StopNote
@@ -60,6 +61,7 @@ class Bench:
     Args:
         handlers: by the types of tasks.
         log_file: where lines are logged; default: standard error.
+        cgroup: this process's, below which each runner is given one.
         settings: psched's.
 
     Attributes:
@@ -67,7 +69,12 @@ class Bench:
     """
 
     def __init__(
-        self, handlers: Mapping[str, Any], *, log_file: str | None = None, **settings: Any
+        self,
+        handlers: Mapping[str, Any],
+        *,
+        log_file: str | None = None,
+        cgroup: Cgroup | None = None,
+        **settings: Any,
     ) -> None:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
         self.inbox = prepare_process(self.log, Place(0, 1, "nonce"))
@@ -91,6 +98,7 @@ class Bench:
             before_fork=lambda: None,
             keep=self.log.descriptors,
             clock=CLOCK,
+            cgroup=cgroup,
         )
         guard = Guard(self._settings, runners=self.runners, clock=CLOCK, deadman=DeadMan())
         self.tasks = Tasks(self.runners, guard, CLOCK)

@@ -10,6 +10,7 @@ import contextlib
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Self
@@ -18,6 +19,9 @@ LOOPBACK = "127.0.0.1"
 _CHUNK = 1 << 16
 _PERIOD = 0.02
 """Seconds in which it sees that it is told something."""
+
+_DRIP = 0.5
+"""Seconds between two bytes of an answer that drips."""
 
 
 class Fault(Enum):
@@ -44,6 +48,8 @@ class _Line:
         self.server = server
         self.fault: Fault | None = None
         self.held = bytearray()
+        self.answer = bytearray()
+        self.next_drop = 0.0
 
     def close(self) -> None:
         self.client.close()
@@ -65,6 +71,7 @@ class Proxy:
         self._armed: tuple[Fault, bytes] | None = None
         self._passing = threading.Event()
         self._passing.set()
+        self._dripping = False
         self._stopping = False
         self._releasing = False
         self._lines: set[_Line] = set()
@@ -104,6 +111,15 @@ class Proxy:
         finally:
             self._passing.set()
 
+    @contextlib.contextmanager
+    def drip(self) -> Iterator[None]:
+        """In this context answers come so slowly that they never end, but never cease to come."""
+        self._dripping = True
+        try:
+            yield
+        finally:
+            self._dripping = False
+
     def release(self) -> None:
         """Let the requests go on that were held."""
         self._releasing = True
@@ -118,6 +134,8 @@ class Proxy:
                     self._accept()
                 elif key.data in self._lines:
                     self._pass(key.data, key.fileobj)
+            for line in [line for line in self._lines if line.answer]:
+                self._answer_a_little(line)
             if self._releasing:
                 self._releasing = False
                 for line in [line for line in self._lines if line.held]:
@@ -161,8 +179,23 @@ class Proxy:
     def _answer(self, line: _Line, data: bytes) -> None:
         if line.fault is Fault.LOSE_REPLY or not data:
             self._cut(line)
+        elif self._dripping or line.answer:
+            line.answer += data
         elif line.fault is not Fault.HOLD_REPLY:
             line.client.sendall(data)
+
+    def _answer_a_little(self, line: _Line) -> None:
+        """A byte at a time while the answers drip, then all that is left."""
+        now = time.monotonic()
+        if self._dripping and now < line.next_drop:
+            return
+        line.next_drop = now + _DRIP
+        size = 1 if self._dripping else len(line.answer)
+        try:
+            line.client.sendall(line.answer[:size])
+        except OSError:
+            self._cut(line)
+        del line.answer[:size]
 
     def _cut(self, line: _Line) -> None:
         self._lines.discard(line)

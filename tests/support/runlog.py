@@ -71,7 +71,9 @@ class RunLog:
             if line.endswith("\n"):
                 note = json.loads(line)
                 notes.setdefault((note["key"], note["fence"]), []).append(note)
-        runs = (_run(of_one) for of_one in notes.values())
+        # A handler may note something before its run is said to start.
+        begun = [each for each in notes.values() if any(note["event"] == "start" for note in each)]
+        runs = map(_run, begun)
         return sorted(
             (run for run in runs if not keys or run.key in keys), key=lambda run: run.started
         )

@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 import psched
 from psched.app import make_store, read_config
 from psched.cli.commands import psched as psched_command
-from support.processes import Leashed, children, title
+from support.processes import Leashed, children, kill, title
 from support.runlog import RunLog
 from support.waiting import PATIENCE, wait_until
 
@@ -32,6 +32,7 @@ SUPPORT = Path(__file__).parent
 SETTINGS: Mapping[str, Any] = {
     "poll_interval": 0.2,
     "retry_wait": 1,
+    "cgroup": "off",
     "load_path": ".",
     "dispatch": "canary:Dispatch",
 }
@@ -106,7 +107,7 @@ class Master(Leashed):
         """Send a signal to every process of psched's, as ``systemctl kill`` does."""
         for pid in self.descendants:
             if title(pid).startswith("psched "):
-                os.kill(pid, number)
+                kill(pid, number)
 
     def wait_until_nothing_is_left(self) -> None:
         """Wait until everything that came of it has ended."""
@@ -145,6 +146,7 @@ class Service:
         self.env = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
+            "RUNTIME_DIRECTORY": str(folder / "run"),
             "LANG": "C.UTF-8",
             # Tests rewrite a module faster than the compiled form's time stamp can tell.
             "PYTHONDONTWRITEBYTECODE": "1",

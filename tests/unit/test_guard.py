@@ -38,6 +38,7 @@ class Clock:
 @dataclass
 class Note:
     reason: Reason = Reason.NONE
+    begun: bool = True
 
     def write(self, reason):
         self.reason = reason
@@ -51,6 +52,7 @@ class Runner:
     sent: list = field(default_factory=list)
     note: Note = field(default_factory=Note)
     exit: object = None
+    stuck: bool = False
 
     def send(self, number):
         self.sent.append((self.clock.mono, number))
@@ -139,6 +141,14 @@ def test_a_task_of_which_nothing_is_left_sets_no_switch():
     running.empty = True
     scene.watch()
     assert scene.deadman.at is None
+
+
+def test_what_cannot_be_killed_does_not_cost_the_other_tasks_their_worker():
+    scene = Scene()
+    scene.task(lease=60).runner.stuck = True
+    other = scene.task(lease=100)
+    scene.watch()
+    assert scene.deadman.at == other.deadlines.deadman
 
 
 def test_a_task_that_is_over_but_not_gone_is_still_guarded():

@@ -99,6 +99,14 @@ def test_nothing_passes_a_black_hole_and_everything_after_it(ask, proxy):
     assert ask(b"two") == b"two"
 
 
+def test_an_answer_that_drips_comes_byte_by_byte_and_the_rest_of_it_afterwards(proxy):
+    with socket.create_connection((LOOPBACK, proxy.port), timeout=20) as client:
+        with proxy.drip():
+            client.sendall(b"onward")
+            assert [client.recv(1), client.recv(1)] == [b"o", b"n"]
+        assert client.recv(4, socket.MSG_WAITALL) == b"ward"
+
+
 def test_a_fault_that_nothing_has_met_is_a_failure(proxy):
     with pytest.raises(AssertionError, match="no request"), proxy.fault(Fault.LOSE_REPLY, b"x"):
         pass

@@ -1,0 +1,90 @@
+"""``psched status``: how the masters on this host stand that serve these schedules."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from psched.app import read_config
+from psched.cli.options import Place
+from psched.cli.refusals import refusing
+from psched.supervisor import control
+
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per master.")
+@click.pass_obj
+@refusing
+def status(place: Place, *, as_json: bool) -> None:
+    """Ask the running masters: workers, tasks, leases, the last errors.
+
+    Asks those on this host that serve the configured table.
+    """
+    settings = read_config(*place)
+    folders = control.folders(os.environ)
+    found, silent = 0, []
+    for pid, answer in control.ask_all(folders):
+        if isinstance(answer, OSError):
+            silent.append(f"psched-master {pid} does not tell: {answer.strerror or answer}")
+        elif answer.get("url") in (None, settings.safe_url) and (
+            answer.get("table") in (None, settings.table)
+        ):
+            found += 1
+            lines = [json.dumps(answer, ensure_ascii=False)] if as_json else _lines(answer)
+            for line in lines:
+                click.echo(line)
+    for line in silent:
+        click.echo(line, err=True)
+    if not found:
+        raise click.ClickException(
+            f"no psched-master here tells that it serves table {settings.table} on"
+            f" {settings.safe_url}; looked in {', '.join(map(str, folders))}"
+        )
+
+
+def _lines(master: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"psched-master {master['pid']} {master['phase']},"
+        f" generation {master['generation']}, up {_span(master['uptime'])}"
+    )
+    if "url" in master:
+        yield f"{master['url']}, table {master['table']}"
+    for worker in master["workers"]:
+        yield from _worker_lines(worker)
+    if master["problem"]:
+        yield f"last restart failed: {master['problem']}"
+    yield f"{master['worker_deaths']} workers have died"
+    if master["errors"]:
+        yield "last warnings and errors:"
+    for line in master["errors"]:
+        yield f"    {line}"
+
+
+def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
+    tasks = worker["tasks"]
+    line = (
+        f"worker {worker['number']} (gen {worker['generation']}) pid {worker['pid']}"
+        f" {worker['state']}, {len(tasks)} tasks, up {_span(worker['uptime'])}"
+    )
+    if worker["silent_for"] > 5:  # noqa: PLR2004  # seconds; it speaks every second
+        line += f", silent for {_span(worker['silent_for'])}"
+    yield line
+    if worker["store_away"]:
+        yield f"    {worker['store_away']}"
+    for task in tasks:
+        yield (
+            f"    {task['occurrence']} {task['type']} attempt {task['attempt']}"
+            f" pid {task['pid']} {task['state']} for {_span(task['running_for'])},"
+            f" lease ends in {_span(task['lease_left'])}"
+        )
+
+
+def _span(seconds: float) -> str:
+    for unit, length in _UNITS:
+        if abs(seconds) >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

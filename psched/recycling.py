@@ -1,0 +1,43 @@
+"""When a worker has worked long enough: what a module leaks does not grow for ever."""
+
+import random
+
+from psched.config import Config
+
+_JITTER = 0.1
+"""Each worker's limits are up to this part more or less, so that not all go at once."""
+
+
+class Enough:
+    """One worker's limits.
+
+    Args:
+        settings: the installation's.
+        rng: draws the jitter.
+        now: seconds of the monotonic clock.
+
+    Attributes:
+        why: which limit has been reached, for people.
+    """
+
+    def __init__(self, settings: Config, rng: random.Random, now: float) -> None:
+        tasks, age = settings.worker_max_tasks, settings.worker_max_age
+        factor = rng.uniform(1 - _JITTER, 1 + _JITTER)
+        self._tasks = max(1, round(tasks * factor)) if tasks else None
+        self._until = now + age * factor if age else None
+        self.why = ""
+
+    def reached(self, tasks: int, now: float) -> bool:
+        """Whether a limit has just been reached; true only once.
+
+        Args:
+            tasks: how many the worker has started.
+            now: seconds of the monotonic clock.
+        """
+        if self.why:
+            return False
+        if self._tasks is not None and tasks >= self._tasks:
+            self.why = f"has taken {tasks} tasks"
+        elif self._until is not None and now >= self._until:
+            self.why = "has reached its age"
+        return bool(self.why)

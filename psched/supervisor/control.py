@@ -1,0 +1,240 @@
+"""The socket on which a master tells how it stands: ``psched status`` reads it.
+
+Who connects is sent one JSON document, then the end. Nothing is read but the end: what cannot be
+commanded needs no protection beyond its file mode. The sockets of all masters on a host lie
+together in a folder, each named after its master's pid.
+"""
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger("psched.master")
+
+_PREFIX, _SUFFIX = "master.", ".sock"
+
+_MOST_READERS = 32
+"""More are turned away: nobody who connects may use up our descriptors."""
+
+_PATIENCE = 5.0
+"""Seconds: a master that takes longer hangs."""
+
+
+def folders(environ: Mapping[str, str]) -> list[Path]:
+    """Where a master's socket may be, the best place first.
+
+    Args:
+        environ: the environment variables.
+    """
+    if own := environ.get("RUNTIME_DIRECTORY"):
+        # systemd lists all folders of the unit, divided by colons.
+        return [Path(own.partition(":")[0])]
+    places = [Path("/run/psched")]
+    for base, below in ("XDG_RUNTIME_DIR", "psched"), ("HOME", ".local/state/psched"):
+        if environ.get(base):
+            places.append(Path(environ[base], below))
+    return places
+
+
+class Reader:
+    """Somebody who has connected.
+
+    Attributes:
+        unsent: whether something waits for the socket to take it.
+        closed: it has all that it came for, or is gone.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)  # noqa: FBT003  # its parameter has no name
+        self._connection = connection
+        self._outgoing = b""
+        self.answered = False
+        self.closed = False
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._connection.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether something waits for the socket to take it."""
+        return bool(self._outgoing)
+
+    def answer(self, document: bytes) -> None:
+        """Send this, as fast as it is taken."""
+        self._outgoing, self.answered = document, True
+
+    def advance(self) -> None:
+        """Send what is taken; see whether the other side has left."""
+        try:
+            with suppress(BlockingIOError):
+                if not self._connection.recv(4096) and not self.answered:
+                    self.close()
+                    return
+            if self._outgoing:
+                self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if self.answered and not self._outgoing:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self.closed = True
+        self._connection.close()
+
+
+class Control:
+    """A master's end: the socket, and who has connected.
+
+    Args:
+        places: folders, the first that can be used is used; none: there is no socket.
+    """
+
+    def __init__(self, places: list[Path]) -> None:
+        self._path: Path | None = None
+        self._listening: socket.socket | None = None
+        self._readers: list[Reader] = []
+        problems = []
+        for folder in places:
+            try:
+                self._open(folder)
+            except OSError as error:
+                problems.append(f"{folder}: {error.strerror}")
+            else:
+                return
+        if problems:
+            _log.warning("psched status will not find this master: %s", "; ".join(problems))
+
+    @property
+    def waiting(self) -> list[Reader]:
+        """Those who have no answer yet."""
+        return [reader for reader in self._readers if not reader.answered]
+
+    @property
+    def links(self) -> list["Reader | Door"]:
+        """What to wait on."""
+        door = [] if self._listening is None else [Door(self._listening)]
+        return [*door, *self._readers]
+
+    def advance(self) -> None:
+        """Let in who knocks, send what is taken."""
+        if self._listening is not None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = self._listening.accept()
+                    reader = Reader(connection)
+                    if len(self._readers) >= _MOST_READERS:
+                        reader.close()
+                    else:
+                        self._readers.append(reader)
+        for reader in self._readers:
+            reader.advance()
+        self._readers = [reader for reader in self._readers if not reader.closed]
+
+    def answer(self, describe: Callable[[], Mapping[str, Any]]) -> None:
+        """Send everybody who waits a document."""
+        if waiting := self.waiting:
+            document = json.dumps(describe(), ensure_ascii=False).encode(errors="replace")
+            for reader in waiting:
+                reader.answer(document)
+            self.advance()
+
+    def close(self) -> None:
+        """Remove the socket."""
+        if self._listening is not None and self._path is not None:
+            self._listening.close()
+            self._path.unlink(missing_ok=True)
+            self._listening = None
+
+    def _open(self, folder: Path) -> None:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o755)
+        _sweep(folder)
+        path = folder / f"{_PREFIX}{os.getpid()}{_SUFFIX}"
+        path.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        before = os.umask(0o177)
+        try:
+            with _short(path) as address:
+                listening.bind(address)
+            listening.listen()
+        except OSError:
+            listening.close()
+            raise
+        finally:
+            os.umask(before)
+        listening.setblocking(False)  # noqa: FBT003
+        self._path, self._listening = path, listening
+
+
+class Door:
+    """The listening socket, as something to wait on."""
+
+    unsent = False
+    closed = False
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._listening = listening
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._listening.fileno()
+
+
+def ask_all(places: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
+    """The pid of each master whose socket is found, and what it says or why it does not."""
+    for folder in places:
+        with suppress(OSError):
+            for path in sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}")):
+                pid = int(path.name[len(_PREFIX) : -len(_SUFFIX)])
+                try:
+                    yield pid, _ask(path)
+                except ConnectionRefusedError:
+                    pass  # it has been killed
+                except OSError as error:
+                    yield pid, error
+
+
+def _ask(path: Path) -> Mapping[str, Any]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.settimeout(_PATIENCE)
+        with _short(path) as address:
+            line.connect(address)
+        received = b""
+        while chunk := line.recv(1 << 16):
+            received += chunk
+    if not received:
+        raise ConnectionResetError("it has hung up")
+    document: Mapping[str, Any] = json.loads(received)
+    return document
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed masters have left."""
+    for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, suppress(OSError):
+            line.setblocking(False)  # noqa: FBT003
+            try:
+                with _short(path) as address:
+                    line.connect(address)
+            except ConnectionRefusedError:
+                path.unlink()
+
+
+@contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """An address for a socket at this path: one in sockaddr_un has 107 bytes at most."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

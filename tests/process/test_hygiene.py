@@ -1,0 +1,243 @@
+"""What passes from process to process at a fork, and what must not: seen in a whole service."""
+
+import random
+import re
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from psched.clock import SystemClock
+from psched.supervisor import tree
+from psched.supervisor.child import reap
+from psched.supervisor.signals import SIGNALS, SignalInbox
+from psched.supervisor.spawn import spawn
+from support.apart import apart
+from support.processes import children, descendants, title
+from support.runlog import completed
+from support.waiting import wait_until
+
+JOBS = """
+    import gc, os, random, subprocess, sys, tempfile, uuid
+    from canary import Canary, Dispatch as Before
+
+    sys.stdout.write("imported; ")  # stays in the buffer: there is no line feed
+    gc.collect()
+    before = gc.get_freeze_count()
+
+    class Draws(Canary):
+        def run(self):
+            drawn = [random.random(), str(uuid.uuid1()), str(uuid.uuid4()), os.urandom(8).hex()]
+            drawn.append(next(tempfile._get_candidate_names()))
+            self.note("drawn", drawn=drawn, frozen=gc.get_freeze_count() - before)
+            super().run()
+
+    class Looks(Canary):
+        def run(self):
+            for how in {}, {"restore_signals": False}:
+                shown = subprocess.run(["cat", "/proc/self/status"], stdout=subprocess.PIPE, **how)
+                print("seen:", *shown.stdout.decode().split())
+            super().run()
+
+    class Counts(Canary):
+        def run(self):
+            # Orphans come and go in this process meanwhile.
+            orphans = "for i in 1 2 3; do (sleep 0.0$i; exit 3) & done; exit 7"
+            statuses = {subprocess.run(["sh", "-c", orphans]).returncode for _ in range(50)}
+            self.note("counted", statuses=[*statuses])
+            super().run()
+
+    class Dispatch(Before):
+        routes = {**Before.routes, "draws": Draws, "looks": Looks, "counts": Counts}
+"""
+
+
+@pytest.fixture
+def with_jobs(service):
+    """A service whose handlers are those above."""
+    service.write("jobs.py", JOBS)
+    service.configure(dispatch="jobs:Dispatch")
+    return service
+
+
+def noted(run, event):
+    [note] = [note for note in run.notes if note["event"] == event]
+    return note
+
+
+# --- descriptors and memory ----------------------------------------------------------
+
+SOCKETS = {"unix": "/proc/net/unix", "internet": "/proc/net/tcp"}
+
+
+def sockets():
+    """What kind each socket of this machine is of, by the name that descriptors have."""
+    column = {"unix": 6, "internet": 9}
+    found = {}
+    for kind, path in SOCKETS.items():
+        for line in Path(path).read_text().splitlines()[1:]:
+            found[f"socket:[{line.split()[column[kind]]}]"] = kind
+    return found
+
+
+def open_in(pid, kinds):
+    """What a process has open besides /dev/null: kinds of sockets, and names of files."""
+    links = [link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()]
+    named = [kinds.get(str(link), Path(link).name) for link in links]
+    return Counter(name for name in named if name != "null")
+
+
+def mapped_in(pid):
+    """The files in its memory, by their names."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {Path(line.split(maxsplit=5)[5]).name for line in lines if "/" in line}
+
+
+def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_the_log(
+    each_service, database
+):
+    service = each_service
+    service.configure(
+        processors=2,
+        concurrency=2,
+        log=str(service.folder / "log"),
+        pid_file=str(service.folder / "pid"),
+    )
+    keys = ["one", "two", "three"]
+    for key in keys:
+        service.add(key, data={"until": "gate"})
+    master = service.start(log="log")
+    runs = [service.runs.wait(key)[0] for key in keys]
+    # Where there is room for a fourth task, a process waits for it.
+    wait_until(lambda: len(descendants(master.pid)) == 6, what="the waiting runner")
+    workers = master.workers()
+    runners = [pid for worker in workers for pid in children(worker)]
+    assert {run.pid for run in runs} < {*runners}
+    wait_until(lambda: all(" tasks" in title(worker) for worker in workers), what="their titles")
+
+    kinds = sockets()
+    output = {"log": 3}  # and standard output and error, which were there before
+    for runner in runners:
+        assert open_in(runner, kinds) == Counter(unix=1) + Counter(output)
+    for worker in workers:
+        found = open_in(worker, kinds)
+        its_own = {name: number for name, number in found.items() if name not in ("unix", "log")}
+        if database.kind == "mariadb":
+            assert its_own == {"internet": 1}
+        else:
+            assert {*its_own} <= {"psched.db", "psched.db-wal", "psched.db-shm"}
+    found = open_in(master.pid, kinds)
+    assert {*found} == {"unix", "log", "pid"}
+    assert found["log"] == 3
+    for pid in [master.pid, *runners]:
+        assert not [name for name in mapped_in(pid) if "psched.db" in name]
+
+    service.open_gate("gate")
+    for key in keys:
+        service.wait_for_finish(key)
+    assert master.stop() == 0
+
+
+def test_siblings_draw_different_numbers_and_share_what_was_there_before_the_fork(with_jobs):
+    service = with_jobs
+    service.configure(processors=2, concurrency=4)
+    keys = [f"k{number}" for number in range(8)]
+    for key in keys:
+        service.add(key, "draws", data={"until": "gate"})
+    master = service.start()
+    for key in keys:
+        service.runs.wait(key)
+    service.open_gate("gate")
+    runs = [service.runs.wait(key, completed(1))[0] for key in keys]
+    for key in keys:
+        service.wait_for_finish(key)
+    assert master.stop() == 0
+
+    assert len({run.pid for run in runs}) == 8
+    for draws in zip(*(noted(run, "drawn")["drawn"] for run in runs), strict=True):
+        assert len({*draws}) == 8
+    # What no garbage collection looks at is not copied either.
+    assert all(noted(run, "drawn")["frozen"] > 10_000 for run in runs)
+    # Each worker has written it, and none of their forks again.
+    assert master.text.count("imported; ") == 2
+
+
+# --- signals -------------------------------------------------------------------------
+
+
+def numbers(mask):
+    return {n for n in signal.valid_signals() if int(mask, 16) >> (n - 1) & 1}
+
+
+def test_what_a_task_executes_blocks_nothing_and_ignores_no_more_than_psched_was_told_to(
+    with_jobs,
+):
+    service = with_jobs
+    service.add("s1", "looks")
+    service.add(
+        "s2", "exec", data={"command": "echo seen: $(cat /proc/self/status)", "shell": True}
+    )
+    # As by nohup in a shell script that has a trap or two.
+    started_so = ["--block-signal=TERM,USR2,CHLD", "--ignore-signal=HUP,INT,ALRM"]
+    command = [shutil.which("env"), *started_so, *service.master_command]
+    master = service.start(*command, "-c", service.config.name)
+    for key in "s1", "s2":
+        service.wait_for_finish(key)
+    # It has TERM let in again.
+    assert master.stop() == 0
+
+    seen = re.findall(r"seen: .*SigBlk: (\w+) SigIgn: (\w+) ", master.text)
+    assert len(seen) == 3
+    for (blocked, ignored), by_python in zip(seen, [set(), {signal.SIGPIPE}, set()], strict=True):
+        assert numbers(blocked) == set()
+        # Neither what psched has handlers for, nor what Python ignores.
+        assert numbers(ignored) - {signal.SIGXFSZ} == {signal.SIGALRM} | by_python
+
+
+def test_a_task_learns_how_its_programs_have_ended_whoever_else_ends_meanwhile(with_jobs):
+    service = with_jobs
+    service.add("s1", "counts")
+    service.start()
+    [run] = service.runs.wait("s1", completed(1))
+    assert noted(run, "counted")["statuses"] == [7]
+
+
+NEWBORNS = 400
+
+
+def newborns_that_are_sent_something(seed):
+    """Each is sent one signal within its first moments; what it and its parent have received."""
+    rng = random.Random(seed)  # noqa: S311  # instants
+    clock = SystemClock()
+    inbox = SignalInbox(SIGNALS)
+    # CHLD has another meaning here. And what the kernel ignores by default may be dropped until
+    # the child has its handlers, as POSIX wants it: WINCH, which means nothing to a child.
+    sendable = [n for n in SIGNALS if n not in (signal.SIGCHLD, signal.SIGWINCH)]
+    received = set()
+
+    def child(_link):
+        own = SignalInbox(SIGNALS)
+        arrived = set()
+        while not arrived:
+            arrived = own.wait(1000)
+        [number] = arrived
+        return int(number)
+
+    wrong = []
+    for _ in range(NEWBORNS):
+        number = rng.choice(sendable)
+        at = clock.monotonic() + rng.uniform(0, 0.0002)
+        pid, _ = spawn(child)
+        while clock.monotonic() < at:
+            pass
+        tree.send(pid, number)
+        while not (ended := [*reap()]):
+            received |= inbox.wait(1000)
+        wrong += [str(how) for how in ended if (how.pid, how.status) != (pid, number)]
+    return wrong, sorted(number.name for number in received | inbox.wait(0))
+
+
+def test_every_signal_to_a_newborn_reaches_it_and_nobody_else():
+    assert apart(newborns_that_are_sent_something, 1) == [[], ["SIGCHLD"]]

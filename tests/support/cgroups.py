@@ -1,0 +1,80 @@
+"""A cgroup of a test's own, in which what it starts may make further ones."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.waiting import wait_until
+
+
+def _mounted() -> Path | None:
+    """Where cgroup2 is mounted, if it is."""
+    mounts = Path("/proc/self/mounts").read_text()
+    found = re.search(r"^\S+ (\S+) cgroup2 ", mounts, re.MULTILINE)
+    return Path(found[1]) if found else None
+
+
+def _own(mounted: Path) -> Path:
+    own = re.search("^0::/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    return mounted / own[1] if own else mounted
+
+
+@contextlib.contextmanager
+def own_cgroup(name: str) -> Iterator[Path]:
+    """Make a cgroup, as if systemd had delegated it; nothing is left of it.
+
+    Where the kernel has no cgroup2 that may be written to, the test is skipped.
+    """
+    mounted = _mounted()
+    if mounted is None:
+        pytest.skip("no cgroup2 is mounted")
+    group = _own(mounted) / f"psched-tests.{os.getpid()}.{name}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    try:
+        if not (group / "cgroup.kill").exists():
+            assert os.environ.get("PSCHED_TEST_NO_SKIP") != "1", "Linux is older than 5.14"
+            pytest.skip("Linux is older than 5.14: there is no cgroup.kill")
+        os.setxattr(group, "user.delegate", b"1")
+        yield group
+    finally:
+        (group / "cgroup.kill").write_text("1")
+        wait_until(lambda: not populated(group), what="the end of all in the test's cgroup")
+        for folder, _, _ in os.walk(group, topdown=False):
+            Path(folder).rmdir()
+
+
+def populated(group: Path) -> bool:
+    """Whether there is a process in it, or below."""
+    return "populated 1" in (group / "cgroup.events").read_text()
+
+
+def below(group: Path) -> list[str]:
+    """The names of all cgroups below."""
+    return sorted(
+        str(Path(folder).relative_to(group))
+        for folder, _, _ in os.walk(group)
+        if folder != str(group)
+    )
+
+
+def members(group: Path) -> list[int]:
+    """The processes in it and below."""
+    return [
+        int(pid)
+        for folder, _, _ in os.walk(group)
+        for pid in (Path(folder) / "cgroup.procs").read_text().split()
+    ]
+
+
+def cgroup_of(pid: int) -> str:
+    """The name of the cgroup of version 2 that a process is in."""
+    found = re.search("^0::(.*)$", Path(f"/proc/{pid}/cgroup").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
