@@ -1,5 +1,6 @@
 """Running a master: pid file, daemon, log, signals, and the loop."""
 
+import faulthandler
 import logging
 import os
 import random
@@ -28,6 +29,7 @@ from psched.supervisor.respawn import Respawn
 from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.status import Status
 from psched.supervisor.titles import set_title
+from psched.supervisor.will import inherited, of_service
 from psched.supervisor.workers import Workers
 
 _log = logging.getLogger("psched.master")
@@ -109,8 +111,15 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
 def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None) -> int:
     # Orphans of a worker that has died come to us, and are killed.
     kernel.adopt_orphans()
+    # A service manager's watchdog sends ABRT first: it says where the master hangs.
+    faulthandler.enable()
     kernel.handle_signals_on_the_stack()
-    workers = Workers(CLOCK, draw_nonce, lambda: journal.descriptors, cgroup)
+    will = of_service(os.environ)
+    # Two may name the same.
+    dead = {*inherited(will), *(cgroup.nonces if cgroup is not None else ())}
+    workers = Workers(
+        CLOCK, draw_nonce, lambda: journal.descriptors, cgroup, dead=[*dead], will=will
+    )
     master = Master(
         plan,
         workers,

@@ -114,6 +114,9 @@ class Cgroup:
 class MasterCgroup(Cgroup):
     """This master's own, locked for as long as it lives; workers have theirs below.
 
+    Attributes:
+        nonces: of the workers of dead masters, of which nothing is left now.
+
     Raises:
         UnavailableError: it cannot be made.
     """
@@ -133,14 +136,23 @@ class MasterCgroup(Cgroup):
         if not (self.path / "cgroup.kill").exists():
             self.close()
             raise UnavailableError("cgroup.kill is not there: Linux is older than 5.14")
+        self.nonces: list[str] = []
         for path in own.iterdir():
             if _OURS.fullmatch(path.name) and path != self.path:
-                _clear(path)
+                self.nonces += _clear(path)
 
     def close(self) -> None:
         """Remove it; the workers have ended."""
         self.remove()
         os.close(self._lock)
+
+
+def is_alone() -> bool:
+    """Whether it is known that no other process is in this one's cgroup, or below."""
+    try:
+        return Cgroup(_own()).pids == [os.getpid()]
+    except (UnavailableError, OSError):
+        return False
 
 
 def _own() -> Path:
@@ -176,15 +188,15 @@ def _lock(path: Path) -> int:
     return number
 
 
-def _clear(path: Path) -> None:
-    """Kill what a master that is dead has left, and remove its cgroups."""
+def _clear(path: Path) -> list[str]:
+    """Kill what a master that is dead has left, and remove its cgroups; its workers' nonces."""
     pid, start = map(int, path.name.split(".")[1:])
     if tree.start_time(pid) == start:
-        return
+        return []
     try:
         lock = _lock(path)
     except OSError:
-        return  # it lives in another pid namespace, or what it has left is being removed already
+        return []  # it lives in another pid namespace, or what it has left is being removed already
     left = Cgroup(path)
     if left.populated:
         _log.warning("%s: left by a master that is dead; killing all that is in it", path)
@@ -193,8 +205,10 @@ def _clear(path: Path) -> None:
     if any(Cgroup(path / worker).members for worker in workers):
         left.wait_until_empty(_LEAVE)
     left.kill()
-    if not left.wait_until_empty(_DIE):
+    empty = left.wait_until_empty(_DIE)
+    if not empty:
         there = ", ".join(map(tree.describe, left.pids))
         _log.error("%s: does not become empty: %s", path, there)
     left.remove()
     os.close(lock)
+    return workers if empty else []

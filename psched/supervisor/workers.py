@@ -15,6 +15,7 @@ from psched.supervisor.kill import Ladder
 from psched.supervisor.link import Link
 from psched.supervisor.remains import Remains
 from psched.supervisor.spawn import spawn
+from psched.supervisor.will import Will
 
 _log = logging.getLogger("psched.master")
 
@@ -115,6 +116,8 @@ class Workers:
         draw_nonce: draws a text never drawn before.
         keep: the descriptors that workers need: open log files.
         cgroup: the master's, below which each worker is given one; None: there is none.
+        dead: nonces of workers of a master that was killed, of which nothing is left.
+        will: where the nonces are kept, for the master after this.
 
     Attributes:
         deaths: how many have ended unasked.
@@ -126,6 +129,9 @@ class Workers:
         draw_nonce: Callable[[], str],
         keep: Callable[[], Sequence[int]],
         cgroup: Cgroup | None = None,
+        *,
+        dead: Sequence[str] = (),
+        will: Will | None = None,
     ) -> None:
         self._clock = clock
         self._draw_nonce = draw_nonce
@@ -133,10 +139,12 @@ class Workers:
         self._by_pid: dict[int, WorkerChild] = {}
         self._cgroup = cgroup
         self._remains = Remains[WorkerChild](clock)
-        self._dead: list[str] = []
+        self._dead = [*dead]
+        self._will = will or Will(None)
         self._watched = clock.monotonic()
         # Whoever was this process before has started them: they are not a worker's.
         self._spared = {pid: tree.start_time(pid) for pid in tree.children(os.getpid())}
+        self._owing = {*dead}
         self.deaths = 0
 
     def __iter__(self) -> Iterator[WorkerChild]:
@@ -164,12 +172,15 @@ class Workers:
             OSError: the system has no process or memory left.
         """
         nonce = self._draw_nonce()
+        self._owing.add(nonce)
+        self._will.write(self._owing)
         place = Place(number, generation, nonce, self._cgroup_for(number, nonce))
         try:
             pid, link = spawn(lambda link: blueprint.work(link, place), keep=self._keep())
         except BaseException:
             if place.cgroup is not None:
                 place.cgroup.remove()
+            self._settled([nonce])
             raise
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
         self._by_pid[pid] = worker
@@ -188,7 +199,10 @@ class Workers:
                 continue  # an orphan of a worker that died before
             worker.reaped(exit_)
             ended.append(worker)
-            self._dead += worker.recovering
+            if worker.place.number != CLEANER:
+                self._dead += worker.recovering
+            elif exit_.status == DRAINED:
+                self._settled(worker.recovering)
             self._remains.add(worker, worker.place.cgroup)
             expected = exit_.status == DRAINED or worker.leaving
             self.deaths += worker.ready and not expected
@@ -205,6 +219,8 @@ class Workers:
         for worker in self._remains.look(frozenset(self._by_pid) | spared):
             if worker.exit is not None and worker.exit.status != DRAINED and worker.ready:
                 self._dead.append(worker.place.nonce)
+            else:
+                self._settled([worker.place.nonce])
         for worker, what in self._remains.late:
             text = "%s has ended, but what it has started does not die: %s"
             _log.warning(text, worker.place, what)
@@ -233,6 +249,12 @@ class Workers:
     def recovered(self, worker: WorkerChild, nonces: Sequence[str]) -> None:
         """A worker reports that it has released what these held."""
         worker.recovering = [nonce for nonce in worker.recovering if nonce not in nonces]
+        self._settled(nonces)
+
+    def _settled(self, nonces: Sequence[str]) -> None:
+        """Nothing is held in these names any more."""
+        self._owing.difference_update(nonces)
+        self._will.write(self._owing)
 
     def clean_up(self, blueprint: Blueprint, generation: int) -> None:
         """Fork a process for what dead workers still hold, when no worker is left to do it."""
@@ -248,7 +270,7 @@ class Workers:
             _log.error("leases of dead workers are left to run out: cannot fork: %s", error)
             return
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
-        worker.leaving = True
+        worker.leaving, worker.recovering = True, nonces
         worker.ladder = Ladder(worker.started + _CLEAN_UP_LIMIT, 1.0, 0)
         self._by_pid[pid] = worker
 

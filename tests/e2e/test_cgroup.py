@@ -178,7 +178,7 @@ def test_a_master_finds_what_one_that_was_killed_with_all_its_workers_has_left(
     walking, group, name
 ):
     service = walking
-    service.configure(cgroup="auto", alive_time=6)
+    service.configure(cgroup="auto")
     add(service, "s", SCRIPTS[name] + "; sleep 1000", retry_wait=600)
     dead = started(service, group)
     # Its first process dies with the runner; those in sessions of their own do not.
@@ -199,6 +199,8 @@ def test_a_master_finds_what_one_that_was_killed_with_all_its_workers_has_left(
     master.wait_for_log(re.escape(f"{old}: left by a master that is dead; killing all"))
     assert f"psched.{dead.pid}." in old.name
     dead.wait_until_nothing_is_left()
+    # Its lease has most of a minute to run.
+    master.wait_for_log("s: released, its worker has died")
     assert master.stop() == 0
     assert below(group) == []
 

@@ -262,8 +262,8 @@ def test_rotation_by_logrotate_loses_no_line(unit):
     assert unit.log.read_bytes() == b""
 
 
-def test_a_killed_master_is_restarted_and_nothing_of_its_tree_is_left(unit):
-    unit.configure(concurrency=2)
+def test_a_killed_master_is_restarted_nothing_of_its_tree_is_left_and_its_tasks_run_again(unit):
+    unit.configure(concurrency=2, alive_time=300)
     unit.service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
     unit.start()
     wait_for_three_processes(unit)
@@ -273,8 +273,10 @@ def test_a_killed_master_is_restarted_and_nothing_of_its_tree_is_left(unit):
 
     unit.wait_for(NRestarts="1", ActiveState="active")
     assert [pid for pid in before if not has_ended(pid)] == []
-    unit.service.add("next")
-    unit.service.wait_for_finish("next")
+    # Its lease has minutes to run: the next master had it released.
+    unit.service.runs.wait("long", lambda runs: len(runs) == 2)
+    unit.service.open_gate("gate")
+    unit.service.wait_for_finish("long")
 
 
 def test_a_master_that_hangs_is_ended_by_the_watchdog_and_restarted(unit):
