@@ -115,20 +115,29 @@ def test_a_worker_runs_as_many_tasks_at_once_as_it_may(each_service):
     assert master.workers() == [worker]
 
 
-def test_a_runner_that_is_used_again_leaves_nothing_of_a_task_to_the_next(service):
+def seven_runs(service, **data):
+    """The runs of seven schedules, one after another, in runners for three tasks each."""
     service.configure(max_tasks_per_child=3)
     for number in range(7):
-        service.add(f"k{number}", data={"companions": CROWD}, next_time=1_000_000_000 + number)
+        service.add(f"k{number}", data=data, next_time=1_000_000_000 + number)
     service.start()
     runs = [service.runs.wait(f"k{number}", completed(1))[0] for number in range(7)]
     for number in range(7):
         service.wait_for_finish(f"k{number}")
+    return runs
 
-    assert [runs.index(next(run for run in runs if run.pid == each.pid)) for each in runs] == [
-        *(0, 0, 0),
-        *(3, 3, 3),
-        6,
-    ]
+
+def test_a_runner_runs_as_many_tasks_as_it_may(service):
+    pids = [run.pid for run in seven_runs(service)]
+
+    assert [pids.index(pid) for pid in pids] == [*(0, 0, 0), *(3, 3, 3), 6]
+
+
+def test_a_runner_that_is_used_again_leaves_nothing_of_a_task_to_the_next(service):
+    pids = [run.pid for run in seven_runs(service, companions=CROWD)]
+
+    # Fewer than it may, if what a task had started takes its time to die.
+    assert [len([*same]) <= 3 for _, same in itertools.groupby(pids)].count(False) == 0
     runs = sorted(service.runs.runs(), key=lambda run: run.started)
     for earlier, later in itertools.pairwise(runs):
         assert earlier.last_sign < later.started
