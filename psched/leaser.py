@@ -202,7 +202,7 @@ class Leaser:
             return
         results = self._asker.ask(partial(self._store.settle, [*moves.values()]))
         for key, result in results.items():
-            move = moves.pop(key)
+            move = moves[key]
             if result is Settled.DONE and move.reason:
                 _log.warning("%s: %s", key, move.reason)
             elif result is Settled.REDEFINED:
@@ -210,6 +210,7 @@ class Leaser:
                 row = self._asker.ask(partial(self._store.get, key))
                 if row is not None and row.token == move.token:
                     self._claimer.returns[key] = row
+            del moves[key]
         self._claimer.next_poll = 0.0
 
     def _look(self) -> None:

@@ -17,6 +17,9 @@ from pathlib import Path
 _REMEMBERED = 10
 """Warnings and errors."""
 
+_LONGEST_REMEMBERED = 500
+"""Characters of each."""
+
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 # What moves a terminal's cursor, or ends a line for some reader of the log. Line feeds separate
@@ -61,7 +64,7 @@ class Log(logging.Handler):
             self.handleError(record)
             return
         if record.levelno >= logging.WARNING:
-            self.recent.append(text.partition("\n")[0])
+            self.recent.append(text.partition("\n")[0][:_LONGEST_REMEMBERED])
         self.follow()
         with suppress(OSError):
             os.write(self._descriptor, line)
@@ -119,6 +122,10 @@ class Log(logging.Handler):
             OSError: it cannot be opened.
         """
         if path == self._path:
+            return
+        if path is not None and self._path is not None:
+            self._go_on_in(_opened(path))
+            self._path = path
             return
         fresh = 2 if path is None else _opened(path)
         if self._path is not None:

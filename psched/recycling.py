@@ -31,13 +31,13 @@ class Enough:
         """Whether a limit has just been reached; true only once.
 
         Args:
-            tasks: how many the worker has started.
+            tasks: how many the worker has run.
             now: seconds of the monotonic clock.
         """
         if self.why:
             return False
         if self._tasks is not None and tasks >= self._tasks:
-            self.why = f"has taken {tasks} tasks"
+            self.why = f"has run {tasks} tasks"
         elif self._until is not None and now >= self._until:
             self.why = "has reached its age"
         return bool(self.why)

@@ -105,6 +105,8 @@ class Runners:
         """Those that have ended; what they have left running is killed: see `cleared`."""
         exits = [*reap()]
         ended = []
+        # A pid that has been reaped can be anybody's next.
+        self._spared -= {exit_.pid for exit_ in exits}
         for exit_ in exits:
             runner = self._alive.pop(exit_.pid, None)
             if runner is not None:  # else it is an orphan of a run that ended before
@@ -158,6 +160,7 @@ class Runners:
         )
         runner = RunnerChild(pid, link, self._clock.monotonic(), note)
         self._alive[pid] = runner
+        self._remains.born(runner)
         self._put_into_cgroup(runner)
         return runner
 

@@ -18,7 +18,7 @@ from psched.config import Config
 from psched.errors import ConfigError
 from psched.generation import FromFile, FromProgram, log_by, read_settings
 from psched.log import Log
-from psched.supervisor import control, kernel
+from psched.supervisor import control, kernel, will
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
 from psched.supervisor.cgroup import MasterCgroup, UnavailableError
 from psched.supervisor.control import Control
@@ -29,7 +29,6 @@ from psched.supervisor.respawn import Respawn
 from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.status import Status
 from psched.supervisor.titles import set_title
-from psched.supervisor.will import inherited, of_service
 from psched.supervisor.workers import Workers
 
 _log = logging.getLogger("psched.master")
@@ -114,11 +113,11 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
     # A service manager's watchdog sends ABRT first: it says where the master hangs.
     faulthandler.enable()
     kernel.handle_signals_on_the_stack()
-    will = of_service(os.environ)
+    ours = will.make(os.environ)
     # Two may name the same.
-    dead = {*inherited(will), *(cgroup.nonces if cgroup is not None else ())}
+    dead = {*will.inherited(ours), *(cgroup.nonces if cgroup is not None else ())}
     workers = Workers(
-        CLOCK, draw_nonce, lambda: journal.descriptors, cgroup, dead=[*dead], will=will
+        CLOCK, draw_nonce, lambda: journal.descriptors, cgroup, dead=[*dead], will=ours
     )
     master = Master(
         plan,

@@ -210,11 +210,12 @@ class Worker:
         if self._leaser.looked and not self._looked:
             self._looked = True
             self._link.send({"looked": True})
-        if self._enough.reached(self._tasks.started, now) and not self._leaving:
-            self._link.send({"enough": self._enough.why})
+        if self._enough.reached(self._tasks.started - len(self._tasks), now):
+            self._next_beat = now
         if now >= self._next_beat:
             self._next_beat = now + _BEAT
-            self._link.send({"tasks": len(self._tasks), "away": self._leaser.away})
+            beat = {"tasks": len(self._tasks), "away": self._leaser.away}
+            self._link.send(beat | {"enough": self._enough.why})
             leaving = ", leaving" if self._leaving else ""
             set_title(f"{self._place}: {len(self._tasks)} tasks{leaving}")
 

@@ -10,6 +10,8 @@ import click
 from psched.app import read_config
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
+from psched.config import Config
+from psched.errors import ConfigError
 from psched.supervisor import control
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
@@ -17,22 +19,28 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per master.")
+@click.option("--all", "everyone", is_flag=True, help="Whatever table a master serves.")
 @click.pass_obj
 @refusing
-def status(place: Place, *, as_json: bool) -> None:
+def status(place: Place, *, as_json: bool, everyone: bool) -> None:
     """Ask the running masters: workers, tasks, leases, the last errors.
 
-    Asks those on this host that serve the configured table.
+    Asks those on this host that serve the configured table; all of them, if the configuration
+    cannot be read here, as when its password is a secret of the service's.
     """
-    settings = read_config(*place)
+    try:
+        wanted = None if everyone else read_config(*place)
+    except ConfigError as error:
+        click.echo(f"{error}; asking every master", err=True)
+        wanted = None
     folders = control.folders(os.environ)
-    found, silent = 0, []
+    found, silent, others = 0, [], []
     for pid, answer in control.ask_all(folders):
         if isinstance(answer, OSError):
             silent.append(f"psched-master {pid} does not tell: {answer.strerror or answer}")
-        elif answer.get("url") in (None, settings.safe_url) and (
-            answer.get("table") in (None, settings.table)
-        ):
+        elif wanted is not None and "url" in answer and _served(answer) != _wanted(wanted):
+            others.append(f"; {pid} serves {_served(answer)}")
+        else:
             found += 1
             lines = [json.dumps(answer, ensure_ascii=False)] if as_json else _lines(answer)
             for line in lines:
@@ -40,10 +48,19 @@ def status(place: Place, *, as_json: bool) -> None:
     for line in silent:
         click.echo(line, err=True)
     if not found:
+        what = f" that it serves {_wanted(wanted)}" if wanted is not None else ""
+        where = ", ".join(map(str, folders))
         raise click.ClickException(
-            f"no psched-master here tells that it serves table {settings.table} on"
-            f" {settings.safe_url}; looked in {', '.join(map(str, folders))}"
+            f"no psched-master here tells{what}; looked in {where}{''.join(others)}"
         )
+
+
+def _served(master: Mapping[str, Any]) -> str:
+    return f"table {master['table']} on {master['url']}"
+
+
+def _wanted(settings: Config) -> str:
+    return f"table {settings.table} on {settings.safe_url}"
 
 
 def _lines(master: Mapping[str, Any]) -> Iterator[str]:

@@ -238,9 +238,12 @@ def check(
     if "url" not in given and values["url"] is None:
         with _noting(found, "url"):
             values["url"] = urls.in_state_folder(around)
-    if not {"alive_time", "database_timeout"} & {problem.key for problem in found}:
-        with _noting(found, "database_timeout", given.get("database_timeout", Given(None)).line):
+    timings = {"alive_time", "database_timeout", "child_heartbeat_limit"}
+    if not timings & {problem.key for problem in found}:
+        with _noting(found, "database_timeout", _line(given, "database_timeout")):
             _check_margin(values["alive_time"], values["database_timeout"])
+        with _noting(found, "child_heartbeat_limit", _line(given, "child_heartbeat_limit")):
+            _check_heartbeat(values)
     if found:
         raise failure(found, origin)
     return Config(origin=origin, **values)
@@ -269,6 +272,22 @@ def _unknown(name: str, value: object) -> str:
     if near := get_close_matches(name, SETTINGS, 1):
         return f"unknown setting; did you mean {near[0]}?"
     return "unknown setting; see etc/psched.yml for those there are"
+
+
+def _line(given: Mapping[str, Given], name: str) -> int | None:
+    return given[name].line if name in given else None
+
+
+def _check_heartbeat(values: Mapping[str, Any]) -> None:
+    timeout, limit = values["database_timeout"], values["child_heartbeat_limit"]
+    if timeout is None:
+        timeout = timing.default_driver_timeout(values["alive_time"])
+    # It connects, and asks; and it speaks every second.
+    if limit < 2 * timeout + 2:
+        raise RefusedError(
+            f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
+            " set it to at least that, or a shorter database_timeout"
+        )
 
 
 def _check_margin(alive_time: int, database_timeout: float | None) -> None:

@@ -147,12 +147,18 @@ class MasterCgroup(Cgroup):
         os.close(self._lock)
 
 
+def own_path() -> Path | None:
+    """The directory of the cgroup that this process is in; None if that is not known."""
+    try:
+        return _own()
+    except (UnavailableError, OSError):
+        return None
+
+
 def is_alone() -> bool:
     """Whether it is known that no other process is in this one's cgroup, or below."""
-    try:
-        return Cgroup(_own()).pids == [os.getpid()]
-    except (UnavailableError, OSError):
-        return False
+    own = own_path()
+    return own is not None and Cgroup(own).pids == [os.getpid()]
 
 
 def _own() -> Path:

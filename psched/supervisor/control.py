@@ -8,21 +8,26 @@ together in a folder, each named after its master's pid.
 import json
 import logging
 import os
+import re
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-_log = logging.getLogger("psched.master")
+from psched.supervisor import tree
 
-_PREFIX, _SUFFIX = "master.", ".sock"
+_log = logging.getLogger("psched.master")
 
 _MOST_READERS = 32
 """More are turned away: nobody who connects may use up our descriptors."""
 
 _PATIENCE = 5.0
-"""Seconds: a master that takes longer hangs."""
+"""Seconds for a question and its answer: who takes longer hangs."""
+
+_DEAF = 1.0
+"""Seconds for which nobody is let in when that was not possible."""
 
 
 def folders(environ: Mapping[str, str]) -> list[Path]:
@@ -53,6 +58,7 @@ class Reader:
         connection.setblocking(False)  # noqa: FBT003  # its parameter has no name
         self._connection = connection
         self._outgoing = b""
+        self._since = time.monotonic()
         self.answered = False
         self.closed = False
 
@@ -70,10 +76,14 @@ class Reader:
         self._outgoing, self.answered = document, True
 
     def advance(self) -> None:
-        """Send what is taken; see whether the other side has left."""
+        """Send what is taken; see whether the other side has left, or takes too long."""
+        if time.monotonic() > self._since + _PATIENCE:
+            self.close()
+            return
         try:
             with suppress(BlockingIOError):
-                if not self._connection.recv(4096) and not self.answered:
+                # Who has no more to say, and need not have said anything, has left.
+                if not self._connection.recv(4096):
                     self.close()
                     return
             if self._outgoing:
@@ -101,6 +111,7 @@ class Control:
 
     def __init__(self, places: list[Path]) -> None:
         self._path: Path | None = None
+        self._deaf_until = 0.0
         self._listening: socket.socket | None = None
         self._readers: list[Reader] = []
         problems = []
@@ -122,20 +133,14 @@ class Control:
     @property
     def links(self) -> list["Reader | Door"]:
         """What to wait on."""
-        door = [] if self._listening is None else [Door(self._listening)]
-        return [*door, *self._readers]
+        if self._listening is None or time.monotonic() < self._deaf_until:
+            return [*self._readers]
+        return [Door(self._listening), *self._readers]
 
     def advance(self) -> None:
         """Let in who knocks, send what is taken."""
-        if self._listening is not None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = self._listening.accept()
-                    reader = Reader(connection)
-                    if len(self._readers) >= _MOST_READERS:
-                        reader.close()
-                    else:
-                        self._readers.append(reader)
+        if self._listening is not None and time.monotonic() >= self._deaf_until:
+            self._let_in(self._listening)
         for reader in self._readers:
             reader.advance()
         self._readers = [reader for reader in self._readers if not reader.closed]
@@ -155,11 +160,25 @@ class Control:
             self._path.unlink(missing_ok=True)
             self._listening = None
 
+    def _let_in(self, listening: socket.socket) -> None:
+        try:
+            # Those who come meanwhile come next time: signals and workers wait, too.
+            for _ in range(_MOST_READERS):
+                reader = Reader(listening.accept()[0])
+                if len(self._readers) >= _MOST_READERS:
+                    reader.close()
+                else:
+                    self._readers.append(reader)
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
+        except OSError:
+            # No descriptor is left: who knocks would wake us again at once.
+            self._deaf_until = time.monotonic() + _DEAF
+
     def _open(self, folder: Path) -> None:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o755)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         _sweep(folder)
-        path = folder / f"{_PREFIX}{os.getpid()}{_SUFFIX}"
+        path = folder / f"master.{os.getpid()}.sock"
         path.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         before = os.umask(0o177)
@@ -194,8 +213,7 @@ def ask_all(places: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSErr
     """The pid of each master whose socket is found, and what it says or why it does not."""
     for folder in places:
         with suppress(OSError):
-            for path in sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}")):
-                pid = int(path.name[len(_PREFIX) : -len(_SUFFIX)])
+            for pid, path in _sockets(folder):
                 try:
                     yield pid, _ask(path)
                 except ConnectionRefusedError:
@@ -212,15 +230,24 @@ def _ask(path: Path) -> Mapping[str, Any]:
         received = b""
         while chunk := line.recv(1 << 16):
             received += chunk
-    if not received:
-        raise ConnectionResetError("it has hung up")
-    document: Mapping[str, Any] = json.loads(received)
+    try:
+        document: Mapping[str, Any] = json.loads(received)
+    except ValueError:
+        raise ConnectionResetError("it has hung up") from None
     return document
+
+
+def _sockets(folder: Path) -> list[tuple[int, Path]]:
+    """The sockets of masters in a folder, and the pids in their names."""
+    found = [re.fullmatch(r"master\.([0-9]{1,10})\.sock", path.name) for path in folder.iterdir()]
+    return sorted((int(match[1]), folder / match[0]) for match in found if match)
 
 
 def _sweep(folder: Path) -> None:
     """Remove what killed masters have left."""
-    for path in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+    for pid, path in _sockets(folder):
+        if tree.alive(pid):
+            continue  # it may be about to listen
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, suppress(OSError):
             line.setblocking(False)  # noqa: FBT003
             try:

@@ -167,7 +167,7 @@ class Master:
             worker.tell(go=worker is not self._canary or self._promote(worker, message["ready"]))
         if "looked" in message:
             self._served = True
-        if "enough" in message and not self._paused and not worker.leaving:
+        if message.get("enough") and not self._paused and self._workers.may_be_replaced(worker):
             _log.info("%s %s: another takes its place", worker.place, message["enough"])
             worker.leave(None, worker.heard)
         if "recovered" in message:

@@ -28,7 +28,8 @@ class StopNote:
     """The bytes; to be made before the fork."""
 
     def __init__(self) -> None:
-        self._page = mmap.mmap(-1, 2)
+        self._mapping = mmap.mmap(-1, 2)
+        self._page: mmap.mmap | bytearray = self._mapping
 
     def write(self, reason: Reason) -> None:
         """The parent's side: take down a reason, or NONE to take it back."""
@@ -48,5 +49,6 @@ class StopNote:
         self._page[1] = value
 
     def close(self) -> None:
-        """Give the page back."""
-        self._page.close()
+        """Give the page back; a note that nobody reads any more can still be written."""
+        self._page = bytearray(2)
+        self._mapping.close()

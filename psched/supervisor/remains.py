@@ -68,8 +68,12 @@ class Remains(Generic[C]):
         self._wakes = _NEVER
         self._pause = 0.0
         self._left: frozenset[int] = frozenset()
-        # For children that were alive then: what was there that cannot be theirs.
+        # For children that were alive then, or forked since: what cannot be theirs.
         self._not_theirs: dict[int, frozenset[int]] = {}
+
+    def born(self, child: C) -> None:
+        """A child has been forked: what was left before cannot be its."""
+        self._not_theirs[child.pid] = self._left
 
     @property
     def wakes(self) -> float:

@@ -21,6 +21,9 @@ _STATUS_INTERVAL = 1.0
 
 _ERRORS = 10
 
+_LONGEST_TEXT = 500
+"""Characters."""
+
 
 class Phase(Enum):
     """What a master is about."""
@@ -120,7 +123,8 @@ class Status:
             text += "; the database does not answer"
         if self.problem:
             text += f"; restart failed: {self.problem}"
-        return text
+        # It is one line to the service manager, which takes no long ones.
+        return text.replace("\n", " ")[:_LONGEST_TEXT]
 
     def _notify(self, phase: Phase, text: str, now: float, patience: float) -> float:
         """Tell the service manager what is new; when to call again."""

@@ -1,57 +1,73 @@
 """The nonces of a master's workers, on file: for the master that follows one that was killed.
 
 A service manager that finds its master dead kills the workers with it, before they could release
-what they hold. The next master has it released, once it is known that nothing of them is left.
+what they hold. The next master has it released, once it is known that nothing of them is left:
+it finds itself in the same cgroup as the dead one, and alone there.
 """
 
 import logging
+import os
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from psched.supervisor import cgroup
+from psched.supervisor import cgroup, tree
 
 _log = logging.getLogger("psched.master")
 
 
 class Will:
-    """A file that lists nonces.
+    """A master's file in a folder that masters may share.
 
     Args:
-        path: the file; None: none is kept.
+        folder: the folder; None: no file is kept.
+        cgroup: the cgroup that this process is in, and all that comes of it stays in.
     """
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, folder: Path | None, cgroup: str = "") -> None:
+        self._folder = folder
+        self._cgroup = cgroup
+        self._name = f"nonces.{os.getpid()}.{tree.start_time(os.getpid())}"
         self._written: frozenset[str] = frozenset()
 
     def write(self, nonces: Collection[str]) -> None:
         """Have it list these; a file that lists none is removed."""
-        if self._path is None or self._written == frozenset(nonces):
+        if self._folder is None or self._written == frozenset(nonces):
             return
+        path = self._folder / self._name
         try:
             if nonces:
-                draft = self._path.with_suffix(".new")
-                draft.write_text("".join(f"{nonce}\n" for nonce in nonces))
-                draft.replace(self._path)
+                draft = self._folder / f".{self._name}"
+                draft.write_text("".join(f"{line}\n" for line in (self._cgroup, *nonces)))
+                draft.replace(path)
             else:
-                self._path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("if this master is killed, its tasks wait for alive_time: %s", error)
             return
         self._written = frozenset(nonces)
 
-    def read(self) -> list[str]:
-        """What the last master has left."""
-        if self._path is None:
-            return []
+    def inherit(self) -> list[str]:
+        """Take over what dead masters in the same cgroup have left.
+
+        The caller must see to it that nobody else is in that cgroup.
+        """
+        nonces: set[str] = set()
+        taken = []
         with suppress(OSError):
-            return self._path.read_text().split()
-        return []
+            for path in [] if self._folder is None else self._folder.glob("nonces.*"):
+                place, *left = path.read_text().splitlines() or [""]
+                if path.name != self._name and place == self._cgroup:
+                    nonces.update(left)
+                    taken.append(path)
+        self.write(self._written | nonces)
+        for path in taken:
+            path.unlink(missing_ok=True)
+        return sorted(nonces)
 
 
-def of_service(environ: Mapping[str, str]) -> Will:
-    """The will of a systemd service that has a runtime folder of its own, else none.
+def make(environ: Mapping[str, str]) -> Will:
+    """The will of a systemd service that has a runtime folder, else none.
 
     Without a service manager nobody kills the workers of a dead master: they release what they
     hold themselves.
@@ -60,15 +76,12 @@ def of_service(environ: Mapping[str, str]) -> Will:
         environ: the environment variables.
     """
     folder = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    if not folder or "INVOCATION_ID" not in environ:
+    own = cgroup.own_path()
+    if not folder or "INVOCATION_ID" not in environ or own is None:
         return Will(None)
-    return Will(Path(folder, "nonces"))
+    return Will(Path(folder), str(own))
 
 
 def inherited(will: Will) -> list[str]:
-    """The nonces whose workers have died with the last master, and nothing else of them lives."""
-    nonces = will.read()
-    if nonces and not cgroup.is_alone():
-        _log.warning("processes of the last master are left: its leases are left to run out")
-        return []
-    return nonces
+    """The nonces of workers that have died with the last master, if nothing of them lives."""
+    return will.inherit() if cgroup.is_alone() else []

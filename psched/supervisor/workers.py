@@ -165,6 +165,12 @@ class Workers:
             if worker.place.generation == generation and not worker.leaving
         }
 
+    def may_be_replaced(self, worker: WorkerChild) -> bool:
+        """Whether it is the only one in its place: no more than two work there at a time."""
+        place = worker.place.number, worker.place.generation
+        there = [w for w in self if (w.place.number, w.place.generation) == place]
+        return there == [worker] and not worker.leaving
+
     def spawn(self, number: int, generation: int, blueprint: Blueprint) -> WorkerChild:
         """Fork a worker.
 
@@ -184,6 +190,7 @@ class Workers:
             raise
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
         self._by_pid[pid] = worker
+        self._remains.born(worker)
         _log.info("%s started, pid %d", place, pid)
         return worker
 

@@ -148,7 +148,7 @@ def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(serv
 
 
 def test_a_worker_that_hangs_is_killed_and_replaced(service):
-    service.configure(child_heartbeat_limit=3)
+    service.configure(child_heartbeat_limit=3, database_timeout=0.5)
     service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
     master = service.start()
     [worker] = master.workers()
@@ -166,7 +166,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(service):
 
 
 def test_a_worker_that_hangs_does_not_hold_up_a_shutdown(service):
-    service.configure(child_heartbeat_limit=3)
+    service.configure(child_heartbeat_limit=3, database_timeout=0.5)
     master = service.start()
     [worker] = master.workers()
 
@@ -177,7 +177,7 @@ def test_a_worker_that_hangs_does_not_hold_up_a_shutdown(service):
 
 
 def test_a_service_that_has_stood_still_as_a_whole_kills_nobody_for_it(service):
-    service.configure(child_heartbeat_limit=3, processors=2)
+    service.configure(child_heartbeat_limit=3, database_timeout=0.5, processors=2)
     service.add("long", data={"until": "gate"})
     master = service.start()
     master.wait_for_workers(2)

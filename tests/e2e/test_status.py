@@ -1,7 +1,6 @@
 """psched status: how the masters on this host stand."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -9,8 +8,9 @@ import stat
 
 import pytest
 
+from psched.supervisor import control
 from support.processes import kill, title
-from support.waiting import wait_until
+from support.waiting import stays, wait_until
 
 
 def asked(service):
@@ -151,7 +151,8 @@ def test_those_who_connect_and_read_nothing_cost_nothing(service):
     [door] = (service.folder / "run").iterdir()
     idle = [socket.socket(socket.AF_UNIX) for _ in range(50)]
     for each in idle:
-        each.connect(os.path.relpath(door))
+        with control._short(door) as address:
+            each.connect(address)
         each.send(b"x" * 1000)
 
     service.add("s1")
@@ -167,20 +168,20 @@ def test_a_folder_that_cannot_be_used_is_said_and_costs_nothing(service):
     (service.folder / "run").write_text("a file")
     master = service.start()
 
-    master.wait_for_log("psched status will not find this master: .*Not a directory")
+    master.wait_for_log("psched status will not find this master: .*run: ")
     assert master.stop() == 0
 
 
-@pytest.mark.parametrize(("setting", "limit"), [("worker_max_tasks", 2), ("worker_max_age", 1)])
+@pytest.mark.parametrize("setting", ["worker_max_tasks", "worker_max_age"])
 def test_a_worker_that_has_worked_long_enough_is_replaced_and_finishes_what_it_runs(
-    service, setting, limit
+    service, setting
 ):
-    service.configure(**{setting: limit})
-    service.add("s1")
+    service.configure(concurrency=2, **{setting: 1})
     service.add("s2", data={"until": "gate"})
     master = service.start()
     [first] = master.workers()
     [run] = service.runs.wait("s2")
+    service.add("s1")
 
     master.wait_for_log(r"worker 0 \(gen 1\) has .*: another takes its place")
     master.wait_for_log(r"worker 0 \(gen 1\) started", count=2)
@@ -192,7 +193,22 @@ def test_a_worker_that_has_worked_long_enough_is_replaced_and_finishes_what_it_r
     assert run.worker == first
     wait_until(lambda: first not in master.workers(), what="the end of the first worker")
     assert master.stop() == 0
-    assert "worker_deaths" not in master.text
+
+
+def test_no_more_than_two_workers_are_in_one_place_however_often_they_are_replaced(service):
+    service.configure(worker_max_age=1)
+    for number in range(4):
+        service.add(f"s{number}", data={"until": "gate"})
+    master = service.start()
+    service.runs.wait("s0")
+    service.runs.wait("s1")
+
+    stays(lambda: len(master.workers()) <= 2, seconds=3, what="two workers in one place")
+
+    service.open_gate("gate")
+    for number in range(4):
+        service.wait_for_finish(f"s{number}")
+    assert master.stop() == 0
 
 
 def test_a_task_whose_process_does_not_begin_is_killed_and_tried_again(service):

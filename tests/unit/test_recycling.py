@@ -27,7 +27,7 @@ def test_each_limit_is_met_within_a_tenth_and_told_once(seed):
     by_tasks = enough(seed, worker_max_tasks=1000)
     tasks, _ = first_reached(by_tasks, [(n, 1000.0) for n in range(2000)])
     assert 900 <= tasks <= 1100
-    assert by_tasks.why == f"has taken {tasks} tasks"
+    assert by_tasks.why == f"has run {tasks} tasks"
     assert not by_tasks.reached(tasks + 1, 1000.0)
 
     by_age = enough(seed, worker_max_age=1000)
