@@ -10,6 +10,7 @@ import pytest
 
 from support.cgroups import below, cgroup_of, members, own_cgroup, populated
 from support.processes import children, descendants, kill, title
+from support.runlog import never_two_at_once
 from support.trees import SCRIPTS
 from support.waiting import has_ended, wait_until
 
@@ -311,5 +312,26 @@ def test_a_program_has_them_too(walking, group, mode):
     assert cgroup_of(run.pid).rpartition("/")[2].startswith("run-") is (mode == "auto")
     service.open_gate("gate")
     service.wait_for_finish("s")
+    assert master.stop() == 0
+    assert below(group) == []
+
+
+def test_a_worker_that_is_frozen_is_killed_by_the_kernel_before_its_lease_ends(walking, group):
+    service = walking
+    service.configure(cgroup="on", alive_time=6)
+    service.add("s", data={"until": "gate", "companions": ["child", "daemon"]})
+    master = started(service, group)
+    service.runs.wait("s", lambda runs: len({note["pid"] for note in runs[0].notes}) == 3)
+    [worker] = master.workers()
+    [cgroup] = [path.parent for path in group.rglob("run-*")][:1]
+
+    (cgroup / "cgroup.freeze").write_text("1")
+
+    # Long before the master would miss its signs of life.
+    master.wait_for_log(rf"worker 0 \(gen 1\), pid {worker}, was killed by SIGKILL")
+    service.runs.wait("s", lambda runs: len(runs) == 2)
+    service.open_gate("gate")
+    service.wait_for_finish("s")
+    never_two_at_once(service.runs.runs())
     assert master.stop() == 0
     assert below(group) == []
