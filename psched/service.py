@@ -117,7 +117,7 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
     # Two may name the same.
     dead = {*will.inherited(ours), *(cgroup.nonces if cgroup is not None else ())}
     workers = Workers(
-        CLOCK, draw_nonce, lambda: journal.descriptors, cgroup, dead=[*dead], will=ours
+        CLOCK, draw_nonce, lambda: journal.descriptors, cgroup=cgroup, dead=dead, will=ours
     )
     master = Master(
         plan,

@@ -214,10 +214,10 @@ class Worker:
             self._next_beat = now
         if now >= self._next_beat:
             self._next_beat = now + _BEAT
-            beat = {"tasks": len(self._tasks), "away": self._leaser.away}
-            self._link.send(beat | {"enough": self._enough.why})
+            tasks, enough = len(self._tasks), self._enough.why
+            self._link.send({"tasks": tasks, "away": self._leaser.away, "enough": enough})
             leaving = ", leaving" if self._leaving else ""
-            set_title(f"{self._place}: {len(self._tasks)} tasks{leaving}")
+            set_title(f"{self._place}: {tasks} tasks{leaving}")
 
     def _account(self) -> dict[str, Any]:
         """What runs here, for ``psched status``."""

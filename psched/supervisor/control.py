@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from psched.supervisor import tree
+from psched.supervisor.signals import Waitable
 
 _log = logging.getLogger("psched.master")
 
@@ -30,15 +31,25 @@ _DEAF = 1.0
 """Seconds for which nobody is let in when that was not possible."""
 
 
+def service_folder(environ: Mapping[str, str]) -> Path | None:
+    """The runtime folder that systemd has given to this service, if it has.
+
+    Args:
+        environ: the environment variables.
+    """
+    # All folders of the unit are listed, divided by colons.
+    first, _, _ = environ.get("RUNTIME_DIRECTORY", "").partition(":")
+    return Path(first) if first else None
+
+
 def folders(environ: Mapping[str, str]) -> list[Path]:
     """Where a master's socket may be, the best place first.
 
     Args:
         environ: the environment variables.
     """
-    if own := environ.get("RUNTIME_DIRECTORY"):
-        # systemd lists all folders of the unit, divided by colons.
-        return [Path(own.partition(":")[0])]
+    if (own := service_folder(environ)) is not None:
+        return [own]
     places = [Path("/run/psched")]
     for base, below in ("XDG_RUNTIME_DIR", "psched"), ("HOME", ".local/state/psched"):
         if environ.get(base):
@@ -131,11 +142,11 @@ class Control:
         return [reader for reader in self._readers if not reader.answered]
 
     @property
-    def links(self) -> list["Reader | Door"]:
+    def links(self) -> list[Waitable]:
         """What to wait on."""
         if self._listening is None or time.monotonic() < self._deaf_until:
             return [*self._readers]
-        return [Door(self._listening), *self._readers]
+        return [_Door(self._listening), *self._readers]
 
     def advance(self) -> None:
         """Let in who knocks, send what is taken."""
@@ -195,7 +206,7 @@ class Control:
         self._path, self._listening = path, listening
 
 
-class Door:
+class _Door:
     """The listening socket, as something to wait on."""
 
     unsent = False

@@ -6,8 +6,9 @@ from enum import Enum
 from typing import Any
 
 from psched.clock import Clock
-from psched.supervisor.control import Control, Door, Reader
+from psched.supervisor.control import Control
 from psched.supervisor.notify import Notifier, microseconds
+from psched.supervisor.signals import Waitable
 from psched.supervisor.workers import WorkerChild, Workers
 
 _REPORT_TIMEOUT = 1.0
@@ -74,7 +75,7 @@ class Status:
         self.problem: str | None = None
 
     @property
-    def links(self) -> list[Reader | Door]:
+    def links(self) -> list[Waitable]:
         """What to wait on."""
         return self._control.links
 

@@ -89,14 +89,6 @@ def start_time(pid: int) -> int | None:
     return None if state is None else int(state[19])
 
 
-def is_still(pid: int, started: int | None) -> bool:
-    """Whether a pid is that of the process which was started then; true if one cannot look."""
-    try:
-        return start_time(pid) == started
-    except OSError:
-        return True
-
-
 def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int]:
     """All processes below one that are alive, but for some children and all below them.
 

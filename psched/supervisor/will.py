@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.supervisor import cgroup, tree
+from psched.supervisor.control import service_folder
 
 _log = logging.getLogger("psched.master")
 
@@ -29,6 +30,11 @@ class Will:
         self._cgroup = cgroup
         self._name = f"nonces.{os.getpid()}.{tree.start_time(os.getpid())}"
         self._written: frozenset[str] = frozenset()
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a file."""
+        return self._folder is not None
 
     def write(self, nonces: Collection[str]) -> None:
         """Have it list these; a file that lists none is removed."""
@@ -75,13 +81,13 @@ def make(environ: Mapping[str, str]) -> Will:
     Args:
         environ: the environment variables.
     """
-    folder = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-    own = cgroup.own_path()
-    if not folder or "INVOCATION_ID" not in environ or own is None:
+    folder = service_folder(environ)
+    if folder is None or "INVOCATION_ID" not in environ:
         return Will(None)
-    return Will(Path(folder), str(own))
+    own = cgroup.own_path()
+    return Will(None) if own is None else Will(folder, str(own))
 
 
 def inherited(will: Will) -> list[str]:
     """The nonces of workers that have died with the last master, if nothing of them lives."""
-    return will.inherit() if cgroup.is_alone() else []
+    return will.inherit() if will.kept and cgroup.is_alone() else []

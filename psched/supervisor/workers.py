@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from psched.clock import Clock
@@ -128,10 +128,10 @@ class Workers:
         clock: Clock,
         draw_nonce: Callable[[], str],
         keep: Callable[[], Sequence[int]],
-        cgroup: Cgroup | None = None,
         *,
-        dead: Sequence[str] = (),
-        will: Will | None = None,
+        cgroup: Cgroup | None,
+        dead: Collection[str],
+        will: Will,
     ) -> None:
         self._clock = clock
         self._draw_nonce = draw_nonce
@@ -140,10 +140,10 @@ class Workers:
         self._cgroup = cgroup
         self._remains = Remains[WorkerChild](clock)
         self._dead = [*dead]
-        self._will = will or Will(None)
+        self._will = will
         self._watched = clock.monotonic()
         # Whoever was this process before has started them: they are not a worker's.
-        self._spared = {pid: tree.start_time(pid) for pid in tree.children(os.getpid())}
+        self._spared = frozenset(tree.children(os.getpid()))
         self._owing = {*dead}
         self.deaths = 0
 
@@ -201,6 +201,8 @@ class Workers:
         """
         ended = []
         for exit_ in reap():
+            # A pid that has been reaped can be anybody's next.
+            self._spared -= {exit_.pid}
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
                 continue  # an orphan of a worker that died before
@@ -222,8 +224,7 @@ class Workers:
 
     def _clear(self) -> None:
         """Kill what dead workers have left running."""
-        spared = {pid for pid, started in self._spared.items() if tree.is_still(pid, started)}
-        for worker in self._remains.look(frozenset(self._by_pid) | spared):
+        for worker in self._remains.look(self._spared | self._by_pid.keys()):
             if worker.exit is not None and worker.exit.status != DRAINED and worker.ready:
                 self._dead.append(worker.place.nonce)
             else:

@@ -1,24 +1,14 @@
 """Fixtures for tests that use psched as a person does."""
 
-import contextlib
-import itertools
-
 import pytest
 
-from support.service import Service
+from support.service import services
 
 
 @pytest.fixture
 def make_service(tmp_path):
     """A function that makes a service on a database; closed at the test's end."""
-    numbers = itertools.count()
-    with contextlib.ExitStack() as made:
-
-        def make(url, **settings):
-            folder = tmp_path / f"service{next(numbers)}"
-            folder.mkdir()
-            return made.enter_context(contextlib.closing(Service(folder, url, **settings)))
-
+    with services(tmp_path) as make:
         yield make
 
 

@@ -1,11 +1,8 @@
 """Fixtures for tests of workers, which are run as a person runs them: by a master."""
 
-import contextlib
-import itertools
-
 import pytest
 
-from support.service import Service
+from support.service import services
 
 SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0, "graceful_kill_limit": 2}
 
@@ -13,18 +10,14 @@ SETTINGS = {"poll_interval": 0.1, "retry_wait": 0, "graceful_timeout": 0, "grace
 @pytest.fixture
 def make_service(tmp_path):
     """A function that makes a service on a database, its table made; closed at the test's end."""
-    numbers = itertools.count()
-    with contextlib.ExitStack() as made:
+    with services(tmp_path) as make:
 
-        def make(url, **settings):
-            folder = tmp_path / f"service{next(numbers)}"
-            folder.mkdir()
-            service = Service(folder, url, **{**SETTINGS, **settings})
-            made.enter_context(contextlib.closing(service))
+        def make_ready(url, **settings):
+            service = make(url, **{**SETTINGS, **settings})
             service.init()
             return service
 
-        yield make
+        yield make_ready
 
 
 @pytest.fixture

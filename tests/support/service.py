@@ -5,6 +5,7 @@ processes do is seen from outside: exit statuses, the log, /proc and the canarie
 """
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -123,6 +124,20 @@ class Master(Leashed):
         self.send(signal.SIGKILL)
         self.wait()
         self.wait_until_nothing_is_left()
+
+
+@contextlib.contextmanager
+def services(folder: Path) -> Iterator[Callable[..., "Service"]]:
+    """A function that makes services below a folder, on a database; closed at the end."""
+    with contextlib.ExitStack() as made:
+        numbers = itertools.count()
+
+        def make(url: str, **settings: object) -> Service:
+            own = folder / f"service{next(numbers)}"
+            own.mkdir()
+            return made.enter_context(contextlib.closing(Service(own, url, **settings)))
+
+        yield make
 
 
 class Service:

@@ -57,7 +57,7 @@ def refusal(read, tmp_path):
 
 
 def take(mapping, **environ):
-    return from_mapping(mapping, environ={"HOME": "/home/ann", **environ}, cwd=Path("/work"))
+    return from_mapping(mapping, environ={"HOME": "/home/ann", **environ}, cwd=Path("/cwd"))
 
 
 def problem(mapping, **environ):
@@ -276,10 +276,10 @@ def test_paths_are_made_absolute():
             "pid_file": Path("psched.pid"),
         }
     )
-    assert config.load_path == ("/work/lib", "/opt/lib")
-    assert config.require == ("/work/handlers.py", "myapp.schedules", "/opt/h.py")
-    assert config.log == Path("/work/log/psched.log")
-    assert config.pid_file == Path("/work/psched.pid")
+    assert config.load_path == ("/cwd/lib", "/opt/lib")
+    assert config.require == ("/cwd/handlers.py", "myapp.schedules", "/opt/h.py")
+    assert config.log == Path("/cwd/log/psched.log")
+    assert config.pid_file == Path("/cwd/psched.pid")
 
 
 # --- combinations --------------------------------------------------------------------
@@ -768,12 +768,12 @@ def test_a_credential_cannot_lead_out_of_its_folder(tmp_path):
         ("mysql:///x?unix_socket=/run/m.sock", "mysql+pymysql:///x?unix_socket=/run/m.sock"),
         ("mysql://u@corp:p@ss@db/x", "mysql+pymysql://u%40corp:p%40ss@db/x"),
         ("mysql://u:p%2Fw:x@db/x", "mysql+pymysql://u:p%2Fw:x@db/x"),
-        ("sqlite://jobs.db", "sqlite:////work/jobs.db"),
-        ("sqlite://data/jobs.db", "sqlite:////work/data/jobs.db"),
-        ("sqlite:///jobs.db", "sqlite:////work/jobs.db"),
-        ("sqlite:///jobs.db?timeout=3", "sqlite:////work/jobs.db?timeout=3"),
+        ("sqlite://jobs.db", "sqlite:////cwd/jobs.db"),
+        ("sqlite://data/jobs.db", "sqlite:////cwd/data/jobs.db"),
+        ("sqlite:///jobs.db", "sqlite:////cwd/jobs.db"),
+        ("sqlite:///jobs.db?timeout=3", "sqlite:////cwd/jobs.db?timeout=3"),
         ("sqlite:////var/my jobs@1.db", "sqlite:////var/my jobs@1.db"),
-        ("sqlite+pysqlite:///jobs.db", "sqlite+pysqlite:////work/jobs.db"),
+        ("sqlite+pysqlite:///jobs.db", "sqlite+pysqlite:////cwd/jobs.db"),
     ],
 )
 def test_a_url_is_brought_into_sqlalchemys_form(written, meant):
