@@ -78,13 +78,16 @@ class ClaimUnknownError(UnknownOutcomeError):
 
     Attributes:
         owner: the owner that the claim wrote.
-        keys: the rows it may have taken.
+        keys: the rows it may have taken; none if that is not known.
     """
 
     def __init__(self, owner: str, keys: Sequence[str]) -> None:
-        super().__init__(f"a claim of {len(keys)} rows was not answered")
+        super().__init__("a claim was not answered")
         self.owner = owner
         self.keys = keys
+
+    def __str__(self) -> str:
+        return super().__str__() if self.__cause__ is None else str(self.__cause__)
 
 
 class Backend(Protocol):
@@ -186,7 +189,12 @@ class Backend(Protocol):
         ...
 
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """Those of the rows that this owner holds: what an unknown claim really did."""
+        """The rows that this owner holds: what an unknown claim really did.
+
+        Args:
+            owner: the one that the claim wrote.
+            keys: the rows that it may have taken; none if that is not known.
+        """
         ...
 
     def extend(
@@ -233,6 +241,14 @@ class Backend(Protocol):
 
         Returns:
             The keys that were released.
+        """
+        ...
+
+    def examine(self) -> Sequence[tuple[str, str]]:
+        """What is to be known about the store, for people: names, and values in words.
+
+        Raises:
+            StoreError: it cannot be used; the text says why.
         """
         ...
 

@@ -1,6 +1,6 @@
 """The schedules of one store, as a program sees them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from math import ceil
 from types import TracebackType
@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from psched.backend import Backend
 from psched.clock import Clock
 from psched.config import Config
-from psched.declare import When, declare, redeclare
+from psched.declare import When, declare, declare_all, redeclare
 from psched.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 _TRIES = 5
 """How often a request is sent while the store is unavailable."""
+
+_NAMED = 5
+"""Keys named in an error at most."""
 
 _PAUSE = 0.2
 """Seconds before the second try; each further pause is twice as long."""
@@ -119,12 +122,31 @@ class ScheduleCollection:
             "data": data,
             **more,
         }
-        row = declare(key, fields, self._settings, lambda: self._patiently(self._now))
-        self._insert(row)
+        self._insert([declare(key, fields, self._settings, lambda: self._patiently(self._now))])
         return self[key]
 
     submit = add
     """The older name of `add`."""
+
+    def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
+        """Register many schedules, all of them or none, in one transaction.
+
+        All are looked at before anything is written.
+
+        Args:
+            schedules: for each its ``key`` and any of the other arguments of `add`.
+
+        Returns:
+            Each, in the same order.
+
+        Raises:
+            AlreadyExistsError: some keys are taken; its text names them.
+            InvalidError: a value makes no sense; its ``field`` names it, and which schedule's it
+                is: ``schedules[17].cron``. Or a key is there twice.
+        """
+        rows = declare_all(schedules, self._settings, lambda: self._patiently(self._now))
+        self._insert(rows)
+        return [self[row.key] for row in rows]
 
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one.
@@ -213,22 +235,24 @@ class ScheduleCollection:
             # It was claimed, settled or changed since it was read: look again.
             continue
 
-    def _insert(self, row: Row) -> None:
+    def _insert(self, rows: Sequence[Row]) -> None:
         nonce = self._draw_nonce()
         unknown = False
 
         def request() -> None:
             nonlocal unknown
             try:
-                self._backend.add([row], nonce=nonce)
+                self._backend.add(rows, nonce=nonce)
             except UnknownOutcomeError:
                 unknown = True
                 raise
             except AlreadyExistsError:
-                # It may be an earlier try of this very request that inserted it.
-                found = self._backend.get(row.key) if unknown else None
-                if found is None or found.settled_by != nonce:
-                    raise AlreadyExistsError(f"the key {row.key!r} is taken") from None
+                found = self._backend.look([row.key for row in rows])
+                # It may be an earlier try of this very request that inserted them.
+                if unknown and any(row.settled_by == nonce for row in found.values()):
+                    return
+                keys = [row.key for row in rows if row.key in found] or [row.key for row in rows]
+                raise AlreadyExistsError(_taken(keys)) from None
 
         self._patiently(request)
 
@@ -251,6 +275,13 @@ class ScheduleCollection:
                 self._clock.sleep(pause)
                 pause *= 2
         return request()
+
+
+def _taken(keys: Sequence[str]) -> str:
+    if len(keys) == 1:
+        return f"the key {keys[0]!r} is taken"
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return f"the keys {', '.join(map(repr, keys[:_NAMED]))}{more} are taken"
 
 
 def _known(key: str) -> str:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 from croniter import croniter
 
+from psched import chrono
 from psched.errors import InvalidError
 from psched.zone import Zone, find_zone
 
@@ -53,8 +54,16 @@ _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are answered as t
 _END = 253_402_214_400  # 9999-12-31T00:00Z; none later, so that each can be shown in every zone.
 
 
-def parse_cron(text: str, timezone: str, dst_policy: str) -> "Cron":
+def parse_cron(
+    text: str, timezone: str, dst_policy: str, reading: str = "crontab"
+) -> "Cron":
     """Read a cron line; what is accepted here is never refused by `Cron.next_after`.
+
+    Args:
+        text: the line.
+        timezone: the zone whose clocks it speaks of.
+        dst_policy: one of `DST_POLICIES`.
+        reading: ``crontab``, or ``perfectsched``, which is told in `psched.chrono`.
 
     Raises:
         InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
@@ -62,13 +71,15 @@ def parse_cron(text: str, timezone: str, dst_policy: str) -> "Cron":
     """
     if dst_policy not in DST_POLICIES:
         raise InvalidError("dst_policy", f"{dst_policy!r} is not one of {', '.join(DST_POLICIES)}")
-    minute, hour, day, month, weekday = _split(text)
+    line = chrono.rewritten(text) if reading == "perfectsched" else text
+    minute, hour, day, month, weekday = _split(line)
     wildcard = minute.startswith("*") or hour.startswith("*")
     line, either = _rewrite(minute, hour, day, month, weekday)
     return Cron(
         text,
         timezone,
         dst_policy,
+        reading,
         _per_day=_minutes_per_day(line),
         _fixed=dst_policy == "debian" and not wildcard,
         _zone=find_zone(timezone),
@@ -95,6 +106,7 @@ class Cron:
     text: str
     timezone: str
     dst_policy: str
+    reading: str = field(repr=False)
     _per_day: int = field(repr=False, compare=False)
     _fixed: bool = field(repr=False, compare=False)
     _zone: Zone = field(repr=False, compare=False)

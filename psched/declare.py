@@ -1,8 +1,9 @@
 """From what a program or a person says about a schedule to the row that says it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import datetime
+from functools import cache
 from math import ceil
 from typing import Any, TypeGuard
 
@@ -58,6 +59,40 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
         next_time=next_time,
         next_run_time=next_time + definition.delay if run_at is None else run_at,
     )
+
+
+def declare_all(
+    schedules: Iterable[Mapping[str, Any]], settings: Config, now: Callable[[], int]
+) -> Sequence[Row]:
+    """The rows of many new schedules.
+
+    Args:
+        schedules: the ``key`` of each, and any of `FIELDS` and `TIMES`.
+        settings: the installation's.
+        now: the store's clock, asked once at most.
+
+    Raises:
+        InvalidError: a value makes no sense; its ``field`` names it: ``schedules[17].cron``.
+    """
+    now, places = cache(now), dict[str, int]()
+    rows = []
+    for place, schedule in enumerate(schedules):
+        name = f"schedules[{place}]"
+        if not isinstance(schedule, Mapping):
+            raise InvalidError(name, f"must be a mapping, not {type(schedule).__name__}")
+        fields = dict(schedule)
+        if "key" not in fields:
+            raise InvalidError(f"{name}.key", "is missing")
+        try:
+            row = declare(fields.pop("key"), fields, settings, now)
+        except InvalidError as error:
+            raise InvalidError(f"{name}.{error.field}", error.problem) from None
+        if places.setdefault(row.key, place) != place:
+            raise InvalidError(
+                f"{name}.key", f"{row.key!r} is that of schedules[{places[row.key]}] as well"
+            )
+        rows.append(row)
+    return rows
 
 
 def redeclare(

@@ -86,7 +86,7 @@ def understand(row: Row, settings: Config) -> Definition:
         data=_object("data", row.data),
         cron=row.cron,
         timezone=timezone,
-        trigger=_trigger(row.cron, timezone, own.dst_policy),
+        trigger=_trigger(row.cron, timezone, own),
         delay=check_number("delay", row.delay, LONGEST_DELAY),
         settings=own,
     )
@@ -189,8 +189,11 @@ def _refuse_deep(field: str, text: str, value: Any) -> None:  # noqa: ANN401  # 
     raise InvalidError(field, f"is nested more than {DEEPEST} levels deep")
 
 
-def _trigger(cron: str | None, timezone: str, dst_policy: str) -> Trigger | None:
-    return None if cron is None else triggers.parse(cron, timezone, dst_policy=dst_policy)
+def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | None:
+    if cron is None:
+        return None
+    reading = "perfectsched" if settings.type == "rdb_compat" else "crontab"
+    return triggers.parse(cron, timezone, dst_policy=settings.dst_policy, reading=reading)
 
 
 def _with_overrides(options: Mapping[str, Any], settings: Config) -> Config:

@@ -42,11 +42,13 @@ class InvalidError(ValueError):
 
     Attributes:
         field: the field's name (``cron``, ``timezone``, ``data`` …).
+        problem: what is wrong with it.
     """
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
+        self.problem = problem
 
 
 class LoadError(RuntimeError):

@@ -66,10 +66,18 @@ def first(trigger: Trigger, start: int) -> int | None:
     return trigger.next_after(start - 1)
 
 
-def parse(text: str, timezone: str, *, dst_policy: str = "debian") -> Trigger:
+def parse(
+    text: str, timezone: str, *, dst_policy: str = "debian", reading: str = "crontab"
+) -> Trigger:
     """Read a trigger's text; what is accepted here is never refused by ``next_after``.
 
     Equal arguments give the same object; threads may share it.
+
+    Args:
+        text: the trigger's.
+        timezone: the zone whose clocks it speaks of.
+        dst_policy: what becomes of times that a clock change skips or repeats.
+        reading: ``perfectsched`` reads cron lines as PerfectSched does, and nothing else.
 
     Raises:
         InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
@@ -79,18 +87,18 @@ def parse(text: str, timezone: str, *, dst_policy: str = "debian") -> Trigger:
     for name, value in (("cron", text), ("timezone", timezone), ("dst_policy", dst_policy)):
         if not isinstance(value, str):
             raise InvalidError(name, f"must be text, not {type(value).__name__}")
-    return _parse(text, timezone, dst_policy)
+    return _parse(text, timezone, dst_policy, reading)
 
 
 @lru_cache(maxsize=1024)
-def _parse(text: str, timezone: str, dst_policy: str) -> Trigger:
+def _parse(text: str, timezone: str, dst_policy: str, reading: str) -> Trigger:
     if len(text) > LONGEST_TEXT:
         raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
     # Kinds of triggers are told apart here, by the first word of the text.
-    if re.match(r"[ \t]*@every\b", text):
+    if reading == "crontab" and re.match(r"[ \t]*@every\b", text):
         find_zone(timezone)
         return _parse_every(text.strip(" \t"))
-    return parse_cron(text, timezone, dst_policy)
+    return parse_cron(text, timezone, dst_policy, reading)
 
 
 def _parse_every(text: str) -> Every:

@@ -7,7 +7,14 @@ import hypothesis
 import pytest
 
 from support.home import server_home
-from support.servers import Database, MariaDB, MissingServerError
+from support.servers import (
+    Certificates,
+    Database,
+    Galera,
+    MariaDB,
+    MissingServerError,
+    PostgreSQL,
+)
 
 # A property test finds the same on every machine and every day, so that a failure belongs to
 # the change that it appears with; how fast a machine is, is no property.
@@ -18,6 +25,11 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("psched")
+
+DATABASES = ("sqlite", "mariadb", "postgresql")
+"""The kinds of databases on which a test runs that has the fixture ``database``."""
+
+MARKS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
 
 
 @contextlib.contextmanager
@@ -39,10 +51,39 @@ def servers():
 
 
 @pytest.fixture(scope="session")
+def certificates(servers):
+    """A private authority, and certificates of servers and clients."""
+    folder = servers / "certificates"
+    folder.mkdir(0o755)
+    return Certificates(folder)
+
+
+@pytest.fixture(scope="session")
 def mariadb_server(servers):
     """One MariaDB for all tests of this process."""
     with _or_skip(), MariaDB(servers) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(servers):
+    """One PostgreSQL for all tests of this process."""
+    with _or_skip(), PostgreSQL(servers) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _galera(servers):
+    """One Galera cluster for all tests of this process."""
+    with _or_skip(), Galera(servers) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def galera(_galera):
+    """A cluster of which all nodes run; a test may kill some, and need not mend it."""
+    _galera.start()
+    return _galera
 
 
 @pytest.fixture
@@ -50,27 +91,39 @@ def start_mariadb(servers):
     """A function that starts a further MariaDB, with flags if need be, until the test's end."""
     with contextlib.ExitStack() as started:
 
-        def start(*flags):
+        def start(*flags, certificates=None):
             with _or_skip():
-                return started.enter_context(MariaDB(servers, *flags))
+                return started.enter_context(MariaDB(servers, *flags, certificates=certificates))
 
         yield start
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("sqlite", id="sqlite"),
-        pytest.param("mariadb", id="mariadb", marks=pytest.mark.mariadb),
-    ],
-)
+@pytest.fixture
+def start_postgresql(servers):
+    """A function that starts a further PostgreSQL, or a replica of one, until the test's end."""
+    with contextlib.ExitStack() as started:
+
+        def start(*flags, certificates=None, primary=None):
+            with _or_skip():
+                if primary is None:
+                    server = PostgreSQL(servers, *flags, certificates=certificates)
+                else:
+                    server = primary.make_replica(*flags, certificates=certificates)
+                return started.enter_context(server)
+
+        yield start
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=MARKS[kind]) for kind in DATABASES])
 def database(request, tmp_path):
     """A fresh, empty database of each kind."""
-    if request.param == "sqlite":
-        yield Database(kind="sqlite", url=f"sqlite:///{tmp_path}/psched.db", server=None)
+    kind = request.param
+    if kind == "sqlite":
+        yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
         return
-    server = request.getfixturevalue("mariadb_server")
+    server = request.getfixturevalue(f"{kind}_server")
     name = server.create_database()
-    yield Database(kind="mariadb", url=server.url(name), server=server)
+    yield Database(kind=kind, url=server.url(name), server=server)
     if not server.running:  # a test may kill it, and need not mend it
         server.start()
     server.drop_database(name)

@@ -45,7 +45,7 @@ def test_every_signal_of_the_master_stands_in_its_help_and_in_the_readme():
 
 
 def test_the_table_in_the_readme_names_every_column():
-    from psched.backends.statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
+    from psched.backends.taking import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
 
     for column in COLUMNS:
         assert f"`{column}`" in README
@@ -53,18 +53,23 @@ def test_the_table_in_the_readme_names_every_column():
 
 def test_a_row_has_the_columns_of_the_table_in_their_order():
     from psched.backends.schema import schedules_table  # noqa: PLC0415
-    from psched.backends.statements import COLUMNS  # noqa: PLC0415
+    from psched.backends.taking import COLUMNS  # noqa: PLC0415
     from psched.model import Row  # noqa: PLC0415
 
     assert list(COLUMNS) == [column.name for column in schedules_table("t").columns]
     assert [name.replace("key", "id", 1) for name in Row.__slots__] == list(COLUMNS)
 
 
-def test_the_differences_between_databases_stand_in_one_file():
-    asks_by_name = re.compile(r"dialect\.name|get_backend_name|== \"(sqlite|mysql|mariadb)\"")
-    asking = [module.name for module in MODULES if asks_by_name.search(module.read_text())]
+def test_the_differences_between_databases_stand_in_one_package():
+    asks_by_name = re.compile(
+        r"dialect\.name|get_backend_name|== \"(sqlite|mysql|mariadb|postgresql)\""
+    )
+    asking = {module for module in MODULES if asks_by_name.search(module.read_text())}
     # The configuration knows the schemes of urls, which are its own matter.
-    assert asking == ["dialect.py", "urls.py"]
+    assert {str(module.relative_to(ROOT / "psched").parent) for module in asking} == {
+        "backends/dialects",
+        "config",
+    }
 
 
 def test_the_settings_that_the_readme_names_exist():

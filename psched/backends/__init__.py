@@ -18,13 +18,26 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
     Raises:
         ConfigError: its url cannot be used.
     """
-    # The only type there is; `Config` refuses others.
-    from psched.backends.sql import SqlBackend  # noqa: PLC0415  # SQLAlchemy takes its time
+    # SQLAlchemy takes its time.
+    if settings.type == "rdb_compat":
+        from psched.backends.compat.backend import CompatBackend  # noqa: PLC0415
+
+        return CompatBackend(
+            settings.url,
+            tls=settings.tls,
+            table=settings.table,
+            timeout=settings.driver_timeout,
+            clock=clock,
+            rng=rng,
+        )
+    from psched.backends.sql import SqlBackend  # noqa: PLC0415
 
     return SqlBackend(
         settings.url,
+        tls=settings.tls,
         table=settings.table,
         timeout=settings.driver_timeout,
+        strategy=None if settings.claim_strategy == "auto" else settings.claim_strategy,
         clock=clock,
         rng=rng,
     )

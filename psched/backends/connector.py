@@ -1,11 +1,15 @@
 """One connection to the database, opened when needed, dropped when broken.
 
-There is no pool and no transaction: every write of psched is one statement, conditional on
-what it expects to find, and commits by itself. That costs one round trip instead of three,
-and leaves no half-done work behind whatever dies.
+There is no pool, and next to no transaction: nearly every write of psched is one statement,
+conditional on what it expects to find, and commits by itself. That costs one round trip instead
+of three, and leaves no half-done work behind whatever dies.
+
+Of several servers (a url with several hosts), the one that may be written is looked for, one of
+them at each request that needs a connection: no request takes longer for there being more.
 """
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -14,9 +18,12 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
-from psched.backends.dialect import Dialect, Fault, dialect_of
+from psched.backends import cluster
+from psched.backends.dialects import Dialect, Fault, dialect_of
+from psched.backends.evenness import Evenness
 from psched.clock import Clock
 from psched.config import urls
+from psched.config.tls import Tls
 from psched.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -74,6 +81,12 @@ class Connector:
         clock: measures the wait for SQLite's lock.
         rng: draws the pauses between tries.
         greet: called with every new connection before it is used; may refuse it.
+        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
+
+    Attributes:
+        evenness: for how long this host's clock has not been set.
+        is_replica: whether the server that was connected to last was one.
+        in_cluster: whether it was a node of a Galera cluster.
     """
 
     def __init__(
@@ -84,28 +97,41 @@ class Connector:
         clock: Clock,
         rng: random.Random,
         greet: Callable[[Connection], None],
+        tls: Tls | None = None,
     ) -> None:
+        hosts = urls.each_host(url)
         try:
-            parsed = make_url(url)
-            self.dialect: Dialect = dialect_of(parsed)
-            self._engine: Engine = create_engine(
-                parsed,
-                poolclass=NullPool,
-                isolation_level="AUTOCOMMIT",
-                connect_args=dict(self.dialect.connect_args(timeout)),
-                # Errors must not carry a payload into the log.
-                hide_parameters=True,
-            )
+            self.url = make_url(hosts[0])
+            self.dialect: Dialect = dialect_of(self.url)
+            self._engines = deque(self._engine(host, timeout, tls) for host in hosts)
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
             # The last two: an option after its question mark that is no number, say.
-            raise ConfigError(f"url: {error}") from None
-        self.url = parsed
-        self._shown = urls.safe(url)
+            raise ConfigError(f"url: {_explained(error)}") from None
+        self.evenness = Evenness(clock)
         self._clock = clock
         self._rng = rng
         self._greet = greet
+        self._unreachable = self.dialect.unreachable + (f" {tls.wanted}" if tls else "")
         self._connection: Connection | None = None
-        event.listen(self._engine, "connect", self._set_up_session)
+        self.is_replica = False
+        self.in_cluster = False
+
+    def _engine(self, url: str, timeout: float, tls: Tls | None) -> Engine:
+        engine = create_engine(
+            url,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+            connect_args=dict(self.dialect.connect_args(timeout, tls)),
+            # Errors must not carry a payload into the log.
+            hide_parameters=True,
+            **self.dialect.engine_args,
+        )
+        event.listen(engine, "connect", self._set_up_session)
+        if (connect := self.dialect.connect) is not None:
+            event.listen(
+                engine, "do_connect", lambda _dialect, _record, _args, arguments: connect(arguments)
+            )
+        return engine
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Do a piece of work: at most one statement that writes.
@@ -118,10 +144,17 @@ class Connector:
             UnfitError: a value does not fit.
             StoreError: the database will not do this.
         """
+        return self._run(work, writing=True)
+
+    def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         give_up_at = self._clock.monotonic() + LOCK_WAIT
         while True:
             try:
-                return work(self._connected())
+                connection = self._connected()
+                if self.is_replica and (writing or len(self._engines) > 1):
+                    self._look_whether_replica(connection)  # it may have been promoted
+                    self.refuse_read_only(self.is_replica)
+                return work(connection)
             except DBAPIError as error:
                 fault = self._fault(error)
                 if fault is Fault.NOT_APPLIED and self._clock.monotonic() < give_up_at:
@@ -132,19 +165,72 @@ class Connector:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Do a piece of work that only reads.
 
+        From the only server there is, or the primary: a replica may be late.
+
         Raises:
             StoreUnavailableError: asking again later makes sense.
             SchemaError: the table or a column is missing.
             StoreError: the database will not do this.
         """
         try:
-            return self.run(work)
+            return self._run(work, writing=False)
         except UnknownOutcomeError as error:
             raise StoreUnavailableError(str(error)) from None
 
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Do a piece of work in a transaction, all of it or nothing.
+
+        Raises:
+            StoreError: as `run` does, after nothing was applied; and
+            UnknownOutcomeError: it may have been applied.
+        """
+
+        def within(connection: Connection) -> T:
+            connection.exec_driver_sql(self.dialect.begin)
+            try:
+                result = work(connection)
+            except BaseException as error:
+                self._roll_back(connection, error)
+                if isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN:
+                    # What has not been committed was not applied.
+                    raise self._failure(Fault.UNAVAILABLE, error) from None
+                raise
+            try:
+                connection.exec_driver_sql("COMMIT")
+            except DBAPIError as error:
+                self._roll_back(connection, error)
+                raise
+            return result
+
+        return self.run(within)
+
+    def catch_up(self) -> None:
+        """Wait until the server has applied what was committed before, by others too.
+
+        Raises:
+            StoreUnavailableError: it is late, and takes too long.
+        """
+        self.read(lambda connection: cluster.catch_up(connection, self.dialect))
+
     def quote(self, name: str) -> str:
         """An identifier as this database wants it quoted."""
-        return self._engine.dialect.identifier_preparer.quote(name)
+        return self._engines[0].dialect.identifier_preparer.quote(name)
+
+    def refuse_read_only(self, read_only: object) -> None:
+        """Do not work on a replica: what is written there, if it can be, is lost.
+
+        Args:
+            read_only: what the database has answered to `Dialect.read_only`.
+
+        Raises:
+            StoreUnavailableError: it is one.
+        """
+        if read_only:
+            self.disconnect()
+            self._engines.rotate(-1)
+            raise StoreUnavailableError(
+                f"{_MESSAGES[Fault.READ_ONLY]}: it is a replica, or has become one"
+            )
 
     def disconnect(self) -> None:
         """Close the connection; the next piece of work opens another."""
@@ -155,29 +241,50 @@ class Connector:
             connection.close()
 
     def _connected(self) -> Connection:
+        if self._connection is not None and self._connection.invalidated:
+            self.disconnect()
         if self._connection is None:
+            shown = urls.safe(self._engines[0].url.render_as_string(hide_password=False))
             try:
-                connection = self._engine.connect()
+                connection = self._engines[0].connect()
             except DBAPIError as error:
                 if self._fault(error) is Fault.NOT_APPLIED:
                     raise  # SQLite: somebody is opening or closing the file this very moment
+                self._engines.rotate(-1)
                 # Nothing has been asked yet, whatever it was.
                 raise StoreUnavailableError(
-                    f"cannot connect to {self._shown}: {error.orig}; {self.dialect.unreachable}"
+                    f"cannot connect to {shown}: {self._explained(error)}; {self._unreachable}"
                 ) from None
             except (TypeError, ValueError) as error:
                 # What follows a question mark in the url is the driver's affair.
-                raise StoreError(f"cannot connect to {self._shown}: {error}") from None
+                raise StoreError(f"cannot connect to {shown}: {error}") from None
             try:
+                self._look_whether_replica(connection)
+                self.in_cluster = cluster.catch_up(connection, self.dialect)
                 self._greet(connection)
             except BaseException as error:
                 connection.invalidate()
                 connection.close()
+                self._engines.rotate(-1)
                 if isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN:
                     raise self._failure(Fault.UNAVAILABLE, error) from None
                 raise
             self._connection = connection
         return self._connection
+
+    def _look_whether_replica(self, connection: Connection) -> None:
+        query = f"SELECT {self.dialect.read_only}"
+        self.is_replica = bool(connection.exec_driver_sql(query).scalar_one())
+
+    def _roll_back(self, connection: Connection, error: BaseException) -> None:
+        """End a transaction that has failed; where that cannot be, the connection goes."""
+        if isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN:
+            self.disconnect()
+            return
+        try:
+            connection.exec_driver_sql("ROLLBACK")
+        except DBAPIError:
+            self.disconnect()
 
     def _set_up_session(self, driver_connection: Any, _record: object) -> None:  # noqa: ANN401  # PEP 249
         self.dialect.set_up(driver_connection)
@@ -194,4 +301,13 @@ class Connector:
         if fault in (Fault.UNAVAILABLE, Fault.READ_ONLY, Fault.UNKNOWN):
             self.disconnect()
         mend = f"; {self.dialect.mend}" if fault is Fault.MISCONFIGURED else ""
-        return _ERRORS[fault](f"{_MESSAGES[fault]}: {error.orig}{mend}")
+        return _ERRORS[fault](f"{_MESSAGES[fault]}: {self._explained(error)}{mend}")
+
+    def _explained(self, error: DBAPIError) -> str:
+        return self.dialect.explain(error.orig if error.orig is not None else error)
+
+
+def _explained(error: Exception) -> str:
+    if isinstance(error, ImportError) and error.name == "psycopg":
+        return "needs the driver psycopg: pip install 'psched[postgresql]'"
+    return str(error)

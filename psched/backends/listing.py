@@ -47,16 +47,11 @@ class Listing(Iterator[Row]):
         sql = self._sql
         found = self._read(statement, {**self._at, "limit": PAGE})
         self._page = [Row(*columns) for _, *columns in reversed(found)]
+        timed = statement in (sql.first_timed, sql.timed)
         if len(found) == PAGE:
             self._at = {"id": found[-1][0]}
-            time = self._page[0].next_run_time
-            if time is not None:
-                self._at["time"] = time
-            self._next = sql.resting if time is None else sql.same_time
-        elif statement is sql.same_time:
-            self._at = {"time": self._at["time"]}
-            self._next = sql.later
-        elif statement in (sql.first_timed, sql.later):
-            self._at, self._next = {}, sql.first_resting
+            if timed:
+                self._at["time"] = self._page[0].next_run_time
+            self._next = sql.timed if timed else sql.resting
         else:
-            self._next = None
+            self._at, self._next = {}, sql.first_resting if timed else None

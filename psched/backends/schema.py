@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from psched.backends.dialect import Dialect, Fault
+from psched.backends.dialects import Dialect, Fault
 from psched.errors import SchemaError
 
 VERSION = 1
@@ -46,6 +46,9 @@ TOKEN_LENGTH = 96
 STATUS_LENGTH = 16
 
 
+_LEASED = text("owner IS NOT NULL")
+
+
 class _Any(UserDefinedType[bytes | str]):
     """SQLite's ANY: a payload arrives as text from one client and as a blob from another."""
 
@@ -58,12 +61,23 @@ class _Any(UserDefinedType[bytes | str]):
 def _text(length: int, *, binary: bool = False) -> TypeEngine[str]:
     # A key is compared byte by byte: 'A' is not 'a'.
     on_mysql = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin" if binary else None)
-    return String(length).with_variant(Text(), "sqlite").with_variant(on_mysql, "mysql", "mariadb")
+    on_postgresql = String(length, collation="C" if binary else None)
+    return (
+        String(length)
+        .with_variant(Text(), "sqlite")
+        .with_variant(on_mysql, "mysql", "mariadb")
+        .with_variant(on_postgresql, "postgresql")
+    )
 
 
 def _payload() -> TypeEngine[bytes]:
     blob: TypeEngine[bytes] = LargeBinary()
-    return blob.with_variant(mysql.LONGBLOB(), "mysql", "mariadb").with_variant(_Any(), "sqlite")
+    return (
+        blob.with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+        .with_variant(_Any(), "sqlite")
+        # BYTEA would take a backslash in somebody's JSON for an escape.
+        .with_variant(Text(), "postgresql")
+    )
 
 
 def _seconds() -> TypeEngine[int]:
@@ -98,7 +112,10 @@ def schedules_table(name: str) -> Table:
         Column("created_at", _seconds()),
         Column("alive_time", _seconds()),
         Column("options", _payload()),
-        Index(f"{name}_due", "next_run_time"),
+        # With the key, for the pages of a listing: a million rows may have the same time.
+        Index(f"{name}_due", "next_run_time", "id"),
+        # What an owner holds; where an index can leave rows out, it has only the leased ones.
+        Index(f"{name}_owner", "owner", sqlite_where=_LEASED, postgresql_where=_LEASED),
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
         mysql_charset="utf8mb4",
@@ -209,7 +226,12 @@ class Schema:
 def _complete(connection: Connection, table: Table) -> list[str]:
     """Create the table, or add to it the columns and indexes that it lacks."""
     if not inspect(connection).has_table(table.name):
-        connection.execute(CreateTable(table, if_not_exists=True))
+        try:
+            connection.execute(CreateTable(table, if_not_exists=True))
+        except DBAPIError:
+            # PostgreSQL lets two look at once whether it exists.
+            if not inspect(connection).has_table(table.name):
+                raise
         for index in table.indexes:
             _add(connection, table, index.name, CreateIndex(index))
         return [f"created table {table.name}"]

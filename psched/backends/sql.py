@@ -10,12 +10,15 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, Settled
-from psched.backends.claims import Claims
-from psched.backends.connector import Connector
+from psched.backends import facts
+from psched.backends.claims import Strategy, choose, held_by
+from psched.backends.connector import Connector, UnfitError
 from psched.backends.listing import Listing
+from psched.backends.parcels import in_parcels
 from psched.backends.schema import Schema
 from psched.backends.statements import Statements
 from psched.clock import Clock
+from psched.config.tls import Tls
 from psched.errors import (
     NotFoundError,
     SchemaError,
@@ -45,16 +48,28 @@ class SqlBackend:
         timeout: seconds; bound of every wait for the server.
         clock: this host's clocks.
         rng: draws the pauses between tries.
+        strategy: the way to claim; None: the best that the server can do.
+        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
     """
 
     def __init__(
-        self, url: str, *, table: str, timeout: float, clock: Clock, rng: random.Random
+        self,
+        url: str,
+        *,
+        table: str,
+        timeout: float,
+        clock: Clock,
+        rng: random.Random,
+        strategy: str | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        self._connect = partial(Connector, url, clock=clock, rng=rng)
+        self._connect = partial(Connector, url, clock=clock, rng=rng, tls=tls)
         self._connector = self._connect(timeout=timeout, greet=self._check)
         self._schema = Schema(table, self._connector.dialect)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
-        self._claims = Claims(self._connector, self._sql)
+        self._clock = clock
+        self._wanted = strategy
+        self._chosen: Strategy | None = None
 
     @property
     def closes_before_fork(self) -> bool:
@@ -78,8 +93,11 @@ class SqlBackend:
 
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         """See `Backend.add`."""
-        if rows:
-            self._write(self._sql.insert(rows, nonce))
+        batches = [self._sql.insert(batch, nonce) for batch in in_parcels(rows)]
+        if len(batches) == 1:
+            self._write(batches[0])
+        elif batches:
+            self._connector.transact(lambda c: [c.execute(*batch) for batch in batches])
 
     def get(self, key: str) -> Row | None:
         """See `Backend.get`."""
@@ -151,11 +169,12 @@ class SqlBackend:
     ) -> Claimed:
         """See `Backend.claim`."""
         lease = {"alive_time": alive_time, "shortest": shortest}
-        return self._claims.claim(owner, min(limit, _BATCH), lease, horizon)
+        return self._strategy().claim(owner, min(limit, _BATCH), lease, horizon)
 
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         """See `Backend.held`."""
-        return self._claims.held(owner, keys)
+        rows = held_by(owner, self._connector, self._sql)
+        return [row for row in rows if row.key in keys] if keys else rows
 
     def extend(
         self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
@@ -199,17 +218,22 @@ class SqlBackend:
 
     def deleting(self, keys: Sequence[str]) -> frozenset[str]:
         """See `Backend.deleting`."""
+        if not keys:
+            return frozenset()
         query, values = self._sql.deleting, {"ids": list(keys)}
         return self._connector.read(lambda c: frozenset(c.execute(query, values).scalars()))
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         """See `Backend.look`."""
-        return {row.key: row for row in self._read(self._sql.look, {"ids": list(keys)})}
+        batches = (list(keys[start : start + _BATCH]) for start in range(0, len(keys), _BATCH))
+        rows = (row for batch in batches for row in self._read(self._sql.look, {"ids": batch}))
+        return {row.key: row for row in rows}
 
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
         """See `Backend.recover`."""
         # What begins with the nonce and a dot; a slash comes next to a dot.
         owners = {"dot": f"{nonce}.", "after_dot": f"{nonce}/"}
+        self._connector.catch_up()
         dead = self._read(self._sql.dead, {**owners, "alive_time": alive_time})
         ends = [
             Settlement(
@@ -234,8 +258,23 @@ class SqlBackend:
         """See `Backend.disconnect`."""
         self._connector.disconnect()
 
+    def examine(self) -> Sequence[tuple[str, str]]:
+        """See `Backend.examine`."""
+        self.now()  # connects
+        strategy = "none" if self._connector.is_replica else self._strategy().name
+        return facts.examine(self._connector, self.now, self._clock, strategy=strategy)
+
     def _check(self, connection: Connection) -> None:
         self._schema.check(connection)
+        # It may be another server than the last.
+        self._chosen = None
+
+    def _strategy(self) -> Strategy:
+        if self._chosen is None:
+            chosen = choose(self._connector, self._sql, self._wanted)
+            # To choose may have been what connected.
+            self._chosen = chosen
+        return self._chosen
 
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return self._connector.read(
@@ -261,17 +300,16 @@ def _holds(token: Token, row: Row) -> bool:
 
 
 def _in_batches(items: Sequence[T], write: Callable[[Sequence[T]], Iterator[R]]) -> Iterator[R]:
-    """Write items a batch at a time; what the database refuses to take is left out.
+    """Write items a batch at a time; one with a value that does not fit is left out.
 
-    A batch that is refused is repeated item by item, so that one cannot spoil the others.
+    A batch with such an item is repeated item by item, so that it cannot spoil the others. Any
+    other failure is none of an item's own, and says nothing about who holds what.
     """
     for start in range(0, len(items), _BATCH):
         batch = items[start : start + _BATCH]
         try:
             results = [*write(batch)]
-        except (SchemaError, StoreUnavailableError):
-            raise
-        except StoreError as error:
+        except UnfitError as error:
             if len(batch) == 1:
                 _log.error("%s", error)  # its text says all
                 continue

@@ -12,24 +12,12 @@ from typing import Any
 
 from sqlalchemy import TextClause, bindparam, text
 
-from psched.backends.dialect import Dialect
+from psched.backends.dialects import Dialect
+from psched.backends.taking import AS_SEEN, Taking, any_of, columns_of, each_of, lease_end
 from psched.model import Row, Settlement, Token
-from psched.timing import LONGEST_ALIVE_TIME
-
-COLUMNS = (
-    "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
-    "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
-    "options",
-)  # fmt: skip
-"""In the order of the fields of `psched.model.Row`."""
-
-_PAYLOADS = ("data", "options")
-
-_WRITTEN = ("next_time", "attempt", "status", "reason")
-"""What a settle sets besides ``next_run_time`` and the token."""
 
 
-class Statements:
+class Statements(Taking):
     """Every statement psched sends about one table.
 
     Args:
@@ -38,31 +26,16 @@ class Statements:
     """
 
     def __init__(self, table: str, dialect: Dialect) -> None:
-        now = dialect.now_floor
-        columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
-        # The same as psched.timing.lease_time.
-        own = "COALESCE(alive_time, :alive_time)"
-        lease_end = (
-            f"{now} + CASE WHEN {own} < :shortest THEN :shortest"
-            f" WHEN {own} > {LONGEST_ALIVE_TIME} THEN {LONGEST_ALIVE_TIME} ELSE {own} END + 1"
-        )
-
+        super().__init__(table, dialect)
+        now, integer = dialect.now_floor, dialect.integer.format
+        columns = columns_of(dialect)
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
         self.look = _with_ids(f"SELECT {columns} FROM {table} WHERE id IN :ids")
         self.deleting = _with_ids(
             f"SELECT id FROM {table} WHERE id IN :ids AND status = 'deleting'"
         )
-        # Every row, page by page, each through an index. The key once more, as it is stored:
-        # what is no text reads otherwise, and the next page would begin elsewhere.
-        page = f"SELECT {dialect.payload.format('id')}, {columns} FROM {table} WHERE "
-        beyond = f"id > {dialect.text.format(':id')} ORDER BY id LIMIT :limit"
-        in_time = "ORDER BY next_run_time, id LIMIT :limit"
-        self.first_timed = text(f"{page} next_run_time IS NOT NULL {in_time}")
-        self.same_time = text(f"{page} next_run_time = :time AND {beyond}")
-        self.later = text(f"{page} next_run_time > :time {in_time}")
-        self.first_resting = text(f"{page} next_run_time IS NULL ORDER BY id LIMIT :limit")
-        self.resting = text(f"{page} next_run_time IS NULL AND {beyond}")
+        self._list(table, columns, dialect)
         # Change nothing, but need the right to.
         self.attempts = {
             "SELECT": text(f"SELECT id FROM {table} WHERE 1 = 0"),
@@ -70,13 +43,8 @@ class Statements:
             "UPDATE": text(f"UPDATE {table} SET version = version WHERE 1 = 0"),
             "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
         }
-        self.due = text(
-            f"SELECT {dialect.now}, {columns} FROM {table}"
-            f" WHERE next_run_time <= {now} + :horizon ORDER BY next_run_time LIMIT :limit"
-        )
-        self.held = _with_ids(
-            f"SELECT {columns} FROM {table} WHERE id IN :ids AND owner = :owner"
-            f" AND next_run_time > {now}"
+        self.held = text(
+            f"SELECT {columns} FROM {table} WHERE owner = :owner AND next_run_time > {now}"
         )
         self.replace = text(
             f"UPDATE {table} SET type = :type, data = :data, cron = :cron, timezone = :timezone,"
@@ -91,7 +59,7 @@ class Statements:
         )
         self.set_aside = text(
             f"UPDATE {table} SET status = 'quarantined', reason = :reason, next_run_time = NULL,"
-            f" owner = NULL WHERE {_AS_SEEN.format('')}"
+            f" owner = NULL WHERE {AS_SEEN.format('')}"
         )
         self.delete = text(
             f"DELETE FROM {table} WHERE id = :id"
@@ -101,10 +69,11 @@ class Statements:
             f"UPDATE {table} SET status = 'deleting', version = version + 1"
             " WHERE id = :id AND owner IS NOT NULL AND status <> 'deleting'"
         )
-        self.due_keys = text(f"SELECT HEX(id) FROM {table} WHERE next_run_time <= {now}")
+        hexadecimal = dialect.hex.format("id")
+        self.due_keys = text(f"SELECT {hexadecimal} FROM {table} WHERE next_run_time <= {now}")
         self.set_aside_by_hex = text(
             f"UPDATE {table} SET status = 'quarantined', reason = :reason, next_run_time = NULL,"
-            " owner = NULL WHERE HEX(id) = :hex"
+            f" owner = NULL WHERE {hexadecimal} = :hex AND next_run_time <= {now}"
         )
         self.update_data = text(
             f"UPDATE {table} SET data = :data, version = version + 1"
@@ -112,7 +81,8 @@ class Statements:
         )
         self.dead = text(
             f"SELECT {columns} FROM {table} WHERE owner > :dot AND owner < :after_dot"
-            f" AND next_run_time > {now} AND next_run_time <= {now} + :alive_time + 1"
+            # Plus nothing: not to be looked for through the index of times, which has many more.
+            f" AND next_run_time + 0 > {now} AND next_run_time + 0 <= {now} + :alive_time + 1"
         )
         self._insert = (
             f"INSERT INTO {table} (id, type, data, cron, timezone, delay, next_time,"
@@ -122,18 +92,36 @@ class Statements:
             "(:id{0}, :type{0}, :data{0}, :cron{0}, :timezone{0}, :delay{0}, :next_time{0},"
             f" :next_run_time{{0}}, :nonce, :alive_time{{0}}, :options{{0}}, {now})"
         )
-        self._claim = (
-            f"UPDATE {table} SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
-            f" next_run_time = {lease_end} WHERE "
+        self._extend = f"UPDATE {table} SET next_run_time = {lease_end(dialect)} WHERE "
+        self._settle = f"UPDATE {table} SET owner = NULL, "
+        not_before, wait = integer(":not_before{0}"), integer(":wait{0}")
+        next_run_time = (
+            f"CASE WHEN {not_before} > {now} + {wait} THEN {not_before} ELSE {now} + {wait} END"
         )
-        self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
-        self._settle = f"UPDATE {table} SET "
-        # NULL for a row at rest: both bounds are NULL then, and so is the ELSE branch.
-        self._next_run_time = (
-            f"CASE WHEN :not_before{{0}} > {now} + :wait{{0}} THEN :not_before{{0}}"
-            f" ELSE {now} + :wait{{0}} END"
+        self._settled = (
+            ("next_time", integer(":next_time{0}")),
+            ("attempt", integer(":attempt{0}")),
+            ("status", ":status{0}"),
+            ("reason", ":reason{0}"),
+            ("settled_by", ":settled_by{0}"),
+            # NULL for a row at rest: both bounds are NULL then, and so is the ELSE branch.
+            ("next_run_time", next_run_time),
         )
         self._remove = f"DELETE FROM {table} WHERE "
+
+    def _list(self, table: str, columns: str, dialect: Dialect) -> None:
+        # Every row, page by page, each through an index. The key once more, as it is stored:
+        # what is no text reads otherwise, and the next page would begin elsewhere.
+        page = f"SELECT {dialect.payload.format('id')}, {columns} FROM {table} WHERE "
+        in_time = "ORDER BY next_run_time, id LIMIT :limit"
+        at_rest = f"ORDER BY {dialect.rest_order} LIMIT :limit"
+        key = dialect.text.format(":id")
+        self.first_timed = text(f"{page} next_run_time IS NOT NULL {in_time}")
+        self.timed = text(
+            f"{page} {dialect.after.format('next_run_time', 'id', ':time', key)} {in_time}"
+        )
+        self.first_resting = text(f"{page} next_run_time IS NULL {at_rest}")
+        self.resting = text(f"{page} next_run_time IS NULL AND id > {key} {at_rest}")
 
     def insert(self, rows: Sequence[Row], nonce: str) -> tuple[TextClause, dict[str, Any]]:
         """Insert new rows, all or none."""
@@ -151,21 +139,14 @@ class Statements:
                 f"alive_time{i}": row.alive_time,
                 f"options{i}": row.options,
             }
-        return _joined(self._insert, self._inserted, ", ", len(rows)), values
-
-    def claim(self, owner: str, seen: Sequence[Row]) -> tuple[TextClause, dict[str, Any]]:
-        """Take rows that are still exactly as seen: a compare-and-swap."""
-        values: dict[str, Any] = {"owner": owner}
-        for i, row in enumerate(seen):
-            values |= as_seen(row, i)
-        return _joined(self._claim, _AS_SEEN, " OR ", len(seen)), values
+        return _values(self._insert, self._inserted, len(rows)), values
 
     def extend(self, leases: Mapping[str, Token]) -> tuple[TextClause, dict[str, Any]]:
         """Move the end of the leases that are still held."""
         values: dict[str, Any] = {}
         for i, (key, token) in enumerate(leases.items()):
             values |= {f"id{i}": key, f"owner{i}": token.owner, f"fence{i}": token.fence}
-        return _joined(self._extend, _HELD, " OR ", len(leases)), values
+        return each_of(self._extend, _HELD, len(leases)), values
 
     def settle(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
         """End leases that are still held, of rows that are still as defined."""
@@ -181,26 +162,13 @@ class Statements:
                 f"status{i}": end.status,
                 f"reason{i}": end.reason,
             }
-        return _settle_text(self._settle, self._next_run_time, len(ends)), values
+        return _settle_text(self._settle, self._settled, len(ends)), values
 
     def remove(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
         """Delete rows whose lease is still held."""
-        return _joined(self._remove, _HELD_AS_DEFINED, " OR ", len(ends)), _settled(ends)
+        return each_of(self._remove, _HELD_AS_DEFINED, len(ends)), _settled(ends)
 
 
-def as_seen(row: Row, number: int | str = "") -> dict[str, Any]:
-    """The values by which a due row is known to be as it was read."""
-    return {
-        f"id{number}": row.key,
-        f"fence{number}": row.fence,
-        f"version{number}": row.version,
-        f"due{number}": row.next_run_time,
-    }
-
-
-_AS_SEEN = (
-    "(id = :id{0} AND fence = :fence{0} AND version = :version{0} AND next_run_time = :due{0})"
-)
 _HELD = "(id = :id{0} AND owner = :owner{0} AND fence = :fence{0})"
 _HELD_AS_DEFINED = _HELD[:-1] + " AND version = :version{0})"
 
@@ -222,20 +190,16 @@ def _with_ids(statement: str) -> TextClause:
 
 
 @lru_cache(maxsize=512)
-def _joined(head: str, each: str, separator: str, count: int) -> TextClause:
-    """A statement whose tail says the same of each of ``count`` numbered rows."""
-    return text(head + separator.join(each.format(i) for i in range(count)))
+def _values(head: str, each: str, count: int) -> TextClause:
+    """A statement that ends in a list of ``count`` numbered rows."""
+    return text(head + ", ".join(each.format(i) for i in range(count)))
 
 
 @lru_cache(maxsize=512)
-def _settle_text(head: str, next_run_time: str, count: int) -> TextClause:
+def _settle_text(head: str, settled: tuple[tuple[str, str], ...], count: int) -> TextClause:
     def each(value: str) -> str:
         cases = " ".join(f"WHEN :id{i} THEN {value.format(i)}" for i in range(count))
         return f"CASE id {cases} END"
 
-    assignments = [f"{name} = {each(f':{name}{{0}}')}" for name in _WRITTEN]
-    assignments.append(f"next_run_time = {each(next_run_time)}")
-    assignments.append(f"settled_by = {each(':settled_by{0}')}")
-    assignments.append("owner = NULL")
-    where = " OR ".join(_HELD_AS_DEFINED.format(i) for i in range(count))
-    return text(f"{head}{', '.join(assignments)} WHERE {where}")
+    assignments = ", ".join(f"{name} = {each(value)}" for name, value in settled)
+    return text(f"{head}{assignments} WHERE {any_of(_HELD_AS_DEFINED, count)}")

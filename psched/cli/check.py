@@ -25,7 +25,11 @@ def check(place: Place) -> None:
     click.echo(f"zones: tzdata {zone.VERSION}")
     store = make_store(settings)
     try:
+        facts = store.examine()
+        click.echo(f"database: {settings.safe_url}, table {settings.table}")
+        for name, value in facts:
+            click.echo(f"  {name}: {value}")
         store.try_rights()
     finally:
         store.disconnect()
-    click.echo(f"database: {settings.safe_url}, table {settings.table}, may be written: ok")
+    click.echo("  rights: may be read and written: ok")

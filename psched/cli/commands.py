@@ -4,6 +4,7 @@ import click
 
 from psched.cli import options
 from psched.cli.check import check
+from psched.cli.migrate import migrate
 from psched.cli.schedules import add, delete, init, list_
 from psched.cli.serve import run
 from psched.cli.status import status
@@ -18,5 +19,5 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
     context.obj = (config, environment)
 
 
-for command in (init, add, list_, delete, run, check, status):
+for command in (init, add, list_, delete, run, check, status, migrate):
     psched.add_command(command)

@@ -1,11 +1,14 @@
 """What an administrator can set: where it is read from, what it may be, what it means.
 
-Read `settings` first: the table of every setting. A value reaches it in four steps, each
+Read `settings` first: the table of every setting. A value reaches it in five steps, each
 a module of its own: `document` (YAML as keys, values and lines), `reader` (which file,
-which environment), `references` (``${VAR}``), `kinds` and `urls` (is it possible?).
+which environment), `references` (``${VAR}``), `kinds`, `inputs` and `urls` (is it possible?),
+`combinations` and `tls` (is it beside the others?). `checking` has them done, and tells what is
+wrong.
 """
 
+from psched.config.checking import Setting
 from psched.config.reader import from_mapping, load
-from psched.config.settings import SETTINGS, Config, Setting
+from psched.config.settings import SETTINGS, Config
 
 __all__ = ["SETTINGS", "Config", "Setting", "from_mapping", "load"]

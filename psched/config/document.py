@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import yaml
 
+from psched.config.checking import Given
 from psched.config.problems import Problem, failure
-from psched.config.settings import Given
 
 _TEXT = "tag:yaml.org,2002:str"
 _NULL = "tag:yaml.org,2002:null"

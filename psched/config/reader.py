@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from psched.config.checking import Given
 from psched.config.problems import Problem, failure, named
 from psched.config.references import Surroundings
-from psched.config.settings import SETTINGS, Config, Given, check
+from psched.config.settings import SETTINGS, Config, check
 
 _USUAL_PLACES = ("config/psched.yml", "/etc/psched/psched.yml")
 

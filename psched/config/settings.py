@@ -6,17 +6,18 @@ What checks a value and what documents it are derived from there: see `SETTINGS`
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from psched import timing
-from psched.config import urls
-from psched.config.kinds import Choice, File, Folders, Kind, Modules, Number, Word, Zone
-from psched.config.problems import Problem, RefusedError, failure
+from psched.config import checking, urls
+from psched.config.checking import Given, Setting
+from psched.config.inputs import Input
+from psched.config.kinds import Choice, File, Folders, Modules, Number, Word, Zone
+from psched.config.problems import Problem
 from psched.config.references import Surroundings
+from psched.config.tls import VERIFY, Tls, chosen_tls
 
 _TABLE = Word(
     "a name of letters, digits and _ that begins with no digit and has at most 48 of them",
@@ -40,14 +41,41 @@ class Config:
 
     origin: Path | None = field(default=None, compare=False)
 
-    type: Annotated[str, Choice("rdb"), "Kind of store; rdb is a relational database."] = "rdb"
+    type: Annotated[
+        str,
+        Choice("rdb", "rdb_compat"),
+        "Kind of store; rdb is a relational database, rdb_compat PerfectSched's table in one.",
+    ] = "rdb"
     url: Annotated[str, urls.Url(), "The database; by default an SQLite file on this host."]
+    password_file: Annotated[
+        Path | None, Input(private=True), "A file with the password that the url leaves out."
+    ] = None
+    ssl_ca: Annotated[
+        Path | None, Input(), "The authority's certificate; with it, all connections are encrypted."
+    ] = None
+    ssl_cert: Annotated[
+        Path | None, Input(), "Our own certificate, for a server that wants one."
+    ] = None
+    ssl_key: Annotated[
+        Path | None, Input(private=True), "The private key of our own certificate."
+    ] = None
+    ssl_verify: Annotated[
+        str | None,
+        Choice(*VERIFY),
+        "What of a server is checked: certificate and name, the certificate, nothing.",
+    ] = None
     table: Annotated[str, _TABLE, "The table that holds the schedules."] = "psched"
     database_timeout: Annotated[
         float | None,
         Number(above=0),
         "Longest wait for an answer of the database; by default what suits alive_time.",
     ] = None
+
+    claim_strategy: Annotated[
+        str,
+        Choice("auto", "skip_locked", "update_first", "cas"),
+        "How due rows are taken; auto is the best way that the server can do.",
+    ] = "auto"
 
     poll_interval: Annotated[
         float, Number(above=0, most=60), "Longest time between two looks at the table."
@@ -145,6 +173,11 @@ class Config:
         return self.database_timeout
 
     @property
+    def tls(self) -> Tls | None:
+        """How connections are encrypted; None: as the url's own options, or the driver, will."""
+        return chosen_tls({name: getattr(self, name) for name in SETTINGS})
+
+    @property
     def safe_url(self) -> str:
         """The url without its password, to be shown to people."""
         return urls.safe(self.url)
@@ -169,31 +202,6 @@ class Config:
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in fields(self)} | {"url": self.safe_url}
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
-
-class Setting(NamedTuple):
-    """What psched knows of one setting.
-
-    Attributes:
-        name: its key in a file.
-        kind: what its values are, and how they are read.
-        help: one line for an administrator.
-        default: None if it has none, or one that depends on others or on the host.
-        optional: whether null is a value.
-    """
-
-    name: str
-    kind: Kind
-    help: str
-    default: object
-    optional: bool
-
-
-class Given(NamedTuple):
-    """A value as somebody wrote it, and the line of its key if that was in a file."""
-
-    value: object
-    line: int | None = None
 
 
 def _settings() -> Iterator[Setting]:
@@ -230,74 +238,5 @@ def check(
     Raises:
         ConfigError: there are problems; it tells all of them.
     """
-    found = list(problems)
-    values = dict(start or {name: setting.default for name, setting in SETTINGS.items()})
-    for name, (value, line) in given.items():
-        with _noting(found, name, line):
-            values[name] = _read(name, value, around)
-    if "url" not in given and values["url"] is None:
-        with _noting(found, "url"):
-            values["url"] = urls.in_state_folder(around)
-    timings = {"alive_time", "database_timeout", "child_heartbeat_limit"}
-    if not timings & {problem.key for problem in found}:
-        with _noting(found, "database_timeout", _line(given, "database_timeout")):
-            _check_margin(values["alive_time"], values["database_timeout"])
-        with _noting(found, "child_heartbeat_limit", _line(given, "child_heartbeat_limit")):
-            _check_heartbeat(values)
-    if found:
-        raise failure(found, origin)
+    values = checking.check(SETTINGS, given, around, start=start, origin=origin, problems=problems)
     return Config(origin=origin, **values)
-
-
-@contextmanager
-def _noting(found: list[Problem], key: str, line: int | None = None) -> Iterator[None]:
-    try:
-        yield
-    except RefusedError as refusal:
-        found.append(Problem(str(refusal), key, line))
-
-
-def _read(name: str, value: object, around: Surroundings) -> object:
-    setting = SETTINGS.get(name)
-    if setting is None:
-        raise RefusedError(_unknown(name, value))
-    if value is None and setting.optional:
-        return None
-    return setting.kind.read(value, around)
-
-
-def _unknown(name: str, value: object) -> str:
-    if isinstance(value, Mapping):
-        return "unknown setting; sections can only stand at the top of a file"
-    if near := get_close_matches(name, SETTINGS, 1):
-        return f"unknown setting; did you mean {near[0]}?"
-    return "unknown setting; see etc/psched.yml for those there are"
-
-
-def _line(given: Mapping[str, Given], name: str) -> int | None:
-    return given[name].line if name in given else None
-
-
-def _check_heartbeat(values: Mapping[str, Any]) -> None:
-    timeout, limit = values["database_timeout"], values["child_heartbeat_limit"]
-    if timeout is None:
-        timeout = timing.default_driver_timeout(values["alive_time"])
-    # It connects, and asks; and it speaks every second.
-    if limit < 2 * timeout + 2:
-        raise RefusedError(
-            f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
-            " set it to at least that, or a shorter database_timeout"
-        )
-
-
-def _check_margin(alive_time: int, database_timeout: float | None) -> None:
-    margin = timing.margin(alive_time)
-    if database_timeout is None or 2 * database_timeout < margin:
-        return
-    mend = f"set database_timeout below {margin / 2:g}"
-    if 2 * database_timeout < timing.MARGIN_LIMIT:
-        mend += f", or alive_time to at least {timing.shortest_alive_time(database_timeout)}"
-    raise RefusedError(
-        f"two timeouts of {database_timeout:g} s do not fit into the {margin:g} s that are left "
-        f"to stop a task in time if alive_time is {alive_time}; {mend}"
-    )

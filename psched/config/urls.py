@@ -8,26 +8,36 @@ then shown in somebody's error text.
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote, unquote_plus
 
 from psched.config import references
 from psched.config.kinds import text
 from psched.config.problems import RefusedError
 from psched.config.references import Surroundings
 
-_DATABASES = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
+_DATABASES = {
+    "sqlite": "sqlite",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mysql+pymysql",
+    "postgresql": "postgresql+psycopg",
+}
 """The schemes psched can use, and what each means to SQLAlchemy if it names no driver."""
 
-_RUBY = {"mysql2": "mysql"}
-"""Schemes in the files of Ruby's PerfectSched."""
+_ALIASES = {"mysql2": "mysql", "postgres": "postgresql"}
+"""Schemes of Ruby's PerfectSched, and of libpq."""
 
 _SCHEME = re.compile(r"(?P<database>[a-z][a-z0-9]*) (?: \+ (?P<driver>\w+) )?", re.VERBOSE)
 
+_HOST = r"""
+    (?: \[ [^],/?\#\s]+ \] | [^],:/?\#\s[]* )  # an IPv6 address, a name, or nothing: this host
+    (?: : \d{1,5} )?                           # port
+    """
+
 _SERVER = re.compile(
-    r"""
-    (?: \[ [^]/?\#\s]+ \] | [^]:/?\#\s[]* )  # an IPv6 address, a name, or nothing: this host
-    (?: : \d{1,5} )?                         # port
-    / [^/?]+                                 # database
-    (?: \? .* )?                             # options of the driver
+    rf"""
+    {_HOST} (?: , {_HOST} )*
+    / [^/?]+                                   # database
+    (?: \? .* )?                               # options of the driver
     """,
     re.VERBOSE,
 )
@@ -38,6 +48,17 @@ before its first colon is the path of a file."""
 
 _SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd)[^=&]*=)[^&]*", re.IGNORECASE)
 
+_PASSWORD_OPTION = re.compile(r"[?&]pass(?:word|wd)=")
+
+_MYSQL_TLS = re.compile(r"ssl.*")
+_TLS_OPTIONS = {
+    "mysql+pymysql": _MYSQL_TLS,
+    "mariadb+pymysql": _MYSQL_TLS,
+    "postgresql+psycopg": re.compile(r"ssl(?:mode|rootcert|cert|key)|requiressl|gssencmode"),
+}
+"""The schemes with settings for TLS, and the options of a url which say the same in the
+driver's words."""
+
 
 class Url:
     """The url of a database, as SQLAlchemy reads it; a relative file is made absolute."""
@@ -45,8 +66,8 @@ class Url:
     def describe(self) -> str:
         """See `Kind.describe`."""
         return (
-            "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:////FOLDER/FILE"
-            " (sqlite:///FILE is a file in the current folder)"
+            "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, postgresql://… or"
+            " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder)"
         )
 
     def read(self, value: object, around: Surroundings) -> str:
@@ -56,7 +77,7 @@ class Url:
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
             raise RefusedError(f"must be {self.describe()}")
-        database = _RUBY.get(parts["database"], parts["database"])
+        database = _ALIASES.get(parts["database"], parts["database"])
         if database not in _DATABASES:
             raise RefusedError(f"is of no known kind; known are {', '.join(_DATABASES)}")
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
@@ -76,9 +97,63 @@ def in_state_folder(around: Surroundings) -> str:
     return f"sqlite:///{_path(around.cwd / state / 'psched.db')}"
 
 
+def each_host(url: str) -> tuple[str, ...]:
+    """The urls of the servers that one url names, which differ in host and port only."""
+    scheme, divider, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    hosts, slash, database = place.partition("/")
+    return tuple(
+        f"{scheme}{divider}{login}{at}{host}{slash}{database}" for host in hosts.split(",")
+    )
+
+
 def safe(url: str) -> str:
     """`url` with ``***`` in place of its password, to be shown to people."""
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", url))
+
+
+def with_password(url: str, password: str) -> str:
+    """`url`, which has none, with a password.
+
+    Raises:
+        RefusedError: it has one, or there is no place for one.
+    """
+    scheme, divider, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    if scheme.startswith("sqlite"):
+        raise RefusedError("is of no use: the url names an SQLite file, which has no password")
+    if ":" in login or _PASSWORD_OPTION.search(place):
+        raise RefusedError("is of no use: the url has a password already; remove one of the two")
+    if not at:
+        raise RefusedError("needs a user in the url, as in mysql://USER@HOST/DATABASE")
+    return f"{scheme}{divider}{login}:{quote(password, safe='')}@{place}"
+
+
+def without_password(url: str) -> str:
+    """`url` without what `with_password` has put into it."""
+    scheme, divider, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    return f"{scheme}{divider}{login.partition(':')[0]}{at}{place}"
+
+
+def why_without_tls(url: str) -> str | None:
+    """Why there are no settings for TLS on the database of a `url`; None if there are."""
+    scheme = url.partition("://")[0]
+    if scheme in _TLS_OPTIONS:
+        return None
+    if scheme.startswith("sqlite"):
+        return "is an SQLite file, which has no connection to encrypt"
+    return f"names a driver without settings for TLS; those with are {', '.join(_TLS_OPTIONS)}"
+
+
+def tls_options(url: str) -> tuple[str, ...]:
+    """The options of a `url` that say something of TLS, by name."""
+    pattern = _TLS_OPTIONS.get(url.partition("://")[0])
+    if pattern is None:
+        return ()
+    options = url.partition("?")[2].split("&")
+    names = dict.fromkeys(unquote_plus(option.partition("=")[0]) for option in options)
+    return tuple(name for name in names if pattern.fullmatch(name))
 
 
 def _login(url: str) -> range:

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import time
+from contextlib import suppress
 
 _SIGEV_SIGNAL = 0
 _TIMER_ABSTIME = 1
@@ -36,10 +37,14 @@ class _ITimerSpec(ctypes.Structure):
 
 
 def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(None, use_errno=True)
-    if hasattr(library, "timer_create"):
-        return library
-    return ctypes.CDLL("librt.so.1", use_errno=True)  # glibc before 2.34
+    # The C library by its name: what is preloaded does not stand before it then. libfaketime
+    # takes every instant for a time of day, and would move ours by the offset of its clock.
+    for name in "libc.so.6", "librt.so.1":  # glibc's; the second before 2.34
+        with suppress(OSError):
+            library = ctypes.CDLL(name, use_errno=True)
+            if hasattr(library, "timer_create"):
+                return library
+    return ctypes.CDLL(None, use_errno=True)
 
 
 class DeadMan:

@@ -23,35 +23,45 @@ Each call returns another instance on the same, initialised store: what another 
 have. Some tests call it in threads of their own. Say ``pytest.register_assert_rewrite(
 "psched.testing")`` before the import, and a failure shows what was compared.
 
-Stores with capabilities beyond the protocol add the suites of those: `TableContract`.
+A store that cannot keep all that a row of psched's has may claim less: the `CoreContract`, and
+those capabilities that it has: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Recovery`. Stores
+with capabilities beyond the protocol add the suites of those: `TableContract`.
 
-Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `deletion`, `recovery`,
-`fencing`, `contention`, then `table`.
+Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `deletion`, `fencing`,
+`contention`, then the capabilities: `records`, `overrides`, `recovery`, `table`.
 """
 
 from psched.testing.bench import BackendFactory
 from psched.testing.claims import Claims
 from psched.testing.contention import Contention
 from psched.testing.definitions import Definitions, Replacements
-from psched.testing.deletion import Deletion
+from psched.testing.deletion import Deletion, Marks
 from psched.testing.fencing import Fencing
 from psched.testing.leases import Leases
+from psched.testing.overrides import ExactKeys, Overrides
+from psched.testing.records import Records
 from psched.testing.recovery import Recovery
 from psched.testing.settlements import Settlements
 from psched.testing.table import TableContract
 
-__all__ = ["BackendContract", "BackendFactory", "TableContract"]
+__all__ = [
+    "BackendContract",
+    "BackendFactory",
+    "CoreContract",
+    "ExactKeys",
+    "Marks",
+    "Overrides",
+    "Records",
+    "Recovery",
+    "TableContract",
+]
 
 
-class BackendContract(
-    Definitions,
-    Replacements,
-    Claims,
-    Leases,
-    Settlements,
-    Deletion,
-    Recovery,
-    Fencing,
-    Contention,
+class CoreContract(
+    Definitions, Replacements, Claims, Leases, Settlements, Deletion, Fencing, Contention
 ):
-    """What every store must do. Needs the fixture ``backend_factory``."""
+    """What no store may lack. Needs the fixture ``backend_factory``."""
+
+
+class BackendContract(CoreContract, Records, Overrides, ExactKeys, Marks, Recovery):
+    """All that the protocol asks for. Needs the fixture ``backend_factory``."""

@@ -21,6 +21,9 @@ MOMENT = {"alive_time": 0, "shortest": 0}
 LONG_AGO = 1_000_000_000
 """An instant at which whatever is to be due was due."""
 
+LATER = 2_100_000_000
+"""An instant at which nothing is due for a long time, and that any column for times holds."""
+
 _PATIENCE = 30.0
 """Seconds in which such a lease must have ended."""
 
@@ -29,6 +32,7 @@ _clock = SystemClock()
 
 def due(key: str, since: int = LONG_AGO, **columns: Any) -> Row:  # noqa: ANN401  # a Row's fields
     """A row that may be claimed."""
+    columns = {"cron": "* * * * *", **columns}
     return Row(key=key, next_time=since, next_run_time=since, **columns)
 
 

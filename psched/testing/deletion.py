@@ -1,4 +1,4 @@
-"""Deleting: at once when nobody holds the row, by its holder otherwise."""
+"""Deleting: at once when nobody holds the row, by its holder otherwise, if it can be marked."""
 
 from dataclasses import replace as changed
 
@@ -54,6 +54,13 @@ class Deletion:
         with refused(NotFoundError):
             store.delete("k")
 
+    def test_nothing_is_marked_among_no_rows(self, backend_factory: BackendFactory) -> None:
+        assert backend_factory().deleting([]) == frozenset()
+
+
+class Marks:
+    """Stores that mark a row which is held: its holder removes it."""
+
     def test_a_leased_row_is_marked_and_its_lease_goes_on(
         self, backend_factory: BackendFactory
     ) -> None:
@@ -103,6 +110,3 @@ class Deletion:
         assert row.status == DELETING
         assert store.settle([ending(row, remove=True)]) == {"k": Settled.DONE}
         assert [*store.rows()] == []
-
-    def test_nothing_is_marked_among_no_rows(self, backend_factory: BackendFactory) -> None:
-        assert backend_factory().deleting([]) == frozenset()

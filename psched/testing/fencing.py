@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from psched.backend import Backend, Settled
 from psched.model import QUARANTINED, Row, Token
 from psched.testing.bench import (
+    LATER,
     LEASE,
     BackendFactory,
     add,
@@ -22,7 +23,7 @@ def _attempts(store: Backend, key: str, token: Token, version: int) -> Iterator[
     yield "extend", store.extend({key: token}, alive_time=LEASE, shortest=1) == frozenset()
     yield "update_data", not store.update_data(key, token, '{"stale":true}')
     for name, end in {
-        "finish": ending(row, next_time=4_000_000_000, not_before=4_000_000_000),
+        "finish": ending(row, next_time=LATER, not_before=LATER),
         "retry": ending(row, wait=60, attempt=1, reason="failed"),
         "release": ending(row),
         "rest": ending(row, rest=True, status=QUARANTINED),
@@ -69,16 +70,16 @@ class Fencing:
 
     def test_a_token_is_worth_nothing_on_another_row(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
-        held = leased(store, "K")
-        leased(store, "k", "worker.2")
-        _is_powerless(store, "k", held.token)
+        held = leased(store, "mine")
+        leased(store, "theirs", "worker.2")
+        _is_powerless(store, "theirs", held.token)
         add(store, "free")
         _is_powerless(store, "free", held.token)
 
     def test_who_has_settled_can_change_nothing_more(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
         held = leased(store, "k")
-        store.settle([ending(held, not_before=4_000_000_000)])
+        store.settle([ending(held, not_before=LATER)])
         before = found(store, "k")
         assert store.extend({"k": held.token}, alive_time=LEASE, shortest=1) == frozenset()
         assert not store.update_data("k", held.token, "{}")
@@ -103,5 +104,5 @@ class Fencing:
         add(person, "k")
         _is_powerless(worker, "k", lost.token)
         (held,) = claim(person, "w.2").rows
-        assert held.fence == lost.fence
+        assert held.token != lost.token
         _is_powerless(worker, "k", lost.token)

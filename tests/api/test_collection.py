@@ -17,6 +17,7 @@ from psched import (
     StoreUnavailableError,
 )
 from psched.errors import SchemaError
+from psched.testing.bench import payload
 from support.stores import make_store
 
 LATER = 4_000_000_000
@@ -178,8 +179,8 @@ class TestChanging:
         assert (after.delay, after.next_time) == (60, before.next_time)
         assert after.next_run_time == before.next_time + 60
         assert (after.type, after.data, after.cron) == ("t", {"n": 1}, "@daily")
-        assert b'"catchup":"latest"' in after.row.options
-        assert b'"retry_wait":5' in after.row.options
+        assert '"catchup":"latest"' in payload(after.row.options)
+        assert '"retry_wait":5' in payload(after.row.options)
 
     def test_a_new_trigger_starts_from_now_on(self, schedules, now):
         schedules.add("k", cron="@daily", next_time=LATER)

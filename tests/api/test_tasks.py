@@ -91,17 +91,17 @@ class TestPolling:
     def test_after_a_lost_race_it_looks_again(self, schedules, settings):
         schedules.add("a", next_time=1)
         schedules.add("b", next_time=2)
-        claims = schedules._backend._claims
-        take = claims._take
+        with psched.open(settings.with_settings(claim_strategy="cas")) as mine:
+            claims = mine._backend._strategy()
+            take = claims._take
 
-        def late(*args):
-            with psched.open(settings) as other:
-                other.poll()
-            claims._take = take
-            return take(*args)
+            def late(*args):
+                schedules.poll()
+                claims._take = take
+                return take(*args)
 
-        claims._take = late
-        assert schedules.poll().key == "b"
+            claims._take = late
+            assert mine.poll().key == "b"
 
     def test_a_row_that_is_changed_while_it_is_judged_is_judged_again(self, schedules, sql):
         schedules.add("k", next_time=1)

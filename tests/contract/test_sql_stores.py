@@ -1,15 +1,39 @@
-"""The contract of a store, on SQLite and MariaDB."""
+"""The contract of a store, on every database, claiming in every way that its server can do."""
 
 import pytest
 
 from psched.testing import BackendContract, TableContract
 from support.stores import Sql, store_factory
 
+WAYS = {
+    "sqlite": ("cas",),
+    "mariadb": ("cas", "update_first", "skip_locked"),
+    "postgresql": ("skip_locked", "update_first", "cas"),
+}
+"""The first is what the server is given if nobody chooses."""
 
+
+_MARKS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+
+
+@pytest.fixture
+def strategy(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("database", "strategy"),
+    [
+        pytest.param(kind, way, marks=_MARKS[kind], id=f"{kind}-{way}")
+        for kind, ways in WAYS.items()
+        for way in ways
+    ],
+    indirect=True,
+)
 class TestSqlStore(BackendContract, TableContract):
     @pytest.fixture
-    def backend_factory(self, database):
-        with store_factory(database.url) as open_store:
+    def backend_factory(self, database, strategy):
+        with store_factory(database.url, strategy=strategy) as open_store:
             open_store().init()
             yield open_store
 

@@ -130,8 +130,7 @@ def test_rows_written_by_plain_sql_are_run(each_service, database):
         with service.sql() as connection:
             connection.execute(insert)
     else:
-        name = database.url.rpartition("/")[2]
-        database.server.query(insert.replace("psched (", f"{name}.psched ("))
+        database.server.query(insert, database=database.url.rpartition("/")[2])
     service.start()
 
     assert len(service.runs.wait("s1", completed(1))) == 1

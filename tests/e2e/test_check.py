@@ -12,6 +12,12 @@ DISPATCH = """
         routes = {"report": report, "lazy": "lazily:report"}
 """
 
+SERVERS = {
+    "sqlite": ("SQLite 3.", "cas", "serializable"),
+    "mariadb": ("MariaDB 1", "cas", "read committed"),
+    "postgresql": ("PostgreSQL 1", "skip_locked", "read committed"),
+}
+
 UNRUN = """
 from psched.application import Base as B, Dispatch as D
 {handler}
@@ -29,11 +35,21 @@ def test_a_good_installation_is_all_ok(make_service, database):
     done = service.psched("check")
 
     assert (done.returncode, done.stderr) == (0, "")
-    configuration, handlers, zones, store = done.stdout.splitlines()
+    configuration, handlers, zones, store, *facts = done.stdout.splitlines()
     assert configuration == f"configuration: {service.config}: ok"
     assert handlers == "handlers: 2 routes: ok"
     assert zones.startswith("zones: tzdata 20")
-    assert store.endswith(", table psched, may be written: ok")
+    assert store.endswith(", table psched")
+    shown = dict(line.strip().split(": ", 1) for line in facts)
+    server, strategy, isolation = SERVERS[database.kind]
+    assert shown["server"].startswith(server)
+    assert shown["claims by"] == strategy
+    assert shown["isolation"] == isolation
+    assert shown["encrypted"] == ("no" if database.server else "no need to, a file")
+    assert abs(float(shown["clock"].split()[0])) < 2
+    assert shown["writable"] == "yes"
+    assert float(shown["round trip"].removesuffix(" ms")) > 0
+    assert shown["rights"] == "may be read and written: ok"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,30 @@ def test_a_lost_answer_loses_no_task_and_doubles_none(request_, fault):
     assert fences == [1, 1]
 
 
+def refused_claims():
+    scene = Scene("one", poll_interval=0.01, concurrency=2)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.until(lambda: len(scene.bench.tasks) == 1)
+    scene.store.faults["claim"] = ["away"] * 6
+    begin = CLOCK.monotonic()
+    scene.until(lambda: not scene.store.faults["claim"])
+    took = CLOCK.monotonic() - begin
+    scene.until(lambda: not scene.leaser.away)
+    Path("gate").touch()
+    scene.finished("one")
+    return took, scene.store.requests["deleting"], [*scene.bench.log.recent]
+
+
+def test_a_store_that_can_only_be_read_is_away_until_it_can_be_written():
+    took, looks, said = apart(refused_claims)
+    # Five pauses, each at least half of what it could be.
+    assert took > 0.05 * (1 + 2 + 4 + 8 + 16)
+    assert looks > 0
+    [begun, ended] = said
+    assert "running tasks go on" in begun
+    assert "answers again" in ended
+
+
 def test_what_an_unanswered_claim_has_taken_is_asked_for_until_it_is_known():
     assert apart(claim_and_its_question_unanswered) == [[1, 1], 0]
 

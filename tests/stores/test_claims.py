@@ -6,6 +6,7 @@ import pytest
 
 from psched.backend import Settled
 from psched.model import Row, Settlement
+from support.stores import store_factory
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
@@ -13,17 +14,23 @@ LATER = 4_000_000_000
 
 
 @pytest.fixture
+def store(database, open_store):  # noqa: ARG001  # which has made the table
+    with store_factory(database.url, strategy="cas") as factory:
+        yield factory()
+
+
+@pytest.fixture
 def claim_after(store):
     """Claims; after its look at what is due, something else happens first."""
-    take = store._claims._take
+    take = store._strategy()._take
 
     def claim_after(something):
         def late(*args):
             something()
-            store._claims._take = take
+            store._strategy()._take = take
             return take(*args)
 
-        store._claims._take = late
+        store._strategy()._take = late
         return store.claim("late.1", **CLAIM)
 
     return claim_after
@@ -114,14 +121,14 @@ def test_of_rows_that_others_have_taken_the_rest_is_taken(claim_after, other):
 def test_a_refused_row_that_was_mended_meanwhile_is_not_set_aside(store, other, sql):
     other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
     sql("UPDATE {table} SET attempt = 9223372036854775807")
-    take_one_by_one = store._claims._take_one_by_one
+    take_one_by_one = store._strategy()._take_one_by_one
 
     def late(*args):
         seen = other.get("k")
         assert other.replace(seen, changed(seen, attempt=0))
         return take_one_by_one(*args)
 
-    store._claims._take_one_by_one = late
+    store._strategy()._take_one_by_one = late
     assert not store.claim("late.1", **CLAIM).rows
     assert other.get("k").status == "waiting"
     assert [row.key for row in other.claim("other.1", **CLAIM).rows] == ["k"]

@@ -80,20 +80,3 @@ def test_keys_that_are_no_text_do_not_lead_astray(store, sql, time):
         sql(f"INSERT INTO {{table}} (id, next_run_time) VALUES (CAST(x'{code}' AS TEXT), {time})")  # noqa: S608
     expected = [bytes.fromhex(code).decode(errors="replace") for code in codes]
     assert [row.key for row in store.rows()] == expected
-
-
-@pytest.mark.parametrize("name", ["first_timed", "same_time", "later", "first_resting", "resting"])
-def test_pages_are_found_through_an_index(database, store, sql, name):
-    """And are not sorted: each would cost as much as the whole table."""
-    for start in range(0, 2000, 200):
-        numbers = range(start, start + 200)
-        add(store, {f"k{number}": number if number % 2 else None for number in numbers})
-    if database.kind == "mariadb":
-        sql("ANALYZE TABLE {table}")
-    explain = "EXPLAIN QUERY PLAN " if database.kind == "sqlite" else "EXPLAIN "
-    statement = getattr(store._sql, name).text
-    given = {"id": "k1", "time": 3, "limit": 10}
-    values = {key: value for key, value in given.items() if f":{key}" in statement}
-    plan = str(sql(explain + statement, **values))
-    assert "psched_due" in plan or "PRIMARY" in plan or "autoindex" in plan
-    assert "filesort" not in plan

@@ -166,6 +166,16 @@ class TestConnections:
             assert store.get("k").key == "k"
         assert sql("SELECT COUNT(*) FROM {table}") == [(1,)]
 
+    def test_a_connection_that_was_idle_for_too_long_is_replaced(self, store, database, name):
+        add(store, "k")
+        (row,) = store.claim("w.1", **CLAIM).rows
+        store._connector.run(lambda c: c.exec_driver_sql("SET wait_timeout = 1").close())
+        there = f"SELECT 1 FROM information_schema.processlist WHERE db = '{name}'"  # noqa: S608
+        wait_until(lambda: not database.server.query(there), what="the end of the connection")
+        with pytest.raises(UnknownOutcomeError):
+            store.extend({"k": row.token}, **LEASE)
+        assert store.extend({"k": row.token}, **LEASE) == {"k"}
+
     def test_a_write_on_a_killed_connection_has_an_unknown_outcome(self, store, database):
         add(store, "k")
         (row,) = store.claim("w.1", **CLAIM).rows

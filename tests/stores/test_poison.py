@@ -115,8 +115,10 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("column", HARMLESS)
-def test_a_row_that_is_merely_odd_is_run(column, store, work_off, insert):
+def test_a_row_that_is_merely_odd_is_run(column, store, work_off, insert, database):
     odd = {f"odd{number}": value for number, value in enumerate(HARMLESS[column])}
+    if database.kind == "postgresql":  # whose column takes text only
+        odd = {k: v.decode() if isinstance(v, bytes) else v for k, v in odd.items()}
     for key, value in odd.items():
         insert(key, **{column: value})
     assert work_off().keys() == odd.keys()

@@ -182,14 +182,3 @@ def test_two_tables_in_one_database_are_two_stores(database):
             store.add([Row(key="k")], nonce="n")
         assert open_one().delete("k")
         assert open_other().get("k") is not None
-
-
-def test_due_rows_are_found_through_the_index(database, store, sql):
-    later = int(store.now()) + 10_000
-    rows = [Row(key=f"k{number}", next_run_time=later + number) for number in range(300)]
-    store.add(rows, nonce="n")
-    if database.kind == "mariadb":
-        sql("ANALYZE TABLE {table}")
-    due = store._sql.due.text
-    explain = "EXPLAIN QUERY PLAN " if database.kind == "sqlite" else "EXPLAIN "
-    assert "psched_due" in str(sql(explain + due, horizon=1.0, limit=10))

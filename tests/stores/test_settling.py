@@ -7,6 +7,7 @@ from psched.declare import redeclare
 from psched.model import DELETING, FINISHED, QUARANTINED, Finish, Release, Retry, Row
 from psched.policy import Run, opening
 from psched.settling import Ending, settle
+from psched.testing.bench import payload
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
@@ -103,7 +104,7 @@ def test_a_payload_that_the_task_has_replaced_is_kept(store, settings):
     assert store.update_data("k", rows["k"].token, '{"page":2}')
     assert settle(store, [Ending(rows["k"], Finish())], settings) == {"k": Settled.DONE}
     after = store.get("k")
-    assert (after.data, after.next_time, after.owner) == (b'{"page":2}', 7200, None)
+    assert (payload(after.data), after.next_time, after.owner) == ('{"page":2}', 7200, None)
 
 
 def test_a_definition_that_changes_again_and_again_is_followed(store, open_store, settings):

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ def server_home() -> Iterator[Path]:
     storage = _storage()
     _sweep(storage)
     home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=storage))
+    home.chmod(0o711)  # a server that refuses to be root is another user, with a folder in it
     holder = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX)
@@ -52,6 +54,25 @@ def _sweep(storage: Path) -> None:
             try:
                 fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if time.time() - home.stat().st_mtime > YOUTH:
+                    drop_shared_memory(home)
                     shutil.rmtree(home)
             finally:
                 os.close(holder)
+
+
+def drop_shared_memory(folder: Path) -> None:
+    """Drop what PostgreSQL servers with their data below the folder have left when killed.
+
+    Each has a small piece of shared memory, of System V's kind, by which it knows that its data is
+    in use. It drops that itself, but for one that is killed and not started again.
+    """
+    if not (locks := list(folder.rglob("postmaster.pid"))):
+        return
+    pieces = [line.split()[:2] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
+    used = {(int(key) % 2**32, piece) for key, piece in pieces}
+    for lock in locks:
+        line = lock.read_text().splitlines()[6:7]
+        for key, piece in map(str.split, line):  # unless it was killed before it had one
+            # The number alone may by now be another's.
+            if (int(key) % 2**32, piece) in used:
+                subprocess.run(["ipcrm", "--shmem-id", piece], check=False)

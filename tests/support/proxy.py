@@ -48,6 +48,7 @@ class _Line:
         self.server = server
         self.fault: Fault | None = None
         self.held = bytearray()
+        self.released = False
         self.answer = bytearray()
         self.next_drop = 0.0
 
@@ -64,16 +65,19 @@ class Proxy:
 
     Attributes:
         port: what clients connect to.
+        heard: how often a client has connected, or sent something.
     """
 
     def __init__(self, server: int) -> None:
         self._server = server
+        self.heard = 0
         self._armed: tuple[Fault, bytes] | None = None
         self._passing = threading.Event()
         self._passing.set()
         self._dripping = False
         self._stopping = False
         self._releasing = False
+        self._late = threading.Event()
         self._lines: set[_Line] = set()
         self._selector = selectors.DefaultSelector()
         self._listener = socket.create_server((LOOPBACK, 0))
@@ -121,8 +125,10 @@ class Proxy:
             self._dripping = False
 
     def release(self) -> None:
-        """Let the requests go on that were held."""
+        """Let the request go on that was held; returns when the server has answered it."""
+        self._late.clear()
         self._releasing = True
+        assert self._late.wait(timeout=20), "no request was held"
 
     def _run(self) -> None:
         while not self._stopping:
@@ -141,9 +147,11 @@ class Proxy:
                 for line in [line for line in self._lines if line.held]:
                     line.server.sendall(line.held)
                     line.held.clear()
+                    line.released = True
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
+        self.heard += 1
         try:
             server = socket.create_connection((LOOPBACK, self._server), timeout=10)
         except OSError:
@@ -165,6 +173,7 @@ class Proxy:
             self._cut(line)
 
     def _ask(self, line: _Line, data: bytes) -> None:
+        self.heard += 1
         if self._armed is not None and self._armed[1] in data:
             line.fault, self._armed = self._armed[0], None
         if line.fault is Fault.HOLD_REQUEST:
@@ -177,6 +186,9 @@ class Proxy:
             line.server.sendall(data)
 
     def _answer(self, line: _Line, data: bytes) -> None:
+        if line.released:
+            line.released = False
+            self._late.set()
         if line.fault is Fault.LOSE_REPLY or not data:
             self._cut(line)
         elif self._dripping or line.answer:

@@ -7,6 +7,7 @@ process of it has written, a daemon it has left behind too.
 
 import itertools
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -124,6 +125,18 @@ def in_order(runs: Iterable[Run]) -> None:
         assert earlier.scheduled_time <= later.scheduled_time, (
             f"out of order:\n{_told(earlier)}\n{_told(later)}"
         )
+
+
+def never_early(runs: Iterable[Run]) -> None:
+    """No run began before its scheduled time, by this machine's true clock.
+
+    Raises:
+        AssertionError: one did.
+    """
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    for run in runs:
+        early = run.scheduled_time - booted - run.started
+        assert early <= 0, f"{early:.3f} s early:\n{_told(run)}"
 
 
 def exactly_once(runs: Iterable[Run], occurrences: Iterable[tuple[str, int]]) -> None:

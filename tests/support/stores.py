@@ -11,19 +11,21 @@ from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
 
 
-def make_store(url, *, table="psched", timeout=5.0):
+def make_store(url, *, table="psched", timeout=5.0, strategy=None):
     """A store as a worker makes it; not yet connected."""
     rng = random.Random()  # noqa: S311  # jitter
-    return SqlBackend(url, table=table, timeout=timeout, clock=SystemClock(), rng=rng)
+    return SqlBackend(
+        url, table=table, timeout=timeout, clock=SystemClock(), rng=rng, strategy=strategy
+    )
 
 
 @contextlib.contextmanager
-def store_factory(url, *, table="psched", timeout=5.0) -> Iterator:
+def store_factory(url, *, table="psched", timeout=5.0, strategy=None) -> Iterator:
     """Makes stores on one database, and disconnects them at the end."""
     opened = []
 
     def open_store():
-        opened.append(make_store(url, table=table, timeout=timeout))
+        opened.append(make_store(url, table=table, timeout=timeout, strategy=strategy))
         return opened[-1]
 
     try:

@@ -96,8 +96,9 @@ def test_an_outage_is_one_line_when_it_begins_and_one_when_it_ends(asker, store,
         refused(asker, store)
         clock.now = asker.not_before
     store.failure = None
-    asker.ask(store)
-    asker.ask(store)
+    for _ in range(2):
+        asker.ask(store)
+        asker.all_answered()
     [began, ended] = lines(caplog)
     assert began[0] == logging.ERROR
     assert "the database is unavailable: gone" in began[1]
@@ -116,7 +117,44 @@ def test_the_pauses_grow_to_their_limit_and_begin_anew_after_an_answer(asker, st
     assert [*pauses(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     store.failure = None
     asker.ask(store)
+    asker.all_answered()
     assert [*pauses(2)] == [0.1, 0.2]
+
+
+def test_an_outage_is_not_over_when_only_some_requests_are_answered(asker, store, clock, caplog):
+    """What is read-only, or full, can still be read."""
+    pauses = []
+    for _ in range(6):
+        store.failure = None
+        asker.ask(store)
+        store.failure = StoreUnavailableError("read-only")
+        refused(asker, store)
+        pauses.append(round(asker.not_before - clock.now, 3))
+        clock.now = asker.not_before
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2]
+    assert asker.away == "read-only"
+    assert len(lines(caplog)) == 1
+
+
+def test_what_keeps_an_outage_up_is_said_once(asker, store, clock, caplog):
+    caplog.set_level(logging.INFO)
+    for reason in ["broke", "no host", "broke", "no rights", "no host", *map(str, range(20))]:
+        store.failure = StoreUnavailableError(reason)
+        refused(asker, store)
+        clock.now = asker.not_before
+    begun, *later = [text for _, text in lines(caplog)]
+    assert begun.startswith("broke; ")
+    said = ["no host", "no rights", "0", "1"]
+    assert later == [f"the store is still away: {reason}" for reason in said]
+
+
+def test_an_outage_is_not_over_when_nothing_was_asked(asker, store, clock, caplog):
+    store.failure = StoreUnavailableError("gone")
+    refused(asker, store)
+    clock.now = asker.not_before
+    asker.all_answered()
+    assert asker.away == "gone"
+    assert len(lines(caplog)) == 1
 
 
 def test_a_store_that_is_to_be_left_alone_is_not_asked_by_anybody(asker, store, clock, before):

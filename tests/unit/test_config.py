@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 
 from psched import timing
 from psched.config import SETTINGS, Config, from_mapping, load, reader
+from psched.config.tls import Tls
 from psched.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,7 @@ def test_defaults_are_those_of_the_documentation():
         url="sqlite:////home/ann/.local/state/psched/psched.db",
         table="psched",
         database_timeout=None,
+        claim_strategy="auto",
         poll_interval=1.0,
         timezone="UTC",
         alive_time=300,
@@ -210,7 +212,7 @@ def test_a_refused_number_is_told_its_bounds():
 
 
 def test_a_refused_word_is_told_the_words_there_are():
-    assert problem({"type": "redis"}) == "type: must be rdb"
+    assert problem({"type": "redis"}) == "type: must be rdb or rdb_compat"
     assert problem({"catchup": "some"}) == "catchup: must be all, latest or skip"
 
 
@@ -791,9 +793,11 @@ def test_a_database_in_memory_is_refused_with_the_mend(url):
     assert "each process would have its own; name a file" in text
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:p@db/x", "mysql3://db/x", "redis://db"])
+@pytest.mark.parametrize("url", ["oracle://u:p@db/x", "mysql3://db/x", "redis://db"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
-    assert problem({"url": url}) == ("url: is of no known kind; known are sqlite, mysql, mariadb")
+    assert problem({"url": url}) == (
+        "url: is of no known kind; known are sqlite, mysql, mariadb, postgresql"
+    )
 
 
 @pytest.mark.parametrize(
@@ -877,6 +881,201 @@ def test_without_a_state_folder_a_url_is_demanded():
     assert from_mapping({"url": "mysql://db/x"}, environ={})
 
 
+# --- a password in a file ------------------------------------------------------------
+
+
+@pytest.fixture
+def keep(tmp_path):
+    """A function that writes a file which only its owner may read."""
+
+    def write(name, content, mode=0o600):
+        file = tmp_path / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        file.chmod(mode)
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440])
+def test_a_password_is_read_from_its_file_without_the_last_newline(keep, mode):
+    file = keep("pw", "s3:cr@et /%\n", mode)
+    config = take({"url": "mysql://ann@db/x?charset=utf8", "password_file": str(file)})
+    assert make_url(config.url).password == "s3:cr@et /%"
+    assert config.safe_url == "mysql+pymysql://ann:***@db/x?charset=utf8"
+    assert config.password_file == file
+    assert "cr@et" not in repr(config)
+
+
+def test_a_credential_that_names_a_file_is_the_file_and_not_its_content(keep, tmp_path):
+    keep("pw", "s3cret")
+    config = take(
+        {"url": "mysql://ann@db/x", "password_file": "${CREDENTIALS_DIRECTORY}/pw"},
+        CREDENTIALS_DIRECTORY=str(tmp_path),
+    )
+    assert config.password_file == tmp_path / "pw"
+    assert make_url(config.url).password == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        (None, 0, "cannot be read: No such file or directory"),
+        ("", 0o600, "is empty; it must hold the password and nothing else"),
+        ("\n", 0o600, "is empty; it must hold the password and nothing else"),
+        ("c4n4ry\nc4n4ry\n", 0o600, "holds a second line, or a character that cannot be printed"),
+        ("c4n4ry\r\n", 0o600, "holds a second line, or a character that cannot be printed"),
+        (b"c4n4ry\xff", 0o600, "is not UTF-8 text"),
+        ("c4n4ry", 0o604, "may be read or changed by everybody on this host; run `chmod o= FILE`"),
+        ("c4n4ry", 0o602, "may be read or changed by everybody on this host; run `chmod o= FILE`"),
+    ],
+)
+def test_a_password_file_that_cannot_be_used_is_refused_with_the_mend(
+    keep, tmp_path, content, mode, reason
+):
+    if content is not None:
+        keep("c4n4ry", content, mode)
+    text = problem({"url": "mysql://ann@db/x", "password_file": f"{tmp_path}/c4n4ry"})
+    assert text.startswith(f"password_file: {reason}")
+    assert CANARY not in text
+    assert len(text.splitlines()) == 1
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name in ("pipe", "."):
+        text = problem({"url": "mysql://ann@db/x", "password_file": f"{tmp_path}/{name}"})
+        assert text == "password_file: leads to something that is no file"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://ann:x@db/x", "the url has a password already; remove one of the two"),
+        ("mysql://ann@db/x?password=x", "the url has a password already; remove one of the two"),
+        ("mysql://db/x", "needs a user in the url, as in mysql://USER@HOST/DATABASE"),
+        ("sqlite:////x.db", "the url names an SQLite file, which has no password"),
+        (None, "the url names an SQLite file, which has no password"),
+    ],
+)
+def test_a_password_file_beside_a_url_without_a_place_for_it_is_refused(keep, url, reason):
+    given = {"password_file": str(keep("pw", CANARY))} | ({} if url is None else {"url": url})
+    text = problem(given)
+    assert text.startswith("password_file: ")
+    assert text.endswith(reason)
+
+
+def test_changed_settings_have_the_password_of_the_file_that_goes_with_them(keep):
+    old, new = keep("old", "old"), keep("new", "new")
+    config = take({"url": "mysql://ann@db/x", "password_file": str(old)})
+
+    def password(**changes):
+        return make_url(config.with_settings(**changes).url).password
+
+    assert password(password_file=new) == "new"
+    assert password(password_file=None) is None
+    assert password(url="mysql://bob@db/y") == "old"
+    assert password(url="mysql://bob:z@db/y", password_file=None) == "z"
+    old.unlink()
+    assert password(retry_wait=5) == "old"  # it is read again only where it matters
+
+
+# --- encryption ----------------------------------------------------------------------
+
+
+def encrypted(keep, url="mysql://db/x", **settings):
+    files = {name: str(keep(name, "PEM")) for name in ("ca", "cert", "key")}
+    chosen = {
+        f"ssl_{name}": files.get(name, value) if value == name else value
+        for name, value in settings.items()
+    }
+    return {"url": url, **chosen}
+
+
+@pytest.mark.parametrize(
+    ("settings", "verify"),
+    [
+        ({"ca": "ca"}, "full"),
+        ({"ca": "ca", "verify": "full"}, "full"),
+        ({"ca": "ca", "verify": "ca"}, "ca"),
+        ({"ca": "ca", "cert": "cert", "key": "key"}, "full"),
+        ({"verify": "none"}, "none"),
+        ({"verify": "none", "cert": "cert", "key": "key"}, "none"),
+    ],
+)
+@pytest.mark.parametrize("url", ["mysql://db/x", "mariadb+pymysql://db/x", "postgresql://db/x"])
+def test_encryption_is_what_its_settings_say(keep, tmp_path, url, settings, verify):
+    config = take(encrypted(keep, url, **settings))
+    expected = {
+        name: tmp_path / name if name in settings else None for name in ("ca", "cert", "key")
+    }
+    assert config.tls == Tls(verify=verify, **expected)
+    assert (config.ssl_ca, config.ssl_cert, config.ssl_key) == tuple(expected.values())
+    assert config.ssl_verify == settings.get("verify")
+    assert config.with_settings(retry_wait=5).tls == config.tls
+
+
+def test_without_its_settings_encryption_is_left_to_the_driver():
+    assert take({"url": "mysql://db/x?ssl_ca=/ca.pem"}).tls is None
+    assert take({"url": "postgresql://db/x?sslmode=verify-full"}).tls is None
+
+
+def test_perfectqueues_word_for_the_authority_is_understood_once(keep, refusal):
+    file = keep("ca", "PEM")
+    assert take({"url": "mysql://db/x", "sslca": str(file)}).ssl_ca == file
+    assert refusal(f"url: mysql://db/x\nssl_ca: {file}\nsslca: {file}\n") == (
+        "3: sslca: is another word for ssl_ca; use that"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"ca": "ca", "cert": "cert"}, "ssl_cert: needs ssl_key, the file with its private key"),
+        ({"ca": "ca", "key": "key"}, "ssl_key: needs ssl_cert, the file with the certificate"),
+        ({"cert": "cert", "key": "key"}, "ssl_cert: does not say how the server is checked; set"),
+        ({"verify": "full"}, "ssl_verify: needs ssl_ca, the file with the certificate of"),
+        ({"verify": "ca"}, "ssl_verify: needs ssl_ca, the file with the certificate of"),
+        ({"ca": "ca", "verify": "none"}, "ssl_verify: must not be none beside ssl_ca"),
+        ({"verify": "yes"}, "ssl_verify: must be full, ca or none"),
+        ({"ca": "/nowhere/ca"}, "ssl_ca: cannot be read: No such file or directory"),
+        (
+            {"ca": "ca", "url": "sqlite:////x.db"},
+            "url: is an SQLite file, which has no connection to encrypt; remove the settings",
+        ),
+        (
+            {"verify": "none", "url": "mysql+mysqldb://db/x"},
+            "url: names a driver without settings for TLS; those with are mysql+pymysql, ",
+        ),
+        (
+            {"ca": "ca", "url": "mysql://db/x?charset=utf8&ssl_ca=/y"},
+            "url: has ssl_ca among its options, beside the settings ssl_ca; use either",
+        ),
+        (
+            {"ca": "ca", "url": "postgresql://db/x?sslmode=require&sslcrl=/y"},
+            "url: has sslmode among its options, beside the settings ssl_ca; use either",
+        ),
+        (
+            {"url": "mysql://db/x?ssl_ca=/y&ssl_verify_identity=true"},
+            "url: has ssl_verify_identity among its options, which makes the driver forget",
+        ),
+    ],
+)
+def test_settings_for_encryption_that_contradict_are_refused_with_the_mend(keep, settings, reason):
+    url = settings.get("url", "mysql://db/x")
+    others = {name: value for name, value in settings.items() if name != "url"}
+    text = problem(encrypted(keep, url, **others))
+    assert text.startswith(reason)
+    assert len(text.splitlines()) == 1
+
+
+def test_a_private_key_that_everybody_may_read_is_refused(keep):
+    given = encrypted(keep, ca="ca", cert="cert", key="key")
+    Path(given["ssl_key"]).chmod(0o644)
+    Path(given["ssl_cert"]).chmod(0o644)
+    assert problem(given).startswith("ssl_key: may be read or changed by everybody on this host")
+
+
 # --- secrets -------------------------------------------------------------------------
 
 
@@ -923,7 +1122,7 @@ def test_even_a_url_that_nobody_checked_hides_its_password(url):
         "url: mysql//u:c4n4ry@db/x",
         "url: u:c4n4ry@db/x",
         "url: c4n4ry://u:c4n4ry@db/x",
-        "url: postgres://u:c4n4ry@db/x",
+        "url: postgres5://u:c4n4ry@db/x",
         "url: sqlite://u:c4n4ry@db/x",
         "url: mysql://u:c4n4ry@db/x${",
         'url: "mysql://u:c4n4ry@db/x\\n"',
@@ -1004,10 +1203,18 @@ def test_the_shipped_file_comments_out_just_the_settings_without_a_default():
     assert set_here == {s.name for s in SETTINGS.values() if s.default is not None}
 
 
-def test_the_examples_of_the_shipped_file_can_be_used(read):
+def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
     examples = re.sub(r"^#(?=[a-z_]+: )", "", SHIPPED.read_text(), flags=re.MULTILINE)
-    config = read(examples, PSCHED_DB_PASSWORD="x")
-    assert all(getattr(config, name) is not None for name in SETTINGS)
+    for name in ("password", "ca.pem", "client.pem", "client.key"):
+        (tmp_path / name).write_text("s3cret\n")
+        (tmp_path / name).chmod(0o640)
+    examples = examples.replace("/etc/psched/", f"{tmp_path}/")
+    # There is a password in the url, or in a file.
+    in_url = re.sub(r"^password_file: .*", "", examples, flags=re.MULTILINE)
+    in_file = examples.replace(":${PSCHED_DB_PASSWORD}", "")
+    one, other = read(in_url, PSCHED_DB_PASSWORD="s3cret"), read(in_file)
+    assert one.url == other.url
+    assert all(getattr(other, name) is not None for name in SETTINGS)
 
 
 # --- weight --------------------------------------------------------------------------

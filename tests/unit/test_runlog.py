@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from support.runlog import RunLog, completed, exactly_once, in_order, never_two_at_once
+from psched.clock import SystemClock
+from support.runlog import (
+    RunLog,
+    completed,
+    exactly_once,
+    in_order,
+    never_early,
+    never_two_at_once,
+)
 
 
 @pytest.fixture
@@ -92,3 +100,14 @@ def test_once_is_neither_twice_nor_never_nor_half(log):
     run(log, "a", 60, 4.0, 5.0, fence=2)
     with pytest.raises(AssertionError):
         exactly_once(log.runs("a"), [("a", 60)])
+
+
+def test_a_run_before_its_scheduled_time_is_early(log):
+    clock = SystemClock()
+    now, booted = clock.wall(), clock.wall() - clock.boottime()
+    run(log, "a", int(now), now - booted, now - booted + 1)
+    never_early(log.runs())
+
+    run(log, "b", int(now) + 2, now - booted, now - booted + 5)
+    with pytest.raises(AssertionError, match="s early"):
+        never_early(log.runs())

@@ -4,14 +4,33 @@ import sys
 import textwrap
 from pathlib import Path
 
+import psycopg
 import pytest
 import sqlalchemy
 
 from support.home import PREFIX, server_home
-from support.servers import MariaDB, MissingServerError, find_binary, free_port
+from support.servers import MariaDB, MissingServerError, PostgreSQL, find_binary, free_port
 from support.waiting import has_ended, wait_for_end, wait_until
 
-mariadb = pytest.mark.mariadb
+SERVERS = {"mariadb": MariaDB, "postgresql": PostgreSQL}
+KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+
+mariadb = KINDS["mariadb"]
+postgresql = KINDS["postgresql"]
+each_kind = pytest.mark.parametrize(
+    "database", [pytest.param(kind, marks=mark) for kind, mark in KINDS.items()], indirect=True
+)
+
+
+each_server = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=KINDS[kind]) for kind in SERVERS]
+)
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=KINDS[kind]) for kind in SERVERS])
+def start(request):
+    """A function that starts a server, of each kind there is."""
+    return request.getfixturevalue(f"start_{request.param}")
 
 
 def sql(url, statement):
@@ -22,23 +41,35 @@ def sql(url, statement):
         return result.fetchall() if result.returns_rows else []
 
 
+def makers_of_shared_memory():
+    """The processes that have made the pieces there are, as long as those are there."""
+    pieces = Path("/proc/sysvipc/shm").read_text().splitlines()
+    makers = pieces[0].split().index("cpid")
+    return {int(piece.split()[makers]) for piece in pieces[1:]}
+
+
 # --- the fixtures --------------------------------------------------------------------
 
 
+@each_kind
 def test_every_database_answers(database):
     assert sql(database.url, "SELECT 1") == [(1,)]
 
 
+@each_kind
 @pytest.mark.parametrize("_", ["first", "second"])
 def test_every_test_has_an_empty_database(database, _):
     sql(database.url, "CREATE TABLE t (i INTEGER)")  # fails where another test left its own
 
 
+@each_kind
 def test_a_database_knows_its_kind_and_its_server(database):
-    assert database.url.startswith({"sqlite": "sqlite:", "mariadb": "mysql"}[database.kind])
+    scheme = {"sqlite": "sqlite:", "mariadb": "mysql+", "postgresql": "postgresql+"}[database.kind]
+    assert database.url.startswith(scheme)
     assert (database.server is None) == (database.kind == "sqlite")
 
 
+@each_kind
 @pytest.mark.parametrize("what", ["kills it", "finds it again"])
 def test_the_shared_server_is_there_again_after_a_test_that_killed_it(database, what):
     sql(database.url, "SELECT 1")
@@ -46,12 +77,11 @@ def test_the_shared_server_is_there_again_after_a_test_that_killed_it(database, 
         database.server.kill()
 
 
-# --- MariaDB -------------------------------------------------------------------------
+# --- servers of each kind ------------------------------------------------------------
 
 
-@mariadb
-def test_a_killed_server_comes_back_with_its_data_at_the_same_address(start_mariadb):
-    server = start_mariadb()
+def test_a_killed_server_comes_back_with_its_data_at_the_same_address(start):
+    server = start()
     url = server.url(server.create_database())
     sql(url, "CREATE TABLE t (i INTEGER)")
     sql(url, "INSERT INTO t VALUES (7)")
@@ -67,20 +97,23 @@ def test_a_killed_server_comes_back_with_its_data_at_the_same_address(start_mari
     assert sql(url, "SELECT i FROM t") == [(7,)]
 
 
-@mariadb
-def test_a_running_server_restarts_with_its_data_at_the_same_address(start_mariadb):
-    server = start_mariadb()
+def test_a_running_server_restarts_with_its_data_whoever_is_connected(start):
+    server = start()
     url = server.url(server.create_database())
     sql(url, "CREATE TABLE t (i INTEGER)")
+    engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
+    client = engine.connect()
+    client.execute(sqlalchemy.text("SELECT 1"))
 
     server.restart()
 
     assert sql(url, "SELECT i FROM t") == []
+    client.invalidate()
+    client.close()
 
 
-@mariadb
-def test_two_servers_run_side_by_side(start_mariadb):
-    one, other = start_mariadb(), start_mariadb()
+def test_two_servers_run_side_by_side(start):
+    one, other = start(), start()
     url = one.url(one.create_database())
 
     other.kill()
@@ -89,18 +122,16 @@ def test_two_servers_run_side_by_side(start_mariadb):
     assert sql(url, "SELECT 1") == [(1,)]
 
 
-@mariadb
-def test_a_port_that_was_taken_is_given_up_for_another(start_mariadb, monkeypatch):
-    taken = start_mariadb().port
+def test_a_port_that_was_taken_is_given_up_for_another(start, monkeypatch):
+    taken = start().port
     ports = iter([taken, free_port()])
-    monkeypatch.setattr("support.servers.free_port", lambda: next(ports))
+    monkeypatch.setattr("support.servers.base.free_port", lambda: next(ports))
 
-    assert start_mariadb().port != taken
+    assert start().port != taken
 
 
-@mariadb
-def test_a_stopped_server_leaves_no_process(start_mariadb):
-    server = start_mariadb()
+def test_a_stopped_server_leaves_no_process(start):
+    server = start()
     pid = server.pid
 
     server.stop()
@@ -109,18 +140,58 @@ def test_a_stopped_server_leaves_no_process(start_mariadb):
     assert not server.running
 
 
-@mariadb
-@pytest.mark.usefixtures("mariadb_server")
-def test_nothing_is_left_of_a_server_after_its_block(servers):
-    with MariaDB(servers) as server:
+@each_server
+def test_nothing_is_left_of_a_server_after_its_block(kind, servers, request):
+    request.getfixturevalue(f"{kind}_server")  # or it is skipped
+
+    with SERVERS[kind](servers) as server:
         pid, folder = server.pid, server.folder
 
     assert has_ended(pid)
     assert not folder.exists()
 
 
+def test_a_server_that_cannot_start_shows_its_log(start):
+    with pytest.raises(AssertionError, match=r"no.such.flag"):
+        start("--no-such-flag=1")
+
+
+@each_server
+def test_a_server_dies_with_the_tests_that_are_killed(kind, request):
+    request.getfixturevalue(f"{kind}_server")  # or it is skipped
+    script = """
+        import sys
+        from support.home import server_home
+        from support.servers import MariaDB, PostgreSQL
+        kind = {"mariadb": MariaDB, "postgresql": PostgreSQL}[sys.argv[1]]
+        with server_home() as home, kind(home) as server:
+            children = open(f"/proc/{server.pid}/task/{server.pid}/children").read()
+            print(home, server.pid, children, flush=True)
+            input()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), kind],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as tests:
+        home, *pids = tests.stdout.readline().split()
+        tests.kill()
+
+    for pid in pids:
+        wait_for_end(int(pid))
+    os.utime(home, (0, 0))
+    with server_home():  # or another session that begins just now
+        wait_until(lambda: not Path(home).exists(), what="the next session to sweep up")
+    assert int(pids[0]) not in makers_of_shared_memory()
+
+
+# --- MariaDB -------------------------------------------------------------------------
+
+
 @mariadb
-def test_a_server_takes_further_flags_and_stays_durable(start_mariadb):
+def test_a_mariadb_takes_further_flags_and_stays_durable(start_mariadb):
     server = start_mariadb("--lock-wait-timeout=3")
 
     assert server.query("SELECT @@global.lock_wait_timeout") == [(3,)]
@@ -128,40 +199,67 @@ def test_a_server_takes_further_flags_and_stays_durable(start_mariadb):
 
 
 @mariadb
-def test_a_server_that_cannot_start_shows_its_log(start_mariadb):
-    with pytest.raises(AssertionError, match="no-such-flag"):
-        start_mariadb("--no-such-flag")
-
-
-@mariadb
-def test_a_server_listens_on_loopback_only(mariadb_server):
+def test_a_mariadb_listens_on_loopback_only(mariadb_server):
     assert mariadb_server.query("SELECT @@bind_address") == [("127.0.0.1",)]
 
 
-@mariadb
-@pytest.mark.usefixtures("mariadb_server")
-def test_a_server_dies_with_the_tests_that_are_killed():
-    script = """
-        from support.home import server_home
-        from support.servers import MariaDB
-        with server_home() as home, MariaDB(home) as server:
-            print(server.pid, home, flush=True)
-            input()
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as tests:
-        pid, home = tests.stdout.readline().split()
-        tests.kill()
+# --- PostgreSQL ----------------------------------------------------------------------
 
-    wait_for_end(int(pid))
-    os.utime(home, (0, 0))
-    with server_home():  # or another session that begins just now
-        wait_until(lambda: not Path(home).exists(), what="the next session to sweep up")
+
+@postgresql
+def test_a_postgresql_takes_further_flags(start_postgresql):
+    server = start_postgresql("--lock-timeout=3s", "-c", "max_connections=10")
+
+    assert server.query("SHOW lock_timeout") == [("3s",)]
+    assert server.query("SHOW max_connections") == [("10",)]
+
+
+@postgresql
+def test_a_postgresql_listens_on_loopback_only(postgresql_server):
+    assert postgresql_server.query("SHOW listen_addresses") == [("127.0.0.1",)]
+    assert postgresql_server.query("SHOW unix_socket_directories") == [("",)]
+
+
+@postgresql
+def test_a_killed_postgresql_takes_all_its_processes_with_it(start_postgresql):
+    server = start_postgresql()
+    listed = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+    with psycopg.connect(host="127.0.0.1", port=server.port, user="postgres") as client:
+        processes = [int(pid) for pid in listed.read_text().split()]
+        assert client.info.backend_pid in processes
+
+        server.kill()
+
+        assert all(map(has_ended, processes))
+        client.close()
+
+
+@postgresql
+@pytest.mark.usefixtures("postgresql_server")
+def test_a_postgresql_leaves_no_shared_memory_after_its_block(servers):
+    with PostgreSQL(servers) as server:
+        pid = server.pid
+        assert pid in makers_of_shared_memory()
+
+    assert pid not in makers_of_shared_memory()
+
+
+@postgresql
+def test_a_replica_follows_and_is_promoted(start_postgresql):
+    primary = start_postgresql("--synchronous-standby-names=*", "--synchronous-commit=remote_apply")
+    replica = start_postgresql(primary=primary)
+    name = primary.create_database()
+    sql(primary.url(name), "CREATE TABLE t (i INTEGER)")
+
+    sql(primary.url(name), "INSERT INTO t VALUES (7)")
+    assert sql(replica.url(name), "SELECT i FROM t") == [(7,)]
+    with pytest.raises(sqlalchemy.exc.InternalError, match="read-only"):
+        sql(replica.url(name), "INSERT INTO t VALUES (8)")
+
+    primary.kill()
+    replica.promote()
+    sql(replica.url(name), "INSERT INTO t VALUES (8)")
+    assert sql(replica.url(name), "SELECT i FROM t") == [(7,), (8,)]
 
 
 # --- folders and binaries ------------------------------------------------------------

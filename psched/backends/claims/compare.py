@@ -7,20 +7,24 @@ Galera cluster too, where row locks end at the node.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
+from math import ceil
 
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, ClaimUnknownError
+from psched.backends.claims.strategy import held_by
 from psched.backends.connector import Connector, UnfitError
-from psched.backends.statements import Statements, as_seen
+from psched.backends.statements import Statements
+from psched.backends.taking import as_seen
 from psched.errors import StoreError, UnknownOutcomeError
 from psched.model import Row
+from psched.timing import lease_time
 
 _REPLACED = "\ufffd"
 """Read in the place of what is not UTF-8."""
 
 
-class Claims:
+class CompareAndSwap:
     """Claims rows of one table.
 
     Args:
@@ -28,20 +32,16 @@ class Claims:
         sql: the table's statements.
     """
 
+    name = "cas"
+
     def __init__(self, connector: Connector, sql: Statements) -> None:
         self._connector = connector
         self._sql = sql
+        self._looks_twice = connector.dialect.host_clock
 
     def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
-        """See `Backend.claim`.
-
-        Args:
-            owner: a text never used before.
-            limit: at most that many rows.
-            lease: the values ``alive_time`` and ``shortest``.
-            horizon: how many seconds ahead to look for the next due row.
-        """
-        now, near = self._near(limit, horizon)
+        """See `Strategy.claim`."""
+        now, near = self._near(limit, horizon, lease)
         if now is None:
             return Claimed()
         due = [row for row in near if row.next_run_time is not None and row.next_run_time <= now]
@@ -49,20 +49,19 @@ class Claims:
         more = len(due) == limit
         if not due:
             return Claimed(now=now, next_due=next_due)
-        rows = self._take(owner, due, lease)
-        taken = {row.key for row in rows}
-        expired = frozenset(row.key for row in due if row.owner is not None and row.key in taken)
+        won = self._take(owner, due, lease)
+        rows = [row for row, _left in won]
+        expired = frozenset(row.key for row, left in won if left)
         return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
 
-    def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """See `Backend.held`."""
-        values = {"ids": [*keys], "owner": owner}
-        return self._connector.read(
-            lambda c: [Row(*columns) for columns in c.execute(self._sql.held, values)]
-        )
+    def _take(
+        self, owner: str, due: Sequence[Row], lease: Mapping[str, int]
+    ) -> Sequence[tuple[Row, bool]]:
+        """Claim rows that are due.
 
-    def _take(self, owner: str, due: Sequence[Row], lease: Mapping[str, int]) -> Sequence[Row]:
-        """Claim rows that are still as they were seen; those that were won, in the same order.
+        Returns:
+            Those that were won, in the same order, and whether each was left by another, whose
+            lease has run out.
 
         Raises:
             ClaimUnknownError: some of them may have been claimed.
@@ -78,24 +77,27 @@ class Claims:
             return self._take_one_by_one(owner, due, lease, error)
         if won == len(due):
             # Each was exactly as seen, so none needs to be read again.
-            return [_claimed(row, owner) for row in due]
-        try:
-            held = {row.key: row for row in self.held(owner, keys)} if won else {}
-        except StoreError as error:
-            raise ClaimUnknownError(owner, keys) from error
+            return [taken(row, owner) for row in due]
+        held = {row.key for row in self._look(owner, keys)} if won else set()
         if any(_REPLACED in key and key not in held for key in keys):
             self._set_aside_what_has_no_name()
-        return [held[key] for key in keys if key in held]
+        return [taken(row, owner) for row in due if row.key in held]
+
+    def _look(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
+        try:
+            return held_by(owner, self._connector, self._sql)
+        except StoreError as error:
+            raise ClaimUnknownError(owner, keys) from error
 
     def _take_one_by_one(
         self, owner: str, due: Sequence[Row], lease: Mapping[str, int], error: UnfitError
-    ) -> Sequence[Row]:
+    ) -> Sequence[tuple[Row, bool]]:
         """The database refuses one of the rows: that one is set aside, the others are claimed."""
         if len(due) == 1:
             self._write(self._sql.set_aside, {**as_seen(due[0]), "reason": str(error)})
             return []
         try:
-            return [row for each in due for row in self._take(owner, [each], lease)]
+            return [won for each in due for won in self._take(owner, [each], lease)]
         except StoreError as stopped:
             raise ClaimUnknownError(owner, [row.key for row in due]) from stopped
 
@@ -109,20 +111,34 @@ class Claims:
                 values = {"hex": key, "reason": "id: is not UTF-8"}
                 self._write(self._sql.set_aside_by_hex, values)
 
-    def _near(self, limit: int, horizon: float) -> tuple[float | None, Sequence[Row]]:
+    def _near(
+        self, limit: int, horizon: float, lease: Mapping[str, int]
+    ) -> tuple[float | None, Sequence[Row]]:
         """The store's clock, and the rows that are due now or within the horizon."""
+        values: dict[str, float] = {"horizon": ceil(horizon), "limit": limit}
+        if self._looks_twice:
+            values |= {**lease, "even": self._connector.evenness.seconds()}
 
         def read(connection: Connection) -> tuple[float | None, Sequence[Row]]:
-            found = connection.execute(self._sql.due, {"horizon": horizon, "limit": limit}).all()
+            found = connection.execute(self._sql.due, values).all()
             now = float(found[0][0]) if found else None
-            return now, [Row(*columns[1:]) for columns in found]
+            self._connector.refuse_read_only(found and found[0][1])
+            return now, [Row(*columns[2:]) for columns in found]
 
-        return self._connector.read(read)
+        now, rows = self._connector.read(read)
+        if not self._looks_twice:
+            return now, rows
+        # The clock may have been set before the database looked at it.
+        even = self._connector.evenness.seconds()
+        return now, [
+            row for row in rows if row.owner is None or lease_time(row.alive_time, **lease) < even
+        ]
 
     def _write(self, statement: TextClause, values: Mapping[str, object]) -> int:
         return self._connector.run(lambda c: c.execute(statement, values).rowcount)
 
 
-def _claimed(row: Row, owner: str) -> Row:
-    """The row as its claim has left it, but for its lease's end."""
-    return changed(row, owner=owner, fence=row.fence + 1, attempt=row.attempt + 1)
+def taken(row: Row, owner: str) -> tuple[Row, bool]:
+    """A row as its claim has left it, but for its lease's end; and whether another had left it."""
+    leased = changed(row, owner=owner, fence=row.fence + 1, attempt=row.attempt + 1)
+    return leased, row.owner is not None

@@ -1,0 +1,198 @@
+"""Claims on tables of ten thousand, a million and five million schedules; see README.md."""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from psched.model import WAITING, Settlement  # noqa: E402
+from support.crowd import fill, joined, number  # noqa: E402
+from support.servers import MariaDB, PostgreSQL  # noqa: E402
+from support.stores import make_store  # noqa: E402
+
+KINDS = ("sqlite", "mariadb", "postgresql")
+
+FLAGS = {
+    # Room for five million rows. What is committed is synced, as on a server of somebody's own.
+    MariaDB: ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=1G"),
+    PostgreSQL: ("--shared-buffers=2GB", "--max-wal-size=8GB", "--fsync=on"),
+}
+
+SIZES = (10_000, 1_000_000, 5_000_000)
+
+CLAIMS = 50
+"""Timed claims in a run."""
+
+TAKEN = 20
+"""Rows that each takes."""
+
+CHUNK = 250_000
+"""Rows in one statement that fills a table."""
+
+LATER = 4_000_000_000
+
+LEASE = {"alive_time": 600, "shortest": 1}
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--databases", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--folder", help="where the databases are made, and removed again")
+    given = parser.parse_args()
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="psched-bench-", dir=given.folder) as folder:
+        Path(folder).chmod(0o711)  # a server that refuses to be root is another user
+        for kind in given.databases:
+            with database(kind, Path(folder)) as url:
+                found[kind] = measured(kind, url, given.sizes, given.runs)
+    host = {"python": platform.python_version(), "cores": os.cpu_count()}
+    json.dump({"host": host, "runs": given.runs, "databases": found}, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+@contextlib.contextmanager
+def database(kind: str, folder: Path) -> Iterator[str]:
+    """The url of an empty database."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/psched.db"
+        return
+    server = MariaDB if kind == "mariadb" else PostgreSQL
+    with server(folder, *FLAGS[server]) as running:
+        yield running.url(running.create_database())
+
+
+def measured(kind: str, url: str, sizes: list[int], runs: int) -> dict[str, Any]:
+    """What was measured on one database: runs take turns, so that noise meets all sizes alike."""
+    loaded = {size: load(kind, url, size) for size in sizes}
+    store = make_store(url, table=f"t{sizes[0]}", timeout=600)
+    server = dict(store.examine())["server"]
+    strategies = store._connector.dialect.strategies
+    store.disconnect()
+    samples: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for _ in range(runs):
+        for size in sizes:
+            for way in strategies:
+                store = make_store(url, table=f"t{size}", timeout=600, strategy=way)
+                samples.setdefault((way, size), []).append(run(store, size))
+                store.disconnect()
+        tell(f"{kind}: a run of each")
+    ways = {
+        way: {str(size): summary(samples, way, size, sizes[0]) for size in sizes}
+        for way in strategies
+    }
+    return {"server": server, "load_seconds": loaded, "strategies": ways}
+
+
+def summary(
+    samples: dict[tuple[str, int], list[dict[str, float]]], way: str, size: int, smallest: int
+) -> dict[str, Any]:
+    """Medians of the runs, and of the ratios of each run to that of the smallest table."""
+    these, small = samples[way, size], samples[way, smallest]
+    medians = {name: statistics.median(run[name] for run in these) for name in these[0]}
+    ratios = {
+        f"{name}_ratio": statistics.median(
+            run[name] / base[name] for run, base in zip(these, small, strict=True)
+        )
+        for name in medians
+    }
+    return {name: round(value, 3) for name, value in (medians | ratios).items()}
+
+
+def load(kind: str, url: str, size: int) -> float:
+    """Fill a table: nothing due, a tenth at rest, the rest over the next months; the seconds."""
+    store = make_store(url, table=f"t{size}", timeout=600)
+    store.init()
+    now, begun = int(store.now()), time.monotonic()
+    for start in range(0, size, CHUNK):
+        rows = min(CHUNK, size - start)
+        run = f"(i + {start})"
+        columns = {
+            "id": joined(kind, "'k'", number(kind, run)),
+            "type": "'bench'",
+            "data": """'{"n":12345}'""",
+            "cron": "'17 3 * * *'",
+            "next_time": str(LATER),
+            "next_run_time": (
+                f"CASE WHEN {run} % 10 = 5 THEN NULL ELSE {now} + 86400 + {run} * 401 % 8640007 END"
+            ),
+            "status": f"CASE WHEN {run} % 10 = 5 THEN 'finished' ELSE 'waiting' END",
+        }
+        store._connector.run(
+            lambda c, rows=rows, columns=columns: fill(c, kind, rows, table=f"t{size}", **columns)
+        )
+    store.disconnect()
+    took = round(time.monotonic() - begun, 1)
+    tell(f"{kind}: {size} rows in {took} s")
+    return took
+
+
+def run(store: Any, size: int) -> dict[str, float]:  # noqa: ANN401  # a store of the tests
+    """Make rows due, all over the table; claim them, settle them, and ask when none is left."""
+    step = max(1, size // (CLAIMS * TAKEN))
+    keys = [f"k{number}" for number in range(0, step * CLAIMS * TAKEN, step)]
+    since = int(store.now()) - len(keys)
+    for place, row in enumerate(store.look(keys).values()):
+        assert store.replace(row, changed(row, next_run_time=since + place, status=WAITING))
+    claims, settles, idle = [], [], []
+    nonce = f"bench{time.monotonic_ns()}"
+    for count in range(CLAIMS):
+        rows = timed(
+            claims,
+            lambda count=count: (
+                store.claim(f"{nonce}.{count}", limit=TAKEN, horizon=5, **LEASE).rows
+            ),
+        )
+        assert len(rows) == TAKEN, len(rows)
+        ends = [
+            Settlement(
+                key=row.key,
+                token=row.token,
+                version=row.version,
+                next_time=LATER,
+                not_before=LATER,
+            )
+            for row in rows
+        ]
+        timed(settles, lambda ends=ends: store.settle(ends))
+    for count in range(CLAIMS):
+        owner = f"{nonce}.{CLAIMS + count}"
+        timed(idle, lambda owner=owner: store.claim(owner, limit=TAKEN, horizon=5, **LEASE))
+    return {
+        "rows_claimed_per_second": CLAIMS * TAKEN / sum(claims),
+        "claim_ms_p50": statistics.median(claims) * 1000,
+        "claim_ms_p99": sorted(claims)[CLAIMS * 99 // 100] * 1000,
+        "settle_ms_p50": statistics.median(settles) * 1000,
+        "idle_claim_ms_p50": statistics.median(idle) * 1000,
+    }
+
+
+def timed(samples: list[float], work: Callable[[], Any]) -> Any:  # noqa: ANN401  # whatever it is
+    """Do something, and add to the samples how long it took."""
+    begun = time.perf_counter()
+    result = work()
+    samples.append(time.perf_counter() - begun)
+    return result
+
+
+def tell(line: str) -> None:
+    """Say how far it is."""
+    sys.stderr.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

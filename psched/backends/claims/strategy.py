@@ -1,0 +1,34 @@
+"""What the ways to claim have in common."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from psched.backend import Claimed
+from psched.backends.connector import Connector
+from psched.backends.statements import Statements
+from psched.model import Row
+
+
+class Strategy(Protocol):
+    """One way to claim."""
+
+    name: str
+    """As the setting ``claim_strategy`` has it."""
+
+    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+        """See `psched.backend.Backend.claim`.
+
+        Args:
+            owner: a text never used before.
+            limit: at most that many rows.
+            lease: the values ``alive_time`` and ``shortest``.
+            horizon: how many seconds ahead to look for the next due row.
+        """
+        ...
+
+
+def held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[Row]:
+    """The rows that an owner holds."""
+    return connector.read(
+        lambda c: [Row(*columns) for columns in c.execute(sql.held, {"owner": owner})]
+    )

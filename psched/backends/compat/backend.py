@@ -1,0 +1,313 @@
+"""PerfectSched's table as a store, while PerfectSched's own workers use it too.
+
+The protocol is that of `psched.backend`, as far as the table can keep what it asks for:
+
+======================  ======================================================================
+column                  is
+======================  ======================================================================
+``timeout``             ``next_run_time``; 2147483647 is a row at rest
+``next_time``           ``next_time``
+``cron``, ``delay``     the same
+``timezone``            the same; NULL is UTC
+``data``                ``type`` and ``data``, see `rows`
+======================  ======================================================================
+
+**The token.** There is no column for an owner, a fence, an attempt, a status or a version. A
+lease is fenced by ``next_time`` and by the last ``timeout`` that we know we wrote, both compared
+by every write; `Leases` remembers them, so a lease is worth nothing in another process, or in
+another instance in this one. ``Row.fence`` is made of ``next_time`` and of the ``timeout`` that
+the claim wrote, so it grows; ``Row.version`` is a checksum of the definition, but what is compared
+by a settle is the definition itself.
+
+**Time.** All instants are whole seconds of the store's clock, chosen here and written as
+literals, so that they can be known again. A lease ends at floor(now) + alive_time + 1.
+
+**Moving on.** Who moves a row to its next occurrence sets ``timeout`` to next_time + delay,
+even if that is past, as PerfectSched does; not to now. PerfectSched's workers compare nothing
+but ``timeout`` when they claim. If it could have one value twice, within a second and under two
+occurrences, a worker that has read the row under the first could claim it under the second, and
+run the first again. It also means that an occurrence which was never leased can be told from one
+that was (`Stored.untouched`): that one is carried through, whatever the catch-up policy says.
+
+**Unknown outcomes.** An extend is found out by the next request (`Lease.stands`), a settle as
+well (`Lease.ended_as`). A claim is not: two workers that claim in the same second write the same.
+It counts as not held, and runs out.
+
+**Deleting** removes a row at once, whoever holds it: the holder finds it gone. Nothing can be
+recovered from a dead worker: its leases run out.
+
+**What cannot be understood** (a cron line, a zone) cannot be marked: its row is put off by an hour,
+and an error is logged each time. Nothing is lost, and once it is corrected it goes on by itself.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, TextClause
+
+from psched.backend import Claimed, Settled
+from psched.backends import facts
+from psched.backends.compat import table as tables
+from psched.backends.compat.claims import Claims
+from psched.backends.compat.held import Held
+from psched.backends.compat.leases import Leases, is_leased
+from psched.backends.compat.reader import Reader
+from psched.backends.compat.rows import Stored, as_row, as_stored
+from psched.backends.compat.statements import Statements, as_new, as_seen
+from psched.backends.connector import Connector
+from psched.clock import Clock
+from psched.config.tls import Tls
+from psched.definition import decode
+from psched.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    NotSupportedError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+from psched.model import Row, Settlement, Token
+from psched.timing import lease_time
+
+_BATCH = 200
+"""Rows in one statement at most."""
+
+_INIT_TIMEOUT = 3600.0
+"""Seconds; an index of a large table takes its time."""
+
+
+class CompatBackend:
+    """Schedules in a table of PerfectSched's.
+
+    Args:
+        url: database URL in SQLAlchemy's form.
+        table: the table's name, a plain identifier.
+        timeout: seconds; bound of every wait for the server.
+        clock: this host's clocks.
+        rng: draws the pauses between tries.
+        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        table: str,
+        timeout: float,
+        clock: Clock,
+        rng: random.Random,
+        tls: Tls | None = None,
+    ) -> None:
+        self._connect = partial(Connector, url, clock=clock, rng=rng, tls=tls)
+        self._connector = self._connect(timeout=timeout, greet=self._check)
+        self._table = table
+        self._clock = clock
+        self._sql = Statements(self._connector.quote(table), self._connector.dialect)
+        self._reader = Reader(self._connector, self._sql)
+        self._leases = Leases()
+        self._claims = Claims(
+            self._connector, self._sql, self._leases, clock=clock, patience=timeout
+        )
+        self._held = Held(self._connector, self._sql, self._leases, clock=clock, patience=timeout)
+        # What was inserted, perhaps, by the nonces of those who did.
+        self._unsure: dict[str, Sequence[Stored]] = {}
+
+    @property
+    def closes_before_fork(self) -> bool:
+        """See `Backend.closes_before_fork`."""
+        return self._connector.dialect.closes_before_fork
+
+    def init(self) -> Sequence[str]:
+        """See `Backend.init`."""
+        dialect = self._connector.dialect
+        dialect.prepare(self._connector.url)
+        connector = self._connect(timeout=_INIT_TIMEOUT, greet=lambda _connection: None)
+        try:
+            return connector.run(lambda c: tables.make(c, self._table, dialect))
+        finally:
+            connector.disconnect()
+
+    def now(self) -> float:
+        """See `Backend.now`."""
+        return float(self._connector.read(lambda c: c.execute(self._sql.now).scalar_one()))
+
+    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
+        """See `Backend.add`.
+
+        Raises:
+            NotSupportedError: the table has no place for what is asked for.
+        """
+        stored = [_new(row) for row in rows]
+        if not stored:
+            return
+        try:
+            self._connector.transact(partial(self._insert, stored))
+        except UnknownOutcomeError:
+            self._unsure[nonce] = stored
+            raise
+        except AlreadyExistsError:
+            if not self._has_inserted(self._unsure.pop(nonce, ())):
+                raise
+        self._unsure.pop(nonce, None)
+
+    def get(self, key: str) -> Row | None:
+        """See `Backend.get`."""
+        return self.look([key]).get(key)
+
+    def rows(self) -> Iterator[Row]:
+        """See `Backend.rows`."""
+        return tables.Listing(self._reader.all, self._sql, self._leases.row)
+
+    def try_rights(self) -> None:
+        """See `Backend.try_rights`."""
+        refused: dict[str, str] = {}
+        for right, statement in self._sql.attempts.items():
+            try:
+                self._write(statement, {})
+            except (SchemaError, StoreUnavailableError):
+                raise
+            except StoreError as error:
+                refused[right] = str(error)
+        if refused:
+            rights, reason = ", ".join(refused), next(iter(refused.values()))
+            raise StoreError(f"cannot {rights} in the table {self._table!r}: {reason}")
+
+    def replace(self, seen: Row, new: Row) -> bool:
+        """See `Backend.replace`.
+
+        The times of a row that somebody may hold stay as they are: its lease is fenced by them.
+
+        Raises:
+            NotSupportedError: the table has no place for what is asked for.
+        """
+        now, found = self._reader.look([seen.key])
+        row = found.get(seen.key)
+        if row is None or not _is_as_seen(row, seen, now):
+            return False
+        held = is_leased(row, now)
+        if held and new.next_time != seen.next_time and _same_trigger(seen, new):
+            raise NotSupportedError(
+                f"next_time: {seen.key!r} may be running, and this table keeps no lease apart from"
+                " its times; set it when the task has ended"
+            )
+        values = {**as_seen(row), **as_new(_new(new))}
+        return self._write(self._sql.redefine if held else self._sql.replace, values) == 1
+
+    def delete(self, key: str) -> bool:
+        """See `Backend.delete`; whoever holds the row finds it gone."""
+        # Its collation may take another key for this one.
+        if self.get(key) is None or not self._write(self._sql.delete, {"id": key}):
+            raise NotFoundError(f"no schedule has the key {key!r}")
+        return True
+
+    def claim(
+        self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
+    ) -> Claimed:
+        """See `Backend.claim`."""
+        return self._claims.claim(owner, limit, lease_time(None, alive_time, shortest), horizon)
+
+    def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
+        """See `Backend.held`: what is known for certain."""
+        mine = [key for key in self._leases.by(owner) if not keys or key in keys]
+        now, found = self._reader.look(mine)
+        rows = [self._leases.row(row, now) for row in found.values() if row.timeout > now]
+        return [row for row in rows if row.owner == owner]
+
+    def extend(
+        self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
+    ) -> frozenset[str]:
+        """See `Backend.extend`."""
+        length = lease_time(None, alive_time, shortest)
+        keys = [*leases]
+        batches = (keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH))
+        return frozenset(
+            key
+            for batch in batches
+            for key in self._held.extend({key: leases[key] for key in batch}, length)
+        )
+
+    def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
+        """See `Backend.settle`.
+
+        A row that moves on is due at exactly ``not_before``, also if that is past.
+        """
+        results: dict[str, Settled] = {}
+        for start in range(0, len(settlements), _BATCH):
+            results |= self._held.settle(settlements[start : start + _BATCH])
+        return results
+
+    def update_data(self, key: str, token: Token, data: str) -> bool:
+        """See `Backend.update_data`; the type stays as it is."""
+        return self._held.update_data(key, token, data)
+
+    def deleting(self, keys: Sequence[str]) -> frozenset[str]:
+        """See `Backend.deleting`: there are no marks."""
+        del keys
+        return frozenset()
+
+    def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
+        """See `Backend.look`."""
+        now, found = self._reader.look(keys)
+        return {key: self._leases.row(row, now) for key, row in found.items()}
+
+    def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
+        """See `Backend.recover`: nobody can tell what a dead worker held; it runs out."""
+        del nonce, alive_time, retry_wait
+        return ()
+
+    def disconnect(self) -> None:
+        """See `Backend.disconnect`."""
+        self._connector.disconnect()
+
+    def examine(self) -> Sequence[tuple[str, str]]:
+        """See `Backend.examine`."""
+        strategy = "cas, beside PerfectSched's workers"
+        return facts.examine(self._connector, self.now, self._clock, strategy=strategy)
+
+    def _check(self, connection: Connection) -> None:
+        connection.execute(self._sql.check)
+
+    def _insert(self, rows: Sequence[Stored], connection: Connection) -> None:
+        for start in range(0, len(rows), _BATCH):
+            connection.execute(*self._sql.insert(rows[start : start + _BATCH]))
+
+    def _has_inserted(self, rows: Sequence[Stored]) -> bool:
+        """Whether these rows, which may have been inserted by us, are there."""
+        _, found = self._reader.look([row.id for row in rows])
+        return bool(rows) and all(
+            row.id in found and found[row.id].version == row.version for row in rows
+        )
+
+    def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
+        """Send one statement that writes; the number of rows it met."""
+        return self._connector.run(lambda c: c.execute(statement, values).rowcount)
+
+
+def _new(row: Row) -> Stored:
+    """A row for the table, if it has a place for all that was declared."""
+    if row.cron is None:
+        raise NotSupportedError("cron: PerfectSched's table has no schedules that run once")
+    if row.alive_time is not None:
+        raise NotSupportedError("alive_time: PerfectSched's table has none for a schedule")
+    options = decode("options", row.options) if row.options else {}
+    for name in options:
+        raise NotSupportedError(f"{name}: PerfectSched's table has no settings for a schedule")
+    return as_stored(row)
+
+
+def _is_as_seen(row: Stored, seen: Row, now: float) -> bool:
+    """Whether a row is what somebody has seen, but for a lease that was extended since."""
+    was = as_row(row)
+    if (was.version, was.next_time) != (seen.version, seen.next_time):
+        return False
+    if was.next_run_time == seen.next_run_time:
+        return True
+    seen_leased = seen.next_run_time != (seen.next_time or 0) + seen.delay
+    return seen_leased and seen.next_run_time is not None and is_leased(row, now)
+
+
+def _same_trigger(one: Row, other: Row) -> bool:
+    return (one.cron, one.timezone) == (other.cron, other.timezone)

@@ -1,0 +1,109 @@
+"""Claiming due rows as PerfectSched does: read some, take each that is still as it was read.
+
+One row in one statement: two workers may write the very same ``timeout``, so that only the
+answer to the statement tells whose a row is. For the same reason a claim whose answer is lost
+counts as not held: it runs out.
+"""
+
+import logging
+from collections.abc import Sequence
+from math import floor
+
+from psched.backend import Claimed, ClaimUnknownError
+from psched.backends.compat.leases import Leases
+from psched.backends.compat.rows import Stored, as_row
+from psched.backends.compat.statements import Statements, as_seen
+from psched.backends.connector import Connector, UnfitError
+from psched.clock import Clock
+from psched.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.model import Row
+
+_log = logging.getLogger("psched.store")
+
+_MOST = 100
+"""Rows in one claim; each costs a round trip."""
+
+_SPARE = 4
+"""Rows that are read beyond those wanted: others take some of them meanwhile."""
+
+
+class Claims:
+    """Claims rows of one table.
+
+    Args:
+        connector: the connection.
+        sql: the table's statements.
+        leases: where what is claimed is kept.
+        clock: measures how long it takes.
+        patience: seconds after which no further row of a claim is taken.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        sql: Statements,
+        leases: Leases,
+        *,
+        clock: Clock,
+        patience: float,
+    ) -> None:
+        self._connector = connector
+        self._sql = sql
+        self._leases = leases
+        self._clock = clock
+        self._patience = patience
+
+    def claim(self, owner: str, limit: int, length: int, horizon: float) -> Claimed:
+        """See `Backend.claim`; here all leases have the same length in seconds."""
+        limit = min(limit, _MOST)
+        now, near = self._near(limit + _SPARE, horizon)
+        if now is None:
+            return Claimed()
+        due = [row for row in near if row.timeout <= now]
+        next_due = near[len(due)].timeout if len(due) < len(near) else None
+        rows, tried = self._take(owner, due, limit, floor(now) + length + 1)
+        more = tried < len(due) or len(due) == limit + _SPARE
+        # Whether a row was leased before or waits for a retry cannot be told: none is `expired`.
+        return Claimed(rows=rows, now=now, next_due=next_due, more=more)
+
+    def _near(self, limit: int, horizon: float) -> tuple[float | None, Sequence[Stored]]:
+        """The store's clock, and the rows that are due now or within the horizon."""
+        values = {"horizon": horizon, "limit": limit}
+        found = self._connector.read(lambda c: c.execute(self._sql.due, values).all())
+        if not found:
+            return None, []
+        self._connector.refuse_read_only(found[0][1])
+        return float(found[0][0]), [Stored(*columns[2:]) for columns in found]
+
+    def _take(
+        self, owner: str, due: Sequence[Stored], limit: int, until: int
+    ) -> tuple[Sequence[Row], int]:
+        """Take rows until there are enough; these, and how many were tried.
+
+        What is taken is never lost: when the store goes away, those are returned that we have.
+        """
+        taken: list[Row] = []
+        give_up_at = self._clock.monotonic() + self._patience
+        for tried, row in enumerate(due):
+            if len(taken) == limit or (taken and self._clock.monotonic() > give_up_at):
+                return taken, tried
+            try:
+                won = self._won(row, until)
+            except StoreUnavailableError as error:
+                if taken:
+                    _log.warning("%s: %s", row.id, error)
+                    return taken, tried
+                if isinstance(error, UnknownOutcomeError):
+                    raise ClaimUnknownError(owner, [row.id]) from error
+                raise
+            except UnfitError as error:
+                _log.error("%s: %s", row.id, error)  # its text says all
+                continue
+            if won:
+                lease = self._leases.begin(row, owner, until)
+                taken.append(as_row(row, lease.token, lease.attempt))
+        return taken, len(due)
+
+    def _won(self, row: Stored, until: int) -> bool:
+        values = {**as_seen(row), "until": until}
+        return self._connector.run(lambda c: c.execute(self._sql.claim, values).rowcount) == 1

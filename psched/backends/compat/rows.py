@@ -1,0 +1,154 @@
+"""A row of PerfectSched's table, and what it is to psched."""
+
+import zlib
+from typing import Any, NamedTuple
+
+from psched.definition import decode, encode
+from psched.errors import InvalidError
+from psched.model import FINISHED, WAITING, Row, Token
+
+NEVER = 2**31 - 1
+"""In ``timeout``: the row rests. No instant of PerfectSched's may be this or later."""
+
+LATEST = NEVER - 1
+"""The last instant that the table's columns hold, in January 2038."""
+
+_GZIP = b"\x1f\x8b"
+_GZIP_WINDOW = 31  # zlib's number for: the longest window, and gzip's header
+_LARGEST = 64 * 2**20
+"""Bytes; what unpacks to more is no payload."""
+
+
+class Stored(NamedTuple):
+    """A row as it stands in the table; any client may have written it.
+
+    Attributes:
+        timeout: nobody may take the row before it; while leased, the end of the lease.
+        next_time: scheduled time of the occurrence that is due or running.
+        data: JSON, with the type inside.
+        timezone: None is UTC.
+    """
+
+    id: str
+    timeout: Any
+    next_time: Any
+    cron: Any
+    delay: Any
+    data: Any
+    timezone: Any
+
+    @property
+    def occurrence(self) -> int:
+        """Its time; below 0 if that is no number."""
+        return _number(self.next_time)
+
+    @property
+    def version(self) -> int:
+        """A number that is another for another definition."""
+        written = (self.cron, self.delay, self.timezone, self.data)
+        return zlib.crc32(repr(written).encode()) & NEVER
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has leased this occurrence yet.
+
+        Whoever moves on to an occurrence sets ``timeout`` to exactly this, and every lease, retry
+        and release sets it to something else.
+        """
+        return _number(self.timeout) == self.occurrence + _number(self.delay)
+
+
+def as_row(stored: Stored, token: Token | None = None, attempt: int = 0) -> Row:
+    """What the row is to psched.
+
+    Args:
+        stored: the row.
+        token: of our lease of it, if there is one.
+        attempt: which try of its occurrence that lease is for.
+    """
+    kind, data = split_data(stored.id, _bytes(stored.data))
+    resting = stored.timeout == NEVER
+    return Row(
+        key=stored.id,
+        type=kind,
+        data=data,
+        cron=stored.cron,
+        timezone="UTC" if stored.timezone is None else stored.timezone,
+        delay=stored.delay,
+        next_time=stored.occurrence,
+        next_run_time=None if resting else _number(stored.timeout),
+        owner=None if token is None else token.owner,
+        fence=0 if token is None else token.fence,
+        attempt=attempt,
+        status=FINISHED if resting else WAITING,
+        version=stored.version,
+    )
+
+
+def as_stored(row: Row) -> Stored:
+    """The row for the table.
+
+    Raises:
+        InvalidError: a value does not fit; its ``field`` names it.
+    """
+    for name, value, most in (
+        ("next_time", row.next_time, LATEST),
+        ("next_run_time", row.next_run_time, LATEST),
+        ("delay", row.delay, LATEST),
+    ):
+        if value is not None and not 0 <= value <= most:
+            raise InvalidError(name, f"must be from 0 to {most} in PerfectSched's table")
+    for name, text, longest in (("cron", row.cron, 128), ("timezone", row.timezone, 255)):
+        if text is not None and len(text) > longest:
+            raise InvalidError(name, f"must have at most {longest} characters here")
+    timeout = NEVER if row.next_run_time is None else row.next_run_time
+    data = join_data(row.type, row.data)
+    return Stored(row.key, timeout, row.next_time, row.cron, row.delay, data, row.timezone)
+
+
+def split_data(key: str, stored: str | bytes | None) -> tuple[str, str]:
+    """Read the column ``data`` as PerfectSched does: nothing in it is an error.
+
+    Args:
+        key: the row's.
+        stored: JSON, or gzip of JSON; what is no JSON object counts as an empty one.
+
+    Returns:
+        The type, and the JSON text of the data without it. A row without a type takes it from
+        its key up to the first dot.
+    """
+    data = _object(stored)
+    named = data.pop("type", None)
+    kind = named if isinstance(named, str) and named else key.partition(".")[0]
+    return kind, encode("data", data)
+
+
+def join_data(kind: str, data: str | bytes | None) -> bytes:
+    """The column ``data`` for a type and a payload; the type wins over one in the payload."""
+    payload = decode("data", data) if data else {}
+    return encode("data", {**payload, "type": kind}).encode()
+
+
+def _object(stored: str | bytes | None) -> dict[str, Any]:
+    try:
+        plain = _unpacked(stored) if isinstance(stored, bytes) else stored
+        return decode("data", plain) if plain else {}
+    except (InvalidError, zlib.error):
+        return {}
+
+
+def _unpacked(stored: bytes) -> bytes:
+    if not stored.startswith(_GZIP):
+        return stored
+    packed = zlib.decompressobj(_GZIP_WINDOW)
+    plain = packed.decompress(stored, _LARGEST)
+    return plain if packed.eof else b""
+
+
+def _number(value: object) -> int:
+    # SQLite keeps a text in a column of numbers; nothing is scheduled before 1970.
+    return value if isinstance(value, int) else -1
+
+
+def _bytes(value: object) -> str | bytes | None:
+    return value if isinstance(value, str | bytes) else None

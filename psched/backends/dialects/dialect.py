@@ -1,0 +1,116 @@
+"""What a database's ways are made of: the fragments, numbers and habits that differ."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sqlalchemy.engine import URL
+
+from psched.config.tls import Tls
+
+
+class Fault(Enum):
+    """What an error says about the request that met it."""
+
+    NOT_APPLIED = "not applied"
+    """Refused or rolled back for a reason that passes (a lock, a deadlock): ask again."""
+
+    UNAVAILABLE = "unavailable"
+    """Not applied, and the connection is no use: drop it, ask again later."""
+
+    READ_ONLY = "read-only"
+    """Not applied: the server has been demoted. Drop the connection, look for the primary."""
+
+    UNKNOWN = "unknown"
+    """The connection broke while the request was under way: it may have been applied."""
+
+    SCHEMA = "schema"
+    """The table, or a column of it, is not there."""
+
+    DUPLICATE = "duplicate"
+    """Not applied: a row with this key exists."""
+
+    UNFIT = "unfit"
+    """Not applied, and will not be: a value of this row does not fit, or breaks a constraint."""
+
+    MISCONFIGURED = "misconfigured"
+    """Not applied, and will not be while the server is configured as it is."""
+
+    REFUSED = "refused"
+    """Not applied, and will not be: rights, database name, whatever else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One database's ways.
+
+    Attributes:
+        now: the store's clock as Unix seconds with a fraction; read once per statement, so
+            never earlier than the moment the request was sent.
+        now_floor: the same, whole seconds.
+        integer: makes sure that a bound value, NULL too, is taken for a whole number.
+        payload: reads a column that holds bytes or text, as either; its name is put in.
+        text: makes text again of what ``payload`` has made of text.
+        hex: the bytes of a text column as hexadecimal digits.
+        after: whether two columns are after two values, in the form in which its planner goes on
+            in the index of both where it had been.
+        rest_order: the order by key of rows without a time, in the words in which its planner
+            finds that the index of times and keys has it.
+        read_only: whether this server is a replica, or has been demoted to one. Where a server
+            lets some users write in spite of that, they would write into nowhere.
+        server: a query for its product and version, for people.
+        isolation: a query whose last column is the session's isolation level.
+        encryption: a query whose last column tells how the session is encrypted; empty: not at
+            all.
+        begin: begins a transaction that will write.
+        galera: a query that finds something on a node of a Galera cluster, if there is any.
+        catch_up: statements by which a node of one waits for what others have committed.
+        strategies: ways to claim, the best first; the first that the server can do is taken.
+        host_clock: its clock is the host's, which may step by hours under running tasks.
+        connect: opens a driver's connection with the arguments for it; None, of the attribute or
+            of its result: the usual way.
+        connect_args: arguments for a timeout in seconds, and for encryption if it is demanded:
+            of the driver, or of ``connect``.
+        engine_args: arguments for SQLAlchemy's engine.
+        set_up: prepares a new driver's connection.
+        session: statements that make a new connection's session ours, whatever the server's
+            settings are.
+        unreachable: what to look at when it cannot be connected to, for people.
+        mend: what to do about a server that is `Fault.MISCONFIGURED`, for people.
+        prepare: makes what must be there before `init` can connect.
+        init_session: statements `init` needs on top of the session's.
+        classify: what a driver's exception says about its request.
+        explain: the same for people, in a line, without what rows contain.
+        closes_before_fork: a connection must not be open while the process forks.
+    """
+
+    now: str
+    now_floor: str
+    integer: str
+    payload: str
+    text: str
+    hex: str
+    after: str
+    rest_order: str
+    read_only: str
+    server: str
+    isolation: str
+    encryption: str
+    begin: str
+    galera: str | None
+    catch_up: tuple[str, ...]
+    strategies: tuple[str, ...]
+    host_clock: bool
+    connect: Callable[[Mapping[str, Any]], Any] | None
+    connect_args: Callable[[float, Tls | None], Mapping[str, object]]
+    engine_args: Mapping[str, object]
+    set_up: Callable[[Any], None]
+    session: tuple[str, ...]
+    unreachable: str
+    mend: str
+    prepare: Callable[[URL], None]
+    init_session: tuple[str, ...]
+    classify: Callable[[BaseException], Fault]
+    explain: Callable[[BaseException], str]
+    closes_before_fork: bool

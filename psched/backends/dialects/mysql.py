@@ -1,0 +1,210 @@
+"""MySQL and MariaDB, through PyMySQL."""
+
+import ssl
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from psched.backends.dialects.dialect import Dialect, Fault
+from psched.config.tls import Tls
+
+_MYSQL_FAULTS: Mapping[int, Fault] = {
+    **dict.fromkeys(
+        (
+            1020,  # record has changed since last read (innodb_snapshot_isolation)
+            1205,  # lock wait timeout: the statement is undone
+            1213,  # deadlock, or a lost certification on Galera
+            1969,  # max_statement_time exceeded: the statement is undone
+            3024,  # the same on MySQL
+        ),
+        Fault.NOT_APPLIED,
+    ),
+    **dict.fromkeys(
+        (
+            1021,  # disk full
+            1040,  # too many connections
+            1041,  # out of memory
+            1047,  # Galera: not part of the primary component
+            1114,  # table is full
+            1129,  # host blocked after too many failed handshakes
+            1203,  # too many connections of this user
+            1226,  # a quota of this user
+            2002,  # cannot connect through the socket
+            2003,  # cannot connect
+        ),
+        Fault.UNAVAILABLE,
+    ),
+    **dict.fromkeys(
+        (
+            1290,  # running with --read-only
+            1792,  # read-only transaction
+            1836,  # read-only mode
+        ),
+        Fault.READ_ONLY,
+    ),
+    **dict.fromkeys(
+        (
+            1053,  # server shutdown in progress
+            1180,  # error during COMMIT
+            1317,  # query interrupted
+            1927,  # connection was killed
+            2006,  # server has gone away
+            2013,  # lost connection during the query
+            2014,  # commands out of sync
+            2027,  # malformed packet
+            2055,  # lost connection, with the system's reason
+            4031,  # idle for too long (wait_timeout on MySQL)
+        ),
+        Fault.UNKNOWN,
+    ),
+    **dict.fromkeys(
+        (
+            1054,  # unknown column
+            1146,  # no such table
+        ),
+        Fault.SCHEMA,
+    ),
+    **dict.fromkeys(
+        (
+            1048,  # a column cannot be NULL
+            1264,  # out of the column's range
+            1265,  # truncated
+            1292,  # an incorrect value, truncated
+            1300,  # a text is not of its character set
+            1365,  # division by zero
+            1366,  # an incorrect value for the column
+            1367,  # an illegal value
+            1406,  # too long for the column
+            1411,  # an incorrect value for the function
+            1441,  # a time beyond what there is
+            1690,  # out of the range of its type: a number grown beyond 64 bits
+            3819,  # a check that somebody has added
+            4025,  # the same on MariaDB
+        ),
+        Fault.UNFIT,
+    ),
+    1062: Fault.DUPLICATE,
+    1665: Fault.MISCONFIGURED,  # READ COMMITTED cannot be written to a log of statements
+}
+
+
+def _classify_mysql(error: BaseException) -> Fault:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    if code in _MYSQL_FAULTS:
+        return _MYSQL_FAULTS[code]
+    # The server answers with numbers from 1000 on, and has then undone the statement; what
+    # PyMySQL says by itself (0, or its own 2000s) comes from a connection in no known state.
+    return Fault.UNKNOWN if code == 0 or 2000 <= code < 3000 else Fault.REFUSED  # noqa: PLR2004
+
+
+def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
+    arguments: dict[str, object] = {
+        # PyMySQL's connect_timeout does not cover the handshake, its read_timeout does.
+        "connect_timeout": timeout,
+        "read_timeout": timeout,
+        "write_timeout": timeout,
+        "charset": "utf8mb4",
+    }
+    return arguments if tls is None else {**arguments, "tls": tls}
+
+
+def _connect(arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401  # PEP 249
+    """Open a connection that is encrypted if ``tls`` is among the arguments; else leave it.
+
+    PyMySQL's own options would not do: it forgets the authority where others are given, and
+    then compares no names. To a context of ours it sticks, and never goes on unencrypted. The
+    files are read anew for each connection: certificates are replaced while psched runs.
+    """
+    if "tls" not in arguments:
+        return None
+    import pymysql  # noqa: PLC0415  # for other drivers it need not be there
+
+    try:
+        context = _tls_context(arguments["tls"])
+    except (OSError, ValueError) as error:
+        # The number that drivers have for what goes wrong with TLS.
+        raise pymysql.OperationalError(2026, str(error)) from error
+    others = {name: value for name, value in arguments.items() if name != "tls"}
+    return pymysql.connect(**others, ssl=context)
+
+
+def _tls_context(tls: Tls) -> ssl.SSLContext:
+    # Not of ssl.create_default_context: from Python 3.13 on it refuses the certificates that
+    # MySQL makes for itself.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = tls.verify == "full"
+    if tls.verify == "none":
+        context.verify_mode = ssl.CERT_NONE
+    reading = "ssl_ca"
+    try:
+        if tls.ca is not None:
+            context.load_verify_locations(tls.ca)
+        reading = "ssl_cert and ssl_key"
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key, _refuse_to_ask)
+    except OSError as error:
+        # The text of a missing file, or OpenSSL's, names none.
+        raise ValueError(f"{reading} cannot be used: {error}") from None
+    return context
+
+
+def _refuse_to_ask() -> NoReturn:
+    """OpenSSL would ask at the terminal."""
+    raise ValueError("ssl_key is encrypted; decrypt it: openssl pkey -in OLD -out NEW")
+
+
+MYSQL = Dialect(
+    # Not UNIX_TIMESTAMP(), which is NULL after 2038 on MariaDB 10.11, nor NOW(), which
+    # follows the session's zone.
+    now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
+    now_floor="TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())",
+    integer="{}",
+    payload="{}",
+    text="{}",
+    hex="HEX({})",
+    # Not as a pair, nor as two queries: it then reads all that has the first value again.
+    after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
+    # MariaDB 10.11 sorts by the time that they do not have, if asked to.
+    rest_order="id",
+    # A number or a word, by version.
+    read_only="CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')",
+    server="SELECT CONCAT(IF(LOCATE('MariaDB', VERSION()) > 0, 'MariaDB ', 'MySQL '), VERSION())",
+    # Named the one way or the other, by version.
+    isolation=(
+        "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
+    ),
+    encryption="SHOW SESSION STATUS LIKE 'Ssl_version'",
+    begin="BEGIN",
+    galera="SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'",
+    catch_up=(
+        "SET SESSION wsrep_sync_wait = 1",
+        "SELECT 1",
+        "SET SESSION wsrep_sync_wait = DEFAULT",
+    ),
+    # By measurement: SKIP LOCKED costs a transaction's round trips, and under READ COMMITTED
+    # wins nothing back.
+    strategies=("cas", "update_first", "skip_locked"),
+    host_clock=False,
+    connect=_connect,
+    connect_args=_connect_args,
+    engine_args={},
+    set_up=lambda _connection: None,
+    session=(
+        (
+            "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',"
+            " time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+        ),
+        # No gap locks: two workers that claim neighbouring rows do not meet.
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    ),
+    unreachable=(
+        "is the server running, has it a connection left,"
+        " and are host, port, user and password right?"
+    ),
+    mend="set the server's binlog_format to MIXED or ROW",
+    prepare=lambda _url: None,
+    # An ALTER TABLE waits for the statements of running workers.
+    init_session=("SET SESSION lock_wait_timeout = 60",),
+    classify=_classify_mysql,
+    explain=str,
+    closes_before_fork=False,
+)

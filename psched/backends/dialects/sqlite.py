@@ -1,0 +1,91 @@
+"""SQLite: a file on this host."""
+
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqlalchemy.engine import URL
+
+from psched.backends.dialects.dialect import Dialect, Fault
+
+_SQLITE_FAULTS: Mapping[int, Fault] = {
+    sqlite3.SQLITE_BUSY: Fault.NOT_APPLIED,
+    sqlite3.SQLITE_LOCKED: Fault.NOT_APPLIED,
+    sqlite3.SQLITE_SCHEMA: Fault.NOT_APPLIED,  # it has just changed: the statement is out of date
+    sqlite3.SQLITE_FULL: Fault.UNAVAILABLE,
+    sqlite3.SQLITE_IOERR: Fault.UNKNOWN,
+    sqlite3.SQLITE_CANTOPEN: Fault.UNAVAILABLE,
+    sqlite3.SQLITE_NOMEM: Fault.UNAVAILABLE,
+    sqlite3.SQLITE_READONLY: Fault.READ_ONLY,
+    sqlite3.SQLITE_CONSTRAINT: Fault.UNFIT,  # a number grown beyond 64 bits is one of another type
+    sqlite3.SQLITE_MISMATCH: Fault.UNFIT,
+    sqlite3.SQLITE_TOOBIG: Fault.UNFIT,
+    # "no such table" has no code of its own.
+    sqlite3.SQLITE_ERROR: Fault.SCHEMA,
+}
+
+
+def _classify_sqlite(error: BaseException) -> Fault:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return Fault.REFUSED
+    if code in (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE):
+        return Fault.DUPLICATE
+    # The low byte is the primary code, the rest tells more: https://sqlite.org/rescode.html
+    return _SQLITE_FAULTS.get(code & 0xFF, Fault.REFUSED)
+
+
+def _read_any_text(connection: sqlite3.Connection) -> None:
+    """SQLite keeps text that is not UTF-8; a row with such must be read, to be set aside."""
+    connection.text_factory = lambda text: text.decode(errors="replace")
+
+
+def _make_folder(url: URL) -> None:
+    if url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+
+
+SQLITE = Dialect(
+    # Julian days have a resolution of some 40 microseconds; 'now' itself has milliseconds.
+    now="(julianday('now') - 2440587.5) * 86400.0",
+    now_floor="CAST(strftime('%s', 'now') AS INTEGER)",
+    integer="{}",
+    # Its columns take numbers, too, and text that is none.
+    payload="CAST({} AS BLOB)",
+    # Not CAST: through that, a pair is not looked up in an index.
+    text="({} || '')",
+    hex="HEX({})",
+    after="({}, {}) > ({}, {})",
+    rest_order="id",
+    read_only="0",
+    server="SELECT 'SQLite ' || sqlite_version()",
+    isolation="SELECT 'serializable'",
+    encryption="SELECT 'no need to, a file'",
+    begin="BEGIN IMMEDIATE",
+    galera=None,
+    catch_up=(),
+    # Who takes over a lease looks at the clock twice.
+    strategies=("cas",),
+    host_clock=True,
+    connect=None,
+    # SQLite's own waiting is unfair: a writer can be passed over for seconds. The connection
+    # layer waits instead (see `Connector`).
+    connect_args=lambda _timeout, _tls: {"timeout": 0},
+    engine_args={},
+    set_up=_read_any_text,
+    session=(
+        "PRAGMA busy_timeout = 0",
+        # Every settled occurrence survives a power cut.
+        "PRAGMA synchronous = FULL",
+    ),
+    unreachable="does its folder exist, and may it be written? `psched init` makes it",
+    mend="",
+    prepare=_make_folder,
+    init_session=("PRAGMA journal_mode = WAL",),
+    classify=_classify_sqlite,
+    explain=str,
+    # SQLite keeps a process-wide list of open files and locks. A forked child inherits the
+    # list but not the locks, and would open the same file believing that it holds them:
+    # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
+    closes_before_fork=True,
+)

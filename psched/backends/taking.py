@@ -1,0 +1,145 @@
+"""The statements by which due rows are looked for and claimed; see `statements` for the others."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import TextClause, text
+
+from psched.backends.dialects import Dialect
+from psched.model import Row
+from psched.timing import LONGEST_ALIVE_TIME
+
+COLUMNS = (
+    "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
+    "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
+    "options",
+)  # fmt: skip
+"""In the order of the fields of `psched.model.Row`."""
+
+_PAYLOADS = ("data", "options")
+
+# The same as psched.timing.lease_time.
+_OWN = "COALESCE(alive_time, :alive_time)"
+_LEASE = (
+    f"CASE WHEN {_OWN} < :shortest THEN :shortest"
+    f" WHEN {_OWN} > {LONGEST_ALIVE_TIME} THEN {LONGEST_ALIVE_TIME} ELSE {_OWN} END"
+)
+
+AS_SEEN = (
+    "(id = :id{0} AND fence = :fence{0} AND version = :version{0}"
+    # Plus nothing: a million other rows may have this time.
+    " AND next_run_time + 0 = :due{0})"
+)
+"""A row is as it was read, see `as_seen`."""
+
+
+class Taking:
+    """The statements of every way to claim.
+
+    Args:
+        table: the table's name, quoted as the database wants it.
+        dialect: the database's ways.
+    """
+
+    def __init__(self, table: str, dialect: Dialect) -> None:
+        now, columns = dialect.now_floor, columns_of(dialect)
+        ahead = dialect.integer.format(":horizon")
+        # Where leases may seem to have ended because somebody has set the clock.
+        takeable = f" AND (owner IS NULL OR {_LEASE} < :even)" if dialect.host_clock else ""
+        self.due = text(
+            f"SELECT {dialect.now}, {dialect.read_only}, {columns} FROM {table}"
+            f" WHERE next_run_time <= {now} + {ahead}{takeable}"
+            " ORDER BY next_run_time LIMIT :limit"
+        )
+        # Not MIN: a planner that believes in few rows may read them all for it.
+        earliest = (
+            f"(SELECT next_run_time FROM {table} WHERE next_run_time {{}}"
+            " ORDER BY next_run_time LIMIT 1)"
+        )
+        next_due = earliest.format(f"> {now} AND next_run_time <= {now} + {ahead}")
+        self.peek = text(
+            f"SELECT {dialect.now}, {dialect.read_only}, {earliest.format(f'<= {now}')}, {next_due}"
+        )
+        taking = (
+            "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
+            f" next_run_time = {lease_end(dialect)}"
+        )
+        first_due = f"next_run_time <= {now} ORDER BY next_run_time LIMIT"
+        self._claim = f"UPDATE {table} {taking} WHERE "
+        nothing = f"UPDATE {table} SET version = version WHERE 1 = 0"
+        skipping = f"SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP LOCKED"
+        # A server that knows one of these, which change nothing, knows the statement named.
+        self.proofs = {
+            "take_limited": f"{nothing} ORDER BY id LIMIT 1",
+            "take_returning": f"{nothing} RETURNING id",
+            "lock_due": skipping,
+            "take_unlocked": (
+                f"WITH due (key) AS MATERIALIZED ({skipping}), taken AS (UPDATE {table}"
+                " SET version = version FROM due WHERE id = key RETURNING id)"
+                " SELECT id FROM taken"
+            ),
+        }
+        self.take_limited = text(f"UPDATE {table} {taking} WHERE {first_due} :limit")
+        # On PostgreSQL, what another has taken meanwhile is due no more when it is looked at
+        # again; both conditions are needed. Plus nothing: rows are to be found by their keys, and
+        # not among all those that are due.
+        self.take_returning = text(
+            f"UPDATE {table} {taking} WHERE next_run_time + 0 <= {now}"
+            f" AND id IN (SELECT id FROM {table} WHERE {first_due} :limit) RETURNING {columns}"
+        )
+        self.lock_due = text(
+            f"SELECT {columns} FROM {table} WHERE {first_due} :limit FOR UPDATE SKIP LOCKED"
+        )
+        # All in one: the clock, what was leased, and what is due next. A materialized WITH is
+        # worked out once; a mere subquery may lock, and take, more rows than its limit.
+        self.take_unlocked = text(
+            "WITH due (key, was, since) AS MATERIALIZED"
+            f" (SELECT id, owner, next_run_time FROM {table} WHERE {first_due} :limit"
+            " FOR UPDATE SKIP LOCKED),"
+            f" taken AS (UPDATE {table} {taking} FROM due WHERE id = key"
+            f" RETURNING {columns}, was, since),"
+            f" next (due) AS (SELECT {next_due})"
+            f" SELECT {dialect.now}, next.due, taken.* FROM next LEFT JOIN taken ON TRUE"
+            " ORDER BY since"
+        )
+
+    def claim(self, owner: str, seen: Sequence[Row]) -> tuple[TextClause, dict[str, Any]]:
+        """Take rows that are still exactly as seen: a compare-and-swap."""
+        values: dict[str, Any] = {"owner": owner}
+        for i, row in enumerate(seen):
+            values |= as_seen(row, i)
+        return each_of(self._claim, AS_SEEN, len(seen)), values
+
+
+def as_seen(row: Row, number: int | str = "") -> dict[str, Any]:
+    """The values by which a due row is known to be as it was read."""
+    return {
+        f"id{number}": row.key,
+        f"fence{number}": row.fence,
+        f"version{number}": row.version,
+        f"due{number}": row.next_run_time,
+    }
+
+
+def columns_of(dialect: Dialect) -> str:
+    """All columns, as they are read."""
+    return ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
+
+
+def lease_end(dialect: Dialect) -> str:
+    """When a lease that begins, or is extended, now will end."""
+    return f"{dialect.now_floor} + {_LEASE} + 1"
+
+
+@lru_cache(maxsize=512)
+def each_of(head: str, each: str, count: int) -> TextClause:
+    """A statement about ``count`` numbered rows, of each of which the same must be true."""
+    return text(head + any_of(each, count))
+
+
+def any_of(each: str, count: int) -> str:
+    """One of ``count`` numbered rows, of which the same must be true."""
+    # The keys by themselves as well: not every planner looks alternatives up one by one.
+    keys = ", ".join(f":id{i}" for i in range(count))
+    return f"id IN ({keys}) AND ({' OR '.join(each.format(i) for i in range(count))})"

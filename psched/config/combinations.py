@@ -1,0 +1,111 @@
+"""Settings beside each other: what follows from others is set, what contradicts them refused."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from psched import timing
+from psched.config import inputs, tls, urls
+from psched.config.problems import RefusedError
+from psched.config.references import Surroundings
+
+_TLS = frozenset({"url", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify"})
+_TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
+
+
+class _Rule(NamedTuple):
+    """One of the rules.
+
+    Attributes:
+        key: the setting that it is about, and that is to blame.
+        reads: the settings that it judges by: it does not, if one of them was refused.
+        check: does it.
+    """
+
+    key: str
+    reads: Collection[str]
+    check: Callable[[Mapping[str, Any]], None]
+
+
+def combine(
+    values: dict[str, Any],
+    around: Surroundings,
+    *,
+    given: Collection[str],
+    refused: Collection[str],
+    before: Mapping[str, Any] | None,
+) -> Iterator[tuple[str, str]]:
+    """Set what follows from other settings; tell what cannot be, by the settings to blame.
+
+    Args:
+        values: of all settings; changed in place.
+        around: where the default database is.
+        given: the settings that somebody has written.
+        refused: those whose values were refused, and are not in `values`.
+        before: the values that are being changed, if these are changes.
+    """
+    if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
+        values["dst_policy"] = "wallclock"  # PerfectSched's
+    try:
+        if "url" not in given and values["url"] is None:
+            values["url"] = urls.in_state_folder(around)
+    except RefusedError as refusal:
+        yield "url", str(refusal)
+        refused = {*refused, "url"}
+    for key, reads, check in _RULES:
+        if not {*reads} & {*refused}:
+            try:
+                check(values)
+            except RefusedError as refusal:
+                yield key, str(refusal)
+    login = {"url", "password_file"}
+    if login & {*given} and not login & {*refused}:
+        try:
+            _log_in(values, given, before)
+        except RefusedError as refusal:
+            yield "password_file", str(refusal)
+
+
+def _log_in(
+    values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
+) -> None:
+    """Put the password from its file into the url."""
+    if before is not None and before["password_file"] and "url" not in given:
+        values["url"] = urls.without_password(values["url"])
+    if values["password_file"]:
+        values["url"] = urls.with_password(values["url"], inputs.password(values["password_file"]))
+
+
+def _check_margin(values: Mapping[str, Any]) -> None:
+    alive_time, database_timeout = values["alive_time"], values["database_timeout"]
+    margin = timing.margin(alive_time)
+    if database_timeout is None or 2 * database_timeout < margin:
+        return
+    mend = f"set database_timeout below {margin / 2:g}"
+    if 2 * database_timeout < timing.MARGIN_LIMIT:
+        mend += f", or alive_time to at least {timing.shortest_alive_time(database_timeout)}"
+    raise RefusedError(
+        f"two timeouts of {database_timeout:g} s do not fit into the {margin:g} s that are left "
+        f"to stop a task in time if alive_time is {alive_time}; {mend}"
+    )
+
+
+def _check_heartbeat(values: Mapping[str, Any]) -> None:
+    timeout, limit = values["database_timeout"], values["child_heartbeat_limit"]
+    if timeout is None:
+        timeout = timing.default_driver_timeout(values["alive_time"])
+    # It connects, and asks; and it speaks every second.
+    if limit < 2 * timeout + 2:
+        raise RefusedError(
+            f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
+            " set it to at least that, or a shorter database_timeout"
+        )
+
+
+_RULES = (
+    _Rule("ssl_cert", _TLS, tls.check_cert),
+    _Rule("ssl_key", _TLS, tls.check_key),
+    _Rule("ssl_verify", _TLS, tls.check_verify),
+    _Rule("url", _TLS, tls.check_url),
+    _Rule("database_timeout", _TIMINGS, _check_margin),
+    _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
+)

@@ -1,0 +1,110 @@
+"""Encrypted connections: which settings go together, and what they come to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psched.config import urls
+from psched.config.problems import RefusedError
+
+VERIFY = ("full", "ca", "none")
+"""What of a server is checked: its certificate and its name, the certificate only, nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """A connection that must be encrypted.
+
+    Attributes:
+        verify: one of `VERIFY`.
+        ca: the certificates of the authorities that are trusted; there unless nothing is checked.
+        cert: our own certificate, for a server that wants one.
+        key: its private key; there if `cert` is.
+    """
+
+    verify: str
+    ca: Path | None
+    cert: Path | None
+    key: Path | None
+
+    @property
+    def wanted(self) -> str:
+        """What to look at where no connection comes about, for people."""
+        questions = ["Does the server offer TLS"]
+        match self.verify:
+            case "full":
+                questions.append(
+                    "is its certificate in date, by the authority in ssl_ca, and for this host's"
+                    " name (ssl_verify: ca accepts any name)"
+                )
+            case "ca":
+                questions.append("is its certificate in date and by the authority in ssl_ca")
+        if self.cert is None:
+            questions.append("does it want a client's certificate (set ssl_cert and ssl_key)")
+        else:
+            questions.append("does it accept the one in ssl_cert")
+        return ", ".join(questions) + "?"
+
+
+def chosen_tls(values: Mapping[str, Any]) -> Tls | None:
+    """What some settings, which have been checked, say about encryption; None: nothing."""
+    given = {name: values[f"ssl_{name}"] for name in ("ca", "cert", "key")}
+    verify = values["ssl_verify"] or ("full" if given["ca"] else None)
+    return None if verify is None else Tls(verify=verify, **given)
+
+
+def check_cert(values: Mapping[str, Any]) -> None:
+    """See `psched.config.combinations`."""
+    if values["ssl_cert"] and not values["ssl_key"]:
+        raise RefusedError(
+            "needs ssl_key, the file with its private key; if that is in the same file, name it"
+            " in both"
+        )
+    if values["ssl_cert"] and not values["ssl_ca"] and not values["ssl_verify"]:
+        raise RefusedError(
+            "does not say how the server is checked; set ssl_ca to the file with the certificate"
+            " of its authority"
+        )
+
+
+def check_key(values: Mapping[str, Any]) -> None:
+    """See `psched.config.combinations`."""
+    if values["ssl_key"] and not values["ssl_cert"]:
+        raise RefusedError("needs ssl_cert, the file with the certificate that it belongs to")
+
+
+def check_verify(values: Mapping[str, Any]) -> None:
+    """See `psched.config.combinations`."""
+    if values["ssl_verify"] in ("full", "ca") and not values["ssl_ca"]:
+        raise RefusedError(
+            "needs ssl_ca, the file with the certificate of the server's authority; for the public"
+            " ones that is the system's file, such as /etc/ssl/certs/ca-certificates.crt"
+        )
+    if values["ssl_verify"] == "none" and values["ssl_ca"]:
+        raise RefusedError("must not be none beside ssl_ca, which would not be used; remove one")
+
+
+def check_url(values: Mapping[str, Any]) -> None:
+    """See `psched.config.combinations`."""
+    options = urls.tls_options(values["url"])
+    if chosen_tls(values) is not None:
+        if reason := urls.why_without_tls(values["url"]):
+            raise RefusedError(f"{reason}; remove the settings {_given(values)}")
+        if options:
+            raise RefusedError(
+                f"has {', '.join(options)} among its options, beside the settings"
+                f" {_given(values)}; use either"
+            )
+    # PyMySQL takes these for the whole, and forgets the others, the authority first.
+    verifying = {"ssl_verify_cert", "ssl_verify_identity"} & {*options}
+    if verifying and {*options} - verifying:
+        raise RefusedError(
+            f"has {min(verifying)} among its options, which makes the driver forget the others;"
+            " use the settings ssl_ca and ssl_verify instead"
+        )
+
+
+def _given(values: Mapping[str, Any]) -> str:
+    names = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+    return ", ".join(name for name in names if values[name])

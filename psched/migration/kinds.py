@@ -1,0 +1,211 @@
+"""What a row of an old table means: is it being run, and what does psched hold in its place?
+
+`PerfectSched` has one row for each schedule, `PerfectQueue` one for each task. Both write down
+a lease only as a ``timeout`` in the future.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from psched.backends.compat.rows import NEVER, split_data
+from psched.chrono import rewritten
+from psched.config import Config
+from psched.definition import LATEST_TIME, check_name, check_number, decode, encode, understand
+from psched.errors import InvalidError
+from psched.model import FINISHED, Row
+
+Values = Mapping[str, Any]
+"""Columns of a row, as the driver gives them."""
+
+CLOCKS_DIFFER = 60
+"""Seconds by which the clock of an old worker's host may be ahead of its database's."""
+
+NOT_ENFORCED = ("resource", "max_running")
+"""Of PerfectQueue: kept in ``options``, and not acted upon."""
+
+_HORIZON = 1_300_000_000
+"""A task whose ``timeout`` is not after this is never taken by PerfectQueue."""
+
+_OFFSET = 1_000_000_000
+"""PerfectQueue puts the end of a finished task's retention so many seconds back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """A row of the old table.
+
+    Attributes:
+        key: its ``id``, as text.
+        at: its ``id``, as it is stored.
+        values: its columns.
+        now: the old database's clock when it was read, Unix seconds.
+    """
+
+    key: str
+    at: str | bytes
+    values: Values
+    now: float
+
+    def fingerprint(self, origin: str) -> str:
+        """A text that no other state of this row has, nor a row of another origin."""
+        state = repr((origin, sorted(self.values.items())))
+        return sha256(state.encode(errors="backslashreplace")).hexdigest()[:40]
+
+
+class Kind(Protocol):
+    """An old system.
+
+    Attributes:
+        name: for people, and for the option ``--kind``.
+        needed: columns by which its table is known.
+        optional: columns that it may have.
+        mark: what is written into a row to take it from its workers for good.
+    """
+
+    name: str
+    needed: frozenset[str]
+    optional: frozenset[str]
+    mark: Values
+
+    def may_be_leased(self, old: Old, lease_time: int) -> bool:
+        """Whether a worker may be running it now."""
+        ...
+
+    def convert(self, old: Old, settings: Config) -> Row:
+        """What psched's table is to hold in its place.
+
+        Raises:
+            InvalidError: psched cannot hold it; its ``field`` names the column.
+        """
+        ...
+
+
+class PerfectSched:
+    """Schedules: ``timeout`` is the next run, or the lease's end.
+
+    psched's own workers on such a table (``type: rdb_compat``) put a row at rest with `NEVER`.
+    """
+
+    name = "perfectsched"
+    needed = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
+    optional = frozenset({"timezone"})
+    # Its workers take what has timed out, and name next_time when they extend or finish.
+    mark: Values = MappingProxyType({"timeout": NEVER, "next_time": -1})
+
+    def may_be_leased(self, old: Old, lease_time: int) -> bool:
+        """See `Kind.may_be_leased`."""
+        waits_until = _whole(old, "next_time") + _whole(old, "delay")
+        return _whole(old, "timeout") != waits_until and _within_lease(old, lease_time)
+
+    def convert(self, old: Old, settings: Config) -> Row:
+        """See `Kind.convert`."""
+        values = old.values
+        kind, data = _split(old)
+        timezone = values.get("timezone")
+        if timezone == "":
+            raise InvalidError("timezone", "must not be empty; use NULL or 'UTC'")
+        if not isinstance(values["cron"], str):
+            raise InvalidError("cron", "must be a text")
+        same_policy = settings.dst_policy == "wallclock"
+        row = Row(
+            key=old.key,
+            type=kind,
+            data=data,
+            cron=rewritten(values["cron"]),
+            timezone=timezone or "UTC",
+            delay=0 if values["delay"] is None else values["delay"],
+            next_time=check_number("next_time", values["next_time"], LATEST_TIME),
+            next_run_time=check_number("timeout", values["timeout"], LATEST_TIME),
+            # Without it a row is taken for one that plain SQL has inserted without its times.
+            created_at=int(old.now),
+            options=None if same_policy else encode("options", {"dst_policy": "wallclock"}),
+        )
+        understand(row, settings)
+        return row if row.next_run_time != NEVER else _rest(row, row.next_time, "it was at rest")
+
+
+class PerfectQueue:
+    """Tasks: ``timeout`` is the time to run, the lease's end, or for how long a finished one stays.
+
+    ``created_at`` is NULL in a finished task, and 0 in one that is to be cancelled. The column
+    ``owner`` is not looked at: older workers on a newer table lease without writing it.
+    """
+
+    name = "perfectqueue"
+    needed = frozenset({"id", "timeout", "data", "created_at"})
+    optional = frozenset({"resource", "max_running", "owner"})
+    # Versions before 0.8 leave alone what has no created_at; those after, what is before the
+    # horizon. All clear away what is more than the offset back, which this is in 2038 at last.
+    mark: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
+
+    def may_be_leased(self, old: Old, lease_time: int) -> bool:
+        """See `Kind.may_be_leased`."""
+        return _whole(old, "created_at") > 0 and _within_lease(old, lease_time)
+
+    def convert(self, old: Old, settings: Config) -> Row:
+        """See `Kind.convert`."""
+        values = old.values
+        kind, data = _split(old)
+        kept = {n: values[n] for n in NOT_ENFORCED if values.get(n) is not None}
+        time = check_number("timeout", values["timeout"], LATEST_TIME)
+        created_at = values["created_at"]
+        row = Row(
+            key=old.key,
+            type=kind,
+            data=data,
+            next_time=time,
+            next_run_time=time,
+            created_at=created_at,
+            options=encode("options", kept) if kept else None,
+        )
+        understand(row, settings)
+        if created_at is None:
+            return _rest(row, time + _OFFSET, "it was finished in PerfectQueue")
+        if created_at <= 0:
+            return _rest(row, time, "cancel was requested in PerfectQueue")
+        if time <= _HORIZON:
+            raise InvalidError("timeout", f"is {time}, and PerfectQueue never runs such; set it")
+        return row
+
+
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (PerfectSched(), PerfectQueue())}
+
+
+def is_marked(kind: Kind, old: Old) -> bool:
+    """Whether we have taken this row: what it was is in its copy."""
+    return all(old.values[name] == value for name, value in kind.mark.items())
+
+
+def _within_lease(old: Old, lease_time: int) -> bool:
+    return 0 < _whole(old, "timeout") - old.now <= lease_time + CLOCKS_DIFFER
+
+
+def _whole(old: Old, name: str) -> int:
+    """A number; what is none is refused when it is converted."""
+    value = old.values[name]
+    return value if isinstance(value, int) else 0
+
+
+def _split(old: Old) -> tuple[str, str]:
+    """The type and the payload; a payload that only psched cannot read is not lost."""
+    stored = old.values["data"]
+    kind, data = split_data(check_name("id", old.key), stored)
+    if data == "{}" and stored:
+        try:
+            readable = isinstance(json.loads(stored), dict)
+        except (ValueError, RecursionError):
+            readable = False
+        if readable:
+            decode("data", stored)  # tells what is wrong with it
+    return kind, data
+
+
+def _rest(row: Row, time: int | None, reason: str) -> Row:
+    return changed(
+        row, next_time=time, next_run_time=None, created_at=None, status=FINISHED, reason=reason
+    )

@@ -1,0 +1,123 @@
+"""``psched migrate``, as a person uses it."""
+
+import contextlib
+import json
+import signal
+
+import pytest
+
+from support.old_tables import OldTable, schedule, task
+from support.runlog import exactly_once
+from support.waiting import wait_until
+
+LATER = 2_000_000_000
+
+
+@pytest.fixture
+def make_old():
+    with contextlib.ExitStack() as opened:
+
+        def make_old(service, name="schedules", url=None):
+            old = OldTable(url or f"sqlite:///{service.folder.parent}/psched.db", name)
+            opened.callback(old.close)
+            old.create()
+            return old
+
+        yield make_old
+
+
+def test_it_says_what_it_has_moved_and_has_nothing_to_do_again(service, make_old):
+    old = make_old(service)
+    old.insert(schedule("a", at=LATER), schedule("b", at=LATER))
+    first, again = service.psched("migrate", "schedules"), service.psched("migrate", "schedules")
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.startswith("perfectsched: table 'schedules' on sqlite:")
+    assert "moved: 2\nrunning, left for the next time: 0\nrefused" in first.stdout
+    assert again.returncode == 0
+    assert "moved: 0\n" in again.stdout
+    assert service.row("a").next_time == LATER
+
+
+def test_what_it_cannot_move_is_named_and_its_exit_status_is_1(service, make_old):
+    old = make_old(service)
+    old.insert(schedule("good", at=LATER), schedule("bad\x1b", at=LATER))
+    old.insert(schedule("worse", at=LATER, cron="nonsense"))
+    before = old.rows
+
+    dry = service.invoke("migrate", "schedules", "--dry-run")
+    assert dry.exit_code == 1
+    assert "would move: 1\n" in dry.stdout
+    assert old.rows == before
+
+    done = service.invoke("migrate", "schedules")
+    assert done.exit_code == 1
+    assert "moved: 1\n" in done.stdout
+    assert "\n    bad\\x1b: id: " in done.stdout
+    assert "\n    worse: cron: " in done.stdout
+    assert done.stderr.endswith(
+        "Error: 2 rows remain; mend those that are refused, and run it again\n"
+    )
+    assert old.keys == ["bad\x1b", "worse"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["schedules"], "there is no table 'schedules'"),
+        (["psched"], "is psched's own"),
+        (["psched_info", "--kind", "perfectqueue"], "has not the columns of perfectqueue's"),
+        (["schedules", "--url", "nonsense"], "url: must be"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(service, arguments, told):
+    refused = service.invoke("migrate", *arguments)
+    assert refused.exit_code == 1
+    assert told in refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
+def test_it_needs_a_table_to_move_into(make_service, make_old, tmp_path):
+    service = make_service(f"sqlite:///{tmp_path}/psched.db")
+    make_old(service)
+    refused = service.invoke("migrate", "schedules")
+    assert refused.exit_code == 1
+    assert "run `psched init`" in refused.stderr
+
+
+def test_the_environment_names_another_database(service, make_old, tmp_path):
+    url = f"sqlite:///{tmp_path}/queue.db"
+    old = make_old(service, "tasks", url)
+    old.insert(task("k", at=LATER, resource="user", max_running=3))
+    service.env["PSCHED_MIGRATE_URL"] = url
+    done = service.psched("migrate", "tasks")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "perfectqueue: table 'tasks'" in done.stdout
+    assert "not enforced" in done.stdout
+    assert json.loads(service.row("k").row.options) == {"resource": "user", "max_running": 3}
+
+
+def test_killed_in_the_middle_and_run_again_every_task_runs_once(each_service, database):
+    """Beside a running master, which begins with what has been moved."""
+    old = OldTable(database.url, "tasks")
+    with contextlib.closing(old):
+        old.create()
+        payload = b'{"type":"canary"}'
+        due = [task(f"due{n:04}", at=1_500_000_000, data=payload) for n in range(0, 1200, 200)]
+        old.insert(*due, *(task(f"due{n:04}x", at=LATER) for n in range(1200)))
+        master = each_service.start()
+        move = each_service.start(*each_service.psched_command, "migrate", "tasks", generation=0)
+        left = "SELECT COUNT(*) AS number FROM tasks"
+        wait_until(lambda: old(left)[0]["number"] < 1200, what="the first rows to move")
+        move.send(signal.SIGKILL)
+        assert move.wait() == -signal.SIGKILL
+        assert old(left)[0]["number"] > 0
+
+        done = each_service.psched("migrate", "tasks")
+        assert done.returncode == 0, done.stderr
+        assert old.keys == []
+    for row in due:
+        each_service.wait_for_finish(row["id"])
+    assert master.stop() == 0
+    exactly_once(each_service.runs.runs(), [(row["id"], row["timeout"]) for row in due])
+    with each_service.schedules() as schedules:
+        assert sum(1 for each in schedules.list()) == 1206

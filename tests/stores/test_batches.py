@@ -1,0 +1,90 @@
+"""Extends and settles in batches: only a row's own fault leaves it out."""
+
+import pytest
+
+from psched.backend import Settled
+from psched.errors import StoreError, StoreUnavailableError
+from psched.model import Row, Settlement
+
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+LEASE = {"alive_time": 60, "shortest": 6}
+
+TRIGGERS = {
+    "mariadb": (
+        (
+            "CREATE TRIGGER odd BEFORE UPDATE ON {table} FOR EACH ROW"
+            " IF NEW.id = 'b' THEN SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 1644; END IF"
+        ),
+    ),
+    "postgresql": (
+        (
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF NEW.id = 'b' THEN RAISE EXCEPTION 'odd'; END IF; RETURN NEW; END $$"
+        ),
+        "CREATE TRIGGER odd BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ),
+}
+"""Raise what says nothing of a value, at one row."""
+
+
+@pytest.fixture
+def held(store):
+    """The leases on three rows."""
+    store.add([Row(key=key, next_time=1, next_run_time=1) for key in "abc"], nonce="n")
+    return store.claim("w.1", **CLAIM).rows
+
+
+def ends(rows, **wrong):
+    return [
+        Settlement(
+            key=row.key,
+            token=row.token,
+            version=row.version,
+            next_time=wrong.get(row.key, 5),
+            not_before=4_000_000_000,
+        )
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    "database",
+    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in TRIGGERS],
+    indirect=True,
+)
+class TestOddErrors:
+    @pytest.fixture
+    def odd(self, database, sql, held):  # noqa: ARG002  # it is not to stop the claim
+        for statement in TRIGGERS[database.kind]:
+            sql(statement)
+
+    @pytest.mark.usefixtures("odd")
+    @pytest.mark.parametrize("some", ["abc", "b"])
+    def test_what_is_not_the_rows_own_fault_is_raised_and_preempts_nobody(self, store, held, some):
+        rows = [row for row in held if row.key in some]
+        requests = [
+            lambda: store.extend({row.key: row.token for row in rows}, **LEASE),
+            lambda: store.settle(ends(rows)),
+        ]
+        for request in requests:
+            with pytest.raises(StoreError, match="refused") as raised:
+                request()
+            assert not isinstance(raised.value, StoreUnavailableError)
+
+    @pytest.mark.usefixtures("odd")
+    def test_it_is_done_when_it_can_be(self, store, database, held, sql):
+        with pytest.raises(StoreError):
+            store.settle(ends(held))
+        sql("DROP TRIGGER odd" + (" ON {table}" if database.kind == "postgresql" else ""))
+        assert set(store.settle(ends(held)).values()) == {Settled.DONE}
+
+
+@pytest.mark.parametrize(
+    "database",
+    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in TRIGGERS],
+    indirect=True,
+)
+def test_a_value_that_does_not_fit_leaves_its_row_out_and_no_other(store, held):
+    results = store.settle(ends(held, b=2**70))
+    assert results == {"a": Settled.DONE, "b": Settled.PREEMPTED, "c": Settled.DONE}
+    assert store.get("b").owner == "w.1"

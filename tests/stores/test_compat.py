@@ -1,0 +1,360 @@
+"""PerfectSched's table: what is kept in it, and what becomes of it while others write too."""
+
+import gzip
+import itertools
+import json
+from dataclasses import replace as changed
+
+import pytest
+
+from psched import config
+from psched.backend import Settled
+from psched.backends.compat.rows import LATEST, NEVER, split_data
+from psched.errors import InvalidError, NotFoundError, NotSupportedError
+from psched.model import FINISHED, Release, Retry
+from psched.policy import Run, conclusion, opening
+from psched.testing.bench import LEASE, LONG_AGO, add, claim, due, ending, found, leased, payload
+from support.compat import compat_factory
+
+HOUR = 3600
+INSERT = (
+    "INSERT INTO {table} (id, timeout, next_time, cron, delay, data, timezone)"
+    " VALUES (:id, :timeout, :next_time, :cron, :delay, :data, :timezone)"
+)
+"""PerfectSched's."""
+
+
+@pytest.fixture
+def open_store(database):
+    with compat_factory(database.url) as factory:
+        factory().init()
+        yield factory
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()
+
+
+@pytest.fixture
+def settings(database):
+    return config.from_mapping({"url": database.url, "type": "rdb_compat"})
+
+
+@pytest.fixture
+def row(sql):
+    """The row 'k' as it stands."""
+
+    def read():
+        (stored,) = sql("SELECT timeout, next_time, cron, delay, data FROM {table} WHERE id = 'k'")
+        return stored
+
+    return read
+
+
+def insert(sql, key="k", **columns):
+    values = {
+        "id": key,
+        "timeout": LONG_AGO,
+        "next_time": LONG_AGO,
+        "cron": "* * * * *",
+        "delay": 0,
+        "data": b'{"type":"t","n":1}',
+        "timezone": None,
+    }
+    sql(INSERT, **{**values, **columns})
+
+
+def extended(store, row):
+    return store.extend({row.key: row.token}, alive_time=LEASE, shortest=1) == {row.key}
+
+
+# --- the table ---------------------------------------------------------------------------
+
+
+def test_a_row_of_perfectscheds_is_read_as_perfectsched_meant_it(store, sql):
+    insert(sql, "report.daily", delay=30, data=b'{"n":1}', timeout=LONG_AGO + 30)
+    (held,) = claim(store, "w.1").rows
+    assert (held.key, held.type, payload(held.data)) == ("report.daily", "report", '{"n":1}')
+    assert (held.cron, held.timezone, held.delay) == ("* * * * *", "UTC", 30)
+    assert (held.next_time, held.attempt) == (LONG_AGO, 1)
+
+
+def test_what_is_added_is_as_perfectsched_would_have_added_it(store, row):
+    store.add([due("k", type="t", data='{"n":1}', timezone="Asia/Tokyo", delay=5)], nonce="n")
+    assert row()[:4] == (LONG_AGO, LONG_AGO, "* * * * *", 5)
+    assert json.loads(row()[4]) == {"n": 1, "type": "t"}
+
+
+STORED = {
+    "bytes": (b'{"type":"t","a":[1,"\xc3\xa9"]}', "t", '{"a":[1,"é"]}'),
+    "text": ('{"type":"t"}', "t", "{}"),
+    "no type": (b'{"a":1}', "report", '{"a":1}'),
+    "empty type": (b'{"type":"","a":1}', "report", '{"a":1}'),
+    "null for a type": (b'{"type":null}', "report", "{}"),
+    "number for a type": (b'{"type":7}', "report", "{}"),
+    "gzip": (gzip.compress(b'{"type":"t","a":1}'), "t", '{"a":1}'),
+    "cut gzip": (gzip.compress(b'{"type":"t"}')[:-9], "report", "{}"),
+    "broken gzip": (b"\x1f\x8b no gzip", "report", "{}"),
+    "huge gzip": (gzip.compress(b" " * 2**27), "report", "{}"),
+    "nothing": (b"", "report", "{}"),
+    "null": (None, "report", "{}"),
+    "half an object": (b"{", "report", "{}"),
+    "no object": (b"[1]", "report", "{}"),
+    "no text": (b"\xff\xfe", "report", "{}"),
+    "depth": (b"[" * 100_000, "report", "{}"),
+}
+
+
+@pytest.mark.parametrize(("stored", "kind", "data"), STORED.values(), ids=STORED)
+def test_the_type_is_inside_the_data_and_nothing_in_them_is_an_error(stored, kind, data):
+    assert split_data("report.daily.eu", stored) == (kind, data)
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_the_table_is_made_as_perfectsched_makes_it(store, sql):
+    assert store.init() == []
+    columns = sql(
+        "SELECT column_name, column_type, is_nullable FROM information_schema.columns"
+        " WHERE table_schema = DATABASE() ORDER BY ordinal_position"
+    )
+    assert [tuple(column) for column in columns] == [
+        ("id", "varchar(255)", "NO"),
+        ("timeout", "int(11)", "NO"),
+        ("next_time", "int(11)", "NO"),
+        ("cron", "varchar(128)", "NO"),
+        ("delay", "int(11)", "NO"),
+        ("data", "longblob", "NO"),
+        ("timezone", "varchar(255)", "YES"),
+    ]
+    (index,) = sql("SHOW INDEX FROM {table} WHERE Key_name <> 'PRIMARY'")
+    assert (index.Key_name, index.Column_name) == ("index_psched_on_timeout", "timeout")
+
+
+def test_a_table_that_is_there_keeps_all_but_for_a_missing_index(store, sql, database):
+    insert(sql)
+    sql("DROP INDEX index_psched_on_timeout" + (" ON {table}" * (database.kind == "mariadb")))
+    assert [*store.init()] == ["created index index_psched_on_timeout"]
+    assert found(store, "k").type == "t"
+
+
+def test_a_long_table_is_listed_whole_and_in_order(store, sql):
+    with sql.session() as execute:
+        execute("BEGIN")
+        for number in range(1234):
+            insert(execute, f"k{number}", timeout=LONG_AGO + (number > 700))
+        execute("COMMIT")
+    listed = [(row.next_run_time, row.key) for row in store.rows()]
+    assert listed == sorted(listed)
+    assert len({key for _, key in listed}) == 1234
+
+
+@pytest.mark.parametrize(
+    ("refused", "field"),
+    [
+        ({"cron": None}, "cron"),
+        ({"alive_time": 60}, "alive_time"),
+        ({"options": '{"catchup":"skip"}'}, "catchup"),
+    ],
+)
+def test_what_the_table_has_no_place_for_is_refused_by_name(store, refused, field):
+    with pytest.raises(NotSupportedError, match=f"^{field}: "):
+        store.add([due("a"), due("b", **refused)], nonce="n")
+    assert store.get("a") is None
+
+
+@pytest.mark.parametrize("column", ["next_time", "next_run_time", "delay"])
+def test_a_time_beyond_its_columns_is_refused(store, column):
+    with pytest.raises(InvalidError, match=f"^{column}: "):
+        store.add([changed(due("a"), **{column: LATEST + 1})], nonce="n")
+    store.add([changed(due("a"), **{column: LATEST})], nonce="n")
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_key_that_the_database_takes_for_the_same_is_left_alone(store):
+    add(store, "k")
+    with pytest.raises(NotFoundError):
+        store.delete("K")
+    assert store.get("K") is None
+    assert store.look(["K", "k"]).keys() == {"k"}
+
+
+# --- moving on ---------------------------------------------------------------------------
+
+
+def test_no_timeout_comes_back_with_another_occurrence(store, sql, row):
+    """Else who has read it under the first could claim it, and run the first again."""
+    insert(sql)
+    times = []
+    for number in range(1, 6):
+        times.append(tuple(row()[:2]))
+        (held,) = claim(store, f"w.{number}").rows
+        following = LONG_AGO + number * 60
+        end = ending(held, next_time=following, not_before=following)
+        assert store.settle([end]) == {"k": Settled.DONE}
+    assert times == [(LONG_AGO + n * 60,) * 2 for n in range(5)]
+    for timeout, _ in times:
+        # As PerfectSched's workers claim.
+        sql("UPDATE {table} SET timeout = 7 WHERE id = 'k' AND timeout = :seen", seen=timeout)
+    assert row()[0] == LONG_AGO + 300
+
+
+def test_only_an_occurrence_that_nobody_has_had_is_judged_by_the_catch_up_policy(
+    store, sql, settings
+):
+    skipping = settings.with_settings(catchup="skip")
+    insert(sql, "fresh")
+    insert(sql, "tried", timeout=LONG_AGO + 300)
+    fresh, tried = sorted(claim(store, "w.1").rows, key=lambda held: held.key)
+    now = store.now()
+    assert not isinstance(opening(fresh, skipping, now), Run)
+    assert isinstance(opening(tried, skipping, now), Run)
+    # A retry and a release of ours are told from a fresh one by every worker.
+    for decision in Retry(0), Release():
+        store.settle([conclusion(tried, tried, decision, settings)])
+        sql("UPDATE {table} SET timeout = timeout - 400 WHERE id = 'tried'")
+        (tried,) = [held for held in claim(store, "w.2").rows if held.key == "tried"]
+        assert isinstance(opening(tried, skipping, now), Run)
+
+
+def test_each_claim_has_a_greater_fence(store, sql):
+    insert(sql)
+    fences = []
+    for number in range(4):
+        (held,) = claim(store, f"w.{number}").rows
+        fences.append(held.fence)
+        following = LONG_AGO + (number + 1) * 60
+        store.settle([ending(held, next_time=following, not_before=following)])
+    assert fences == sorted(set(fences))
+
+
+def test_what_goes_beyond_the_end_of_its_columns_rests(store, sql, row, caplog):
+    insert(sql)
+    (held,) = claim(store, "w.1").rows
+    end = ending(held, next_time=LATEST + 60, not_before=LATEST + 60)
+    assert store.settle([end]) == {"k": Settled.DONE}
+    assert row()[:2] == (NEVER, LONG_AGO)
+    resting = found(store, "k")
+    assert (resting.status, resting.next_run_time) == (FINISHED, None)
+    assert "k: goes to rest: the table holds no time after January 2038" in caplog.text
+
+
+# --- beside others -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        # Another has claimed it, or extends a lease that it has lost.
+        "UPDATE {table} SET timeout = timeout + 7",
+        # Another has finished it.
+        "UPDATE {table} SET timeout = next_time + 60, next_time = next_time + 60",
+        "UPDATE {table} SET next_time = next_time + 60",
+    ],
+)
+def test_whatever_another_worker_has_written_is_a_lost_lease(store, sql, row, theirs):
+    insert(sql)
+    (held,) = claim(store, "w.1").rows
+    sql(theirs)
+    before = row()
+    assert not store.held("w.1", ["k"])
+    assert not store.update_data("k", held.token, "{}")
+    assert store.settle([ending(held)]) == {"k": Settled.PREEMPTED}
+    assert not extended(store, held)
+    assert row() == before
+
+
+def test_a_definition_that_perfectsched_modifies_is_found_out_at_the_settle(store, sql, row):
+    insert(sql)
+    (held,) = claim(store, "w.1").rows
+    sql("UPDATE {table} SET cron = '0 * * * *' WHERE id = 'k'")
+    assert extended(store, held)
+    end = ending(held, next_time=LONG_AGO + 60)
+    assert store.settle([end]) == {"k": Settled.REDEFINED}
+    now = found(store, "k")
+    assert (now.token, now.cron) == (held.token, "0 * * * *")
+    assert store.settle([ending(now, next_time=3600)]) == {"k": Settled.DONE}
+    assert row()[1] == 3600
+
+
+def test_a_row_that_is_deleted_while_it_is_held_is_gone_at_once(open_store):
+    worker, person = open_store(), open_store()
+    held = leased(worker, "k")
+    assert person.delete("k")
+    assert not extended(worker, held)
+    assert worker.settle([ending(held)]) == {"k": Settled.PREEMPTED}
+
+
+def test_another_instance_knows_nothing_of_a_lease(open_store):
+    held = leased(open_store(), "k")
+    other = open_store()
+    assert not extended(other, held)
+    assert not other.held("worker.1", ["k"])
+    assert other.recover("worker", alive_time=LEASE, retry_wait=1) == ()
+    assert found(other, "k").owner is None
+
+
+def test_a_payload_is_replaced_and_the_type_stays(store, sql, row):
+    insert(sql)
+    (held,) = claim(store, "w.1").rows
+    assert store.update_data("k", held.token, '{"n":2,"type":"another"}')
+    assert json.loads(row()[4]) == {"n": 2, "type": "t"}
+
+
+def test_a_definition_is_changed_under_a_lease_but_its_times_are_not(open_store, row):
+    worker, person = open_store(), open_store()
+    held = leased(worker, "k")
+    times = row()[:2]
+    seen = found(person, "k")
+    moved = changed(seen, cron="@daily", next_time=LONG_AGO + 60, next_run_time=LONG_AGO + 60)
+    assert person.replace(seen, moved)
+    assert (row()[:2], row()[2]) == (times, "@daily")
+    assert extended(worker, held)
+    seen = found(person, "k")
+    with pytest.raises(NotSupportedError, match=r"^next_time: 'k' may be running"):
+        person.replace(seen, changed(seen, next_time=LONG_AGO + 60))
+
+
+# --- what cannot be understood -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ({"cron": "61 * * * *"}, "cron: minute '61' is refused by PerfectSched's workers"),
+        ({"cron": "0 0 * * 5-7"}, "cron: day of week '5-7' is refused"),
+        ({"timezone": "Mars/Olympus"}, "timezone: "),
+        ({"delay": -5}, "delay: "),
+    ],
+)
+def test_a_row_that_makes_no_sense_is_put_off_by_an_hour(store, sql, settings, caplog, wrong):
+    columns, reason = wrong
+    insert(sql, **columns)
+    (held,) = claim(store, "w.1").rows
+    before = store.now()
+    assert store.settle([opening(held, settings, before)]) == {"k": Settled.DONE}
+    kept = found(store, "k")
+    assert before - 1 + HOUR < kept.next_run_time <= store.now() + HOUR
+    assert kept.next_time == LONG_AGO
+    assert f"k: put off by an hour: {reason}" in caplog.text
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_time_that_is_no_number_is_put_off_too(store, sql, row, settings):
+    insert(sql, next_time="tomorrow")
+    insert(sql, "good")
+    rows = {held.key: held for held in claim(store, "w.1").rows}
+    verdicts = {key: opening(held, settings, 60) for key, held in rows.items()}
+    assert isinstance(verdicts["good"], Run)
+    assert store.settle([verdicts["k"]]) == {"k": Settled.DONE}
+    assert row()[1] == "tomorrow"
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_rows_whose_names_are_no_text_do_not_stand_in_the_way(store, sql):
+    nameless = "INSERT INTO {table} VALUES (CAST(:id AS TEXT), 0, 0, '@daily', 0, '', NULL)"
+    for number in range(3):
+        sql(nameless, id=bytes([255, number]))
+    insert(sql, "good")
+    taken = itertools.chain.from_iterable(claim(store, f"w.{n}", limit=1).rows for n in range(3))
+    assert [held.key for held in taken] == ["good"]

@@ -1,0 +1,90 @@
+"""A database on a disk that is full; for SQLite see test_sqlite_errors."""
+
+import os
+import secrets
+
+import pytest
+
+from psched.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.model import Row
+from support.disks import small_disk
+from support.stores import store_factory
+from support.waiting import wait_until
+
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+
+
+@pytest.fixture
+def disk(servers):
+    """A disk's folder, and a function that leaves so many megabytes on it."""
+    with small_disk(servers) as made:
+        yield made
+
+
+def fill(store):
+    for number in range(200):
+        data = secrets.token_hex(200_000)
+        store.add([Row(key=f"n{number}", data=data, next_run_time=None)], nonce="n")
+
+
+def is_refused_until_there_is_room(url, *, shrink, make_room, number):
+    with store_factory(url) as open_store:
+        store = open_store()
+        store.init()
+        store.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
+        shrink()
+        told = rf"^the database is unavailable: \({number}, "
+        with pytest.raises(StoreUnavailableError, match=told) as full:
+            fill(store)
+        assert not isinstance(full.value, UnknownOutcomeError)
+        assert store.get("k").key == "k"
+        make_room()
+        more = Row(key="more", data="x" * 50_000, next_time=1, next_run_time=1)
+        wait_until(lambda: is_added(store, more), what="room")
+        assert {row.key for row in store.claim("w.1", **CLAIM).rows} == {"k", "more"}
+
+
+def is_added(store, row):
+    try:
+        store.add([row], nonce="n")
+    except StoreUnavailableError:
+        return False
+    return True
+
+
+@pytest.mark.postgresql
+def test_what_does_not_fit_into_postgresql_can_be_asked_again(postgresql_server, disk):
+    """Its log is elsewhere: without room for that the server stops."""
+    server, (place, leave) = postgresql_server, disk
+    folder = place / "data"
+    folder.mkdir(0o700)
+    owner = server.data.stat()
+    os.chown(folder, owner.st_uid, owner.st_gid)
+    server.query(f"CREATE TABLESPACE small LOCATION '{folder}'")
+    server.query("CREATE DATABASE small TABLESPACE small")
+    is_refused_until_there_is_room(
+        server.url("small"),
+        shrink=lambda: leave(3),
+        make_room=lambda: leave(100),
+        number="53100",
+    )
+    server.drop_database("small")
+    server.query("DROP TABLESPACE small")
+
+
+@pytest.mark.mariadb
+def test_what_does_not_fit_into_mariadb_can_be_asked_again(start_mariadb):
+    """A tablespace at its largest: on a full disk the server may end altogether."""
+    in_one = "--innodb-file-per-table=0"
+    server = start_mariadb(in_one, "--innodb-data-file-path=ibdata1:12M:autoextend:max:24M")
+
+    def enlarge():
+        server.flags = (in_one,)
+        server.restart()
+
+    is_refused_until_there_is_room(
+        server.url(server.create_database()),
+        shrink=lambda: None,
+        make_room=enlarge,
+        number="1114",
+    )

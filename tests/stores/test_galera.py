@@ -1,0 +1,428 @@
+"""Galera: every node may be written, row locks end at the node, and every node may be late."""
+
+import contextlib
+import itertools
+import signal
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from sqlalchemy import event
+
+from psched.backend import ClaimUnknownError, Settled
+from psched.backends.claims.skip_locked import SkipLocked
+from psched.errors import AlreadyExistsError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.model import Row, Settlement
+from support.processes import kill
+from support.proxy import LOOPBACK, Fault, Proxy
+from support.runlog import exactly_once, in_order, never_two_at_once
+from support.service import services
+from support.stores import Sql, store_factory
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.galera
+
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+LEASE = {"alive_time": 60, "shortest": 6}
+LATER = 4_000_000_000
+MINUTE = 60
+
+
+def url(name, *ports):
+    """How a database is reached at one of these ports, or at another if there is no answer."""
+    hosts = ",".join(f"{LOOPBACK}:{port}" for port in ports)
+    return f"mysql+pymysql://root@{hosts}/{name}"
+
+
+def add(store, *keys):
+    store.add([Row(key=key, next_time=1, next_run_time=1) for key in keys], nonce="n")
+
+
+def ending(row, **changes):
+    values = {"next_time": row.next_time, "not_before": 0, **changes}
+    return Settlement(key=row.key, token=row.token, version=row.version, **values)
+
+
+@pytest.fixture
+def name(galera):
+    """A database that all nodes have, with a table."""
+    name = galera.create_database()
+    with store_factory(galera.nodes[0].url(name)) as open_store:
+        open_store().init()
+    yield name
+    galera.start()  # a test may kill nodes, and need not mend it
+    galera.drop_database(name)
+
+
+def answered(request):
+    """The answer to a request that is repeated while the database is unavailable."""
+
+    def answer():
+        with contextlib.suppress(StoreUnavailableError):
+            return [request()]
+
+    return wait_until(answer, what="an answer")[0]
+
+
+@pytest.fixture
+def strategy():
+    """The way to claim; None: the one that is chosen."""
+
+
+@pytest.fixture
+def stores(galera, name, strategy):
+    """A store at each node."""
+    with contextlib.ExitStack() as opened:
+        yield [
+            opened.enter_context(store_factory(node.url(name), strategy=strategy))()
+            for node in galera.nodes
+        ]
+
+
+class TestRaces:
+    """Workers at all nodes want the same rows, all the time."""
+
+    GRANTS = 700
+
+    @pytest.fixture(params=[1, 0], ids="retries={}".format)
+    def retries(self, request, galera):
+        """How often a node repeats by itself what has lost against another."""
+        for node in galera.nodes:
+            node.query(f"SET GLOBAL wsrep_retry_autocommit = {request.param}")
+        yield
+        for node in galera.nodes:
+            node.query("SET GLOBAL wsrep_retry_autocommit = DEFAULT")
+
+    @pytest.fixture
+    def lost(self, galera):
+        """How many writes were refused since the test began."""
+        names = "'wsrep_local_cert_failures', 'wsrep_local_bf_aborts'"
+
+        def count():
+            shown = [
+                node.query(f"SHOW STATUS WHERE Variable_name IN ({names})") for node in galera.nodes
+            ]
+            return sum(int(value) for _, value in itertools.chain(*shown))
+
+        before = count()
+        return lambda: count() - before
+
+    @pytest.mark.parametrize("strategy", ["cas", "update_first"])
+    @pytest.mark.usefixtures("retries")
+    def test_every_lease_is_one_workers_and_known_to_it(self, stores, lost, caplog):
+        """The fences of a row's leases are all numbers up to its last: none twice, none lost."""
+        keys = ["a", "b", "c", "d"]
+        add(stores[0], *keys)
+        fences = defaultdict(list)
+        together = threading.Barrier(len(stores))
+
+        def work(number):
+            store, granted = stores[number], 0
+            store.now()  # connected
+            together.wait(timeout=30)
+            for count in itertools.count():
+                rows = store.claim(f"w{number}.{count}", **{**CLAIM, "limit": 3}).rows
+                granted += len(rows)
+                for row in rows:
+                    fences[row.key].append(row.fence)
+                over = sum(map(len, [*fences.values()])) >= self.GRANTS
+                # Due again at once, for all.
+                assert {*store.settle([ending(row) for row in rows]).values()} <= {Settled.DONE}
+                if over:
+                    break
+            store.disconnect()
+            return granted
+
+        with ThreadPoolExecutor(len(stores)) as workers:
+            assert all(workers.map(work, range(len(stores))))
+
+        rows = stores[0].look(keys)
+        assert {key: sorted(fences[key]) for key in keys} == {
+            key: [*range(1, rows[key].fence + 1)] for key in keys
+        }
+        assert lost() > 10
+        assert not caplog.records
+
+
+@pytest.mark.parametrize("strategy", [None, "skip_locked"])
+def test_locked_rows_are_not_skipped_where_locks_end_at_the_node(stores, strategy):
+    if strategy is None:
+        assert ("claims by", "cas") in stores[1].examine()
+    else:
+        text = "a Galera cluster cannot do skip_locked; .* one of cas, update_first"
+        with pytest.raises(StoreError, match=text):
+            stores[1].claim("one.1", **CLAIM)
+
+
+class TestConflictAtCommit:
+    """Two transactions at two nodes have met the same row; which of them lost, COMMIT tells."""
+
+    @pytest.fixture
+    def before_commit(self):
+        """Has something else done just before a store sends its next COMMIT."""
+
+        def before_commit(connector, something):
+            waiting = [something]
+
+            def send(_connection, _cursor, statement, *_):
+                if statement == "COMMIT" and waiting:
+                    waiting.pop()()
+
+            event.listen(connector._engines[0], "before_cursor_execute", send)
+
+        return before_commit
+
+    @pytest.fixture
+    def refused(self, stores):
+        """The numbers of the errors that one store has met."""
+        numbers = []
+
+        def note(context):
+            numbers.append(context.original_exception.args[0])
+
+        event.listen(stores[0]._connector._engines[0], "handle_error", note)
+        return numbers
+
+    def test_rows_whose_claim_is_refused_are_not_leased(
+        self, stores, before_commit, refused, caplog
+    ):
+        one, other, _ = stores
+        add(one, *"abcd")
+        other.disconnect()  # or it might not see them yet
+        skipping = SkipLocked(one._connector, one._sql)
+        taken = []
+
+        def take():
+            taken.extend(other.claim("other.1", **{**CLAIM, "limit": 2}).rows)
+
+        before_commit(one._connector, take)
+        claimed = skipping.claim("one.1", 3, {"alive_time": 60, "shortest": 6}, 0)
+
+        assert refused == [1213]
+        assert [row.key for row in taken] == ["a", "b"]
+        # Those that it has looked at are another's; it has looked again.
+        assert [row.key for row in claimed.rows] == ["c", "d"]
+        assert {row.key: row.owner for row in one.look([*"abcd"]).values()} == {
+            "a": "other.1",
+            "b": "other.1",
+            "c": "one.1",
+            "d": "one.1",
+        }
+        assert not caplog.records
+
+    def test_of_two_that_add_a_key_one_has_added_it_and_the_other_nothing(
+        self, stores, before_commit, refused
+    ):
+        one, other, _ = stores
+        one.now()
+
+        def insert(connection):
+            for keys in "abc", "de":
+                rows = [Row(key=key, next_time=1, next_run_time=1) for key in keys]
+                connection.execute(*one._sql.insert(rows, "one"))
+
+        before_commit(one._connector, lambda: add(other, "d", "x"))
+        with pytest.raises(AlreadyExistsError):
+            one._connector.transact(insert)
+
+        assert refused == [1213, 1062]
+        assert [row.key for row in one.rows()] == ["d", "x"]
+        assert one.get("d").settled_by == "n"
+
+
+class TestLateNode:
+    """A worker whose connection breaks goes on at a node that has not applied its last write.
+
+    That node is one of which a backup is being made: it has what the others write, and waits.
+    """
+
+    @pytest.fixture
+    def proxy(self, galera):
+        with contextlib.ExitStack() as opened:
+            proxy = opened.enter_context(Proxy(galera.nodes[0].port))
+            proxy.close = opened.close
+            yield proxy
+
+    @pytest.fixture
+    def far(self, galera, proxy, name):
+        """A store that goes on at the second node when the way to the first is closed."""
+        with store_factory(url(name, proxy.port, galera.nodes[1].port), timeout=0.5) as open_store:
+            store = open_store()
+            add(store, "k")
+            with store_factory(galera.nodes[1].url(name)) as open_other:
+                assert open_other().get("k")  # it has come there
+            yield store
+
+    @pytest.fixture
+    def late(self, galera):
+        """Makes the second node late; a function that lets it catch up."""
+        with Sql(galera.nodes[1].url()).session() as query:
+            for stage in "START", "FLUSH", "BLOCK_DDL", "BLOCK_COMMIT":
+                query(f"BACKUP STAGE {stage}")
+            yield lambda: query("BACKUP STAGE END")
+
+    @pytest.fixture
+    def go_on(self, proxy, late):
+        """Repeats a request, while the node is late and then until it is answered."""
+
+        def go_on(request):
+            proxy.close()
+
+            def is_late():
+                with pytest.raises(StoreUnavailableError) as error:
+                    request()
+                return "has not caught up" in str(error.value)
+
+            wait_until(is_late, what="the late node")
+            late()
+            return answered(request)
+
+        return go_on
+
+    def test_a_claim_of_unknown_outcome_is_found(self, far, proxy, go_on):
+        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"), pytest.raises(ClaimUnknownError):
+            far.claim("far.1", **CLAIM)
+        assert [row.owner for row in go_on(lambda: far.held("far.1", ["k"]))] == ["far.1"]
+
+    def test_a_lease_is_still_ones_own(self, far, go_on):
+        (row,) = far.claim("far.1", **CLAIM).rows
+        assert go_on(lambda: far.extend({"k": row.token}, **LEASE)) == {"k"}
+
+    def test_a_task_that_has_ended_is_settled(self, far, go_on):
+        (row,) = far.claim("far.1", **CLAIM).rows
+        assert go_on(lambda: far.settle([ending(row, rest=True)])) == {"k": Settled.DONE}
+
+    def test_what_a_dead_worker_held_is_released(self, far, go_on, galera, name):
+        """By another worker, which was connected to the late node long before."""
+        with store_factory(galera.nodes[1].url(name), timeout=0.5) as open_store:
+            other = open_store()
+            other.now()
+            far.claim("dead.1", **CLAIM)
+            assert go_on(lambda: other.recover("dead", alive_time=60, retry_wait=1)) == ["k"]
+
+
+class TestLostMajority:
+    """A node that is cut off from the others does not work, and does not know what they have."""
+
+    @contextlib.contextmanager
+    def alone(self, cut_off, *others):
+        """In this context a node is cut off from the others; then they are one again."""
+        for node in others:
+            kill(node.pid, signal.SIGSTOP)
+        try:
+            yield
+            wait_until(lambda: not cut_off.primary, what="the end of its majority")
+        finally:
+            for node in others:
+                kill(node.pid, signal.SIGCONT)
+        nodes = [cut_off, *others]
+        wait_until(lambda: all(node.primary for node in nodes), what="the whole cluster")
+
+    def test_the_outcome_of_a_write_that_was_under_way_is_unknown(self, galera, name, stores):
+        with store_factory(galera.nodes[0].url(name), timeout=30) as open_store:
+            store = open_store()
+            add(store, "k")
+            (row,) = store.claim("one.1", **CLAIM).rows
+            with self.alone(*galera.nodes), pytest.raises(UnknownOutcomeError, match="1180"):
+                store.settle([ending(row, rest=True)])
+            assert answered(lambda: store.settle([ending(row, rest=True)])) == {"k": Settled.DONE}
+        assert stores[2].get("k").settled_by == str(row.token)
+
+
+class TestMasters:
+    """Real masters, with workers at every node, when nodes die."""
+
+    SCHEDULES = 40
+    OCCURRENCES = 10
+
+    @pytest.fixture
+    def service(self, galera, name, tmp_path):
+        with services(tmp_path) as make:
+            yield make(url(name, *(node.port for node in galera.nodes)), alive_time=60)
+
+    @pytest.fixture
+    def start(self, galera, name, service):
+        """Starts a master that knows some nodes, the first of which it connects to."""
+
+        def start(*numbers):
+            service.configure(url=url(name, *(galera.nodes[number].port for number in numbers)))
+            config = service.write(f"{numbers}.yml", service.config.read_text())
+            return service.start(*service.master_command, "-c", config.name)
+
+        return start
+
+    def test_a_node_that_dies_and_comes_back_costs_no_run_and_no_repetition(
+        self, galera, service, start
+    ):
+        with service.schedules() as schedules:
+            now = schedules.add("clock").metadata().next_time
+            schedules["clock"].delete()
+            last = now - now % MINUTE
+            times = [last - number * MINUTE for number in range(self.OCCURRENCES)]
+            keys = [f"s{number}" for number in range(self.SCHEDULES)]
+            for key in keys:
+                schedules.add(key, "canary", cron="* * * * *", next_time=times[-1])
+            schedules.add("long", "canary", next_time=times[-1], data={"until": "gate"})
+
+        def done():
+            """The minutes that begin meanwhile are not of the backlog."""
+            return [run for run in service.runs.runs(*keys) if run.scheduled_time <= last]
+
+        def wait_for(number):
+            wait_until(lambda: len(done()) >= number, timeout=60, what=f"{number} runs")
+
+        alone, other, moving = start(0), start(1, 2, 0), start(0, 1, 2)
+        wait_for(60)
+        galera.nodes[0].kill()
+        for master in alone, moving:
+            master.wait_for_log("running tasks go on while their leases last")
+        moving.wait_for_log("the store answers again")
+        before = len(done())
+        wait_for(before + 60)
+        galera.nodes[0].start()
+        alone.wait_for_log("the store answers again")
+        service.open_gate("gate")
+        wait_for(self.SCHEDULES * self.OCCURRENCES)
+        service.wait_for_finish("long")
+        assert [master.stop() for master in (alone, other, moving)] == [0, 0, 0]
+
+        runs = done()
+        exactly_once(runs, [(key, time) for key in keys for time in times])
+        in_order(runs)
+        never_two_at_once(service.runs.runs())
+        exactly_once(service.runs.runs("long"), [("long", times[-1])])
+        # All have had their share.
+        assert len({run.worker for run in runs}) == 3
+        for master in alone, other, moving:
+            one_line_each(master)
+
+    def test_a_cluster_that_has_lost_its_majority_is_waited_for(
+        self, galera, service, start, stores
+    ):
+        service.add("long", data={"until": "gate"})
+        master = start(2, 1, 0)
+        service.runs.wait("long")
+
+        for node in galera.nodes[:2]:
+            node.kill()
+        master.wait_for_log("running tasks go on while their leases last")
+        wait_until(lambda: not galera.nodes[2].primary, what="the end of the majority")
+        with pytest.raises(StoreUnavailableError, match="1047"):
+            stores[2].now()
+        galera.start()
+        master.wait_for_log("the store answers again")
+        service.open_gate("gate")
+        service.wait_for_finish("long")
+        assert master.stop() == 0
+
+        (run,) = service.runs.runs()
+        assert run.completed
+        one_line_each(master)
+
+
+def one_line_each(master):
+    """Of each time without the database, the log tells begin and end, and nothing else."""
+    begun = master.text.count("running tasks go on while their leases last")
+    assert master.text.count("the store answers again") == begun
+    assert master.text.count(" ERROR ") == begun <= 2

@@ -1,0 +1,26 @@
+"""Stores on PerfectSched's table, as a worker makes them."""
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+from psched.backends.compat.backend import CompatBackend
+from psched.clock import SystemClock
+
+
+@contextlib.contextmanager
+def compat_factory(url, *, table="psched", timeout=5.0) -> Iterator:
+    """Makes stores on one database, and disconnects them at the end."""
+    opened = []
+
+    def open_store():
+        rng = random.Random()  # noqa: S311  # jitter
+        store = CompatBackend(url, table=table, timeout=timeout, clock=SystemClock(), rng=rng)
+        opened.append(store)
+        return store
+
+    try:
+        yield open_store
+    finally:
+        for store in opened:
+            store.disconnect()

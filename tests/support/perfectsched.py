@@ -1,0 +1,128 @@
+"""A worker as PerfectSched's are, in what it asks of the table: a peer for psched, not a mock.
+
+    perfectsched.py URL TABLE RUN_LOG ALIVE_TIME SECONDS
+
+Its statements are those of PerfectSched's rdb_compat backend, one task at a time, by this host's
+clock; nothing extends a lease, as nothing does there. A task takes SECONDS and is noted in the
+run log. Ended by a signal.
+"""
+
+import json
+import os
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import pymysql
+from sqlalchemy.engine import make_url
+
+from support.walk import next_time
+
+POLL_INTERVAL = 0.1
+MAX_SELECT_ROW = 4
+COLUMNS = "id, timeout, next_time, cron, delay, data, timezone"
+
+
+class Peer:
+    """One worker of PerfectSched's."""
+
+    def __init__(self, url, table, run_log, alive_time, seconds):
+        self._url = make_url(url)
+        self._table = f"`{table}`"
+        self._log = Path(run_log)
+        self._alive_time = int(alive_time)
+        self._seconds = float(seconds)
+        self._connection = self._connect()
+
+    def run(self):
+        """Work for ever."""
+        print(os.getpid(), "works", flush=True)  # noqa: T201  # to who has started us
+        while True:
+            row = self.acquire()
+            if row is None:
+                time.sleep(POLL_INTERVAL)
+            else:
+                self.process(row)
+                self.finish(row)
+
+    def acquire(self):
+        """Lease the row that is due first, if there is one."""
+        while True:
+            now = int(time.time())
+            seen = self._all(
+                f"SELECT {COLUMNS} FROM {self._table} WHERE timeout <= ?"  # noqa: S608
+                f" ORDER BY timeout ASC LIMIT {MAX_SELECT_ROW}",
+                now,
+            )
+            for row in seen:
+                if self._take(row, now + self._alive_time):
+                    return row
+            if len(seen) < MAX_SELECT_ROW:
+                return None
+
+    def process(self, row):
+        """Run a task."""
+        self._note(row, "start")
+        time.sleep(self._seconds)
+        self._note(row, "end", how="returned")
+
+    def finish(self, row):
+        """Move the row to its next occurrence."""
+        key, _, scheduled_time, cron, delay, _, timezone = row
+        following = next_time(cron, scheduled_time, timezone)
+        self._change(
+            f"UPDATE {self._table} SET timeout=?, next_time=? WHERE id=? AND next_time=?",  # noqa: S608
+            following + delay,
+            following,
+            key,
+            scheduled_time,
+        )
+
+    def _take(self, row, timeout):
+        statement = f"UPDATE {self._table} SET timeout=? WHERE id=? AND timeout=?"  # noqa: S608
+        return self._change(statement, timeout, row[0], row[1])
+
+    def _note(self, row, event, **more):
+        line = {
+            "key": row[0],
+            "scheduled_time": row[2],
+            "attempt": 1,
+            "fence": time.time_ns() if event == "start" else self._fence,
+            "event": event,
+            "pid": os.getpid(),
+            "worker": os.getpid(),
+            "at": time.clock_gettime(time.CLOCK_BOOTTIME),
+            **more,
+        }
+        self._fence = line["fence"]
+        with self._log.open("ab", buffering=0) as log:
+            log.write(f"{json.dumps(line)}\n".encode())
+
+    def _connect(self):
+        if self._url.get_backend_name() == "sqlite":
+            return sqlite3.connect(self._url.database, timeout=5, isolation_level=None)
+        return pymysql.connect(
+            host=self._url.host,
+            port=self._url.port,
+            user=self._url.username,
+            database=self._url.database,
+            autocommit=True,
+        )
+
+    def _execute(self, statement, *values):
+        cursor = self._connection.cursor()
+        if self._url.get_backend_name() != "sqlite":
+            statement = statement.replace("?", "%s")
+        cursor.execute(statement, values)
+        return cursor
+
+    def _all(self, statement, *values):
+        return self._execute(statement, *values).fetchall()
+
+    def _change(self, statement, *values):
+        return self._execute(statement, *values).rowcount > 0
+
+
+if __name__ == "__main__":
+    Peer(*sys.argv[1:]).run()

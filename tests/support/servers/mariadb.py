@@ -1,0 +1,131 @@
+"""Private MariaDB servers."""
+
+import os
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pymysql
+
+from support.servers.base import LOOPBACK, SqlServer, find_binary, run_tool
+
+
+class MariaDB(SqlServer):
+    """A MariaDB server, durable as it comes, but small; user root, no password."""
+
+    kind = "mariadb"
+
+    PACKAGES = "mariadb-server-core and mariadb-client-core"
+
+    SMALL = (
+        "--innodb-buffer-pool-size=24M",
+        "--innodb-log-file-size=4M",
+        "--key-buffer-size=1M",
+        "--aria-pagecache-buffer-size=1M",
+    )
+
+    PROOFS: ClassVar = {"": "NONE", "tls": "SSL", "certificate": "X509"}
+
+    def url(self, database: str = "") -> str:
+        """What psched is told to reach a database on this server as its administrator."""
+        return f"mysql+pymysql://root@{LOOPBACK}:{self.port}/{database}"
+
+    def create_user(
+        self, name: str, password: str, *, proof: Literal["", "tls", "certificate"] = ""
+    ) -> None:
+        """Create a user who may do everything, by password."""
+        self.query(f"CREATE USER {name} IDENTIFIED BY '{password}' REQUIRE {self.PROOFS[proof]}")
+        self.query(f"GRANT ALL ON *.* TO {name}")
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database; fails where a test has left a transaction open on it."""
+        self.query(f"DROP DATABASE {name}")
+
+    def query(
+        self, sql: str, *, database: str = "", port: int | None = None
+    ) -> list[tuple[object, ...]]:
+        """Run one statement as the administrator, on a connection of its own; its rows."""
+        with (
+            pymysql.connect(
+                host=LOOPBACK,
+                port=port or self.port,
+                user="root",
+                database=database or None,
+                autocommit=True,
+                connect_timeout=5,
+                read_timeout=30,
+                write_timeout=30,
+                init_command="SET lock_wait_timeout = 10",
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    @classmethod
+    def _initialise(cls, data: Path) -> None:
+        for helper in "mariadbd", "my_print_defaults":  # without which installing fails obscurely
+            find_binary(helper, cls.PACKAGES)
+        run_tool(
+            [
+                find_binary("mariadb-install-db", cls.PACKAGES),
+                "--no-defaults",
+                *cls._as_ourselves(),
+                f"--datadir={data}",
+                # A starting server deletes the temporary tables of others that it finds.
+                f"--tmpdir={data.parent}",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--skip-name-resolve",
+                "--force",  # a host that cannot look up its own name will do
+                *cls.SMALL,
+            ]
+        )
+
+    def _command(self, port: int) -> list[str]:
+        return [
+            *self._plain_command(self.data),
+            f"--bind-address={LOOPBACK}",
+            f"--port={port}",
+            *self._tls(),
+            *self.flags,
+        ]
+
+    @classmethod
+    def _plain_command(cls, data: Path) -> list[str]:
+        """A server's command line, but for the network."""
+        return [
+            find_binary("mariadbd", cls.PACKAGES),
+            "--no-defaults",
+            *cls._as_ourselves(),
+            f"--datadir={data}",
+            # Relative to the data: an absolute path may be longer than a socket's can be.
+            "--socket=mariadb.sock",
+            f"--pid-file={data.parent / 'pid'}",
+            f"--tmpdir={data.parent}",
+            "--skip-name-resolve",
+            # Kernel resources for asynchronous I/O are few and shared with all other servers.
+            "--skip-innodb-use-native-aio",
+            *cls.SMALL,
+        ]
+
+    def _tls(self) -> list[str]:
+        if self.certificates is None:
+            return ["--skip-ssl"]  # MariaDB 11 makes itself a certificate at every start, slowly
+        return [
+            "--ssl",
+            f"--ssl-ca={self.certificates.authority}",
+            f"--ssl-cert={self.certificates.certificate}",
+            f"--ssl-key={self.certificates.key}",
+        ]
+
+    def _answers(self, port: int) -> bool:
+        try:
+            [[data]] = self.query("SELECT @@datadir", port=port)
+        except pymysql.err.OperationalError:
+            return False
+        return Path(str(data)) == self.data
+
+    @staticmethod
+    def _as_ourselves() -> list[str]:
+        """MariaDB runs as root only where it is told so in words."""
+        return ["--user=root"] if os.geteuid() == 0 else []

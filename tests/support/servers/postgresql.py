@@ -1,0 +1,268 @@
+"""Private PostgreSQL servers, and replicas of them."""
+
+import contextlib
+import functools
+import os
+import pwd
+import shutil
+import signal
+from pathlib import Path
+from typing import Literal, Self
+
+import psycopg
+
+from support.home import drop_shared_memory
+from support.servers.base import LOOPBACK, SqlServer, find_binary, run_tool
+from support.servers.certificates import Certificates
+from support.waiting import wait_for_end, wait_until
+
+ADMINISTRATOR = "postgres"
+
+ACCESS = f"""\
+host     all          {ADMINISTRATOR}  all  trust
+host     replication  {ADMINISTRATOR}  all  trust
+hostssl  all          +certificate     all  scram-sha-256 clientcert=verify-ca
+host     all          +certificate     all  reject
+hostssl  all          +tls             all  scram-sha-256
+host     all          +tls             all  reject
+host     all          all              all  scram-sha-256
+"""
+"""Who is let in how: see PostgreSQL.create_user."""
+
+
+class PostgreSQL(SqlServer):
+    """A PostgreSQL server, small; user postgres, no password.
+
+    It does not sync to the disk: what it has committed outlives a kill of all its processes, which
+    is what tests do to it, but not the machine.
+
+    Its process is the postmaster, and has one child for each connection, and others. When the
+    tests are killed the kernel kills the postmaster, and its children see that and exit.
+
+    Args:
+        home: as for all servers.
+        flags: for the server's command line, after ours: ``--max-connections=10``.
+        certificates: as for all servers.
+        primary: be a replica of that one, which runs, instead of a server with data of its own.
+    """
+
+    kind = "postgresql"
+
+    PACKAGES = "postgresql"
+
+    SMALL = (
+        "--shared-buffers=16MB",
+        # Else in /dev/shm, where it outlives a server that was killed and is not started again.
+        "--dynamic-shared-memory-type=mmap",
+    )
+
+    def __init__(
+        self,
+        home: Path,
+        *flags: str,
+        certificates: Certificates | None = None,
+        primary: Self | None = None,
+    ) -> None:
+        self._home = home
+        self._primary = primary
+        super().__init__(home, *flags, certificates=certificates)
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+        drop_shared_memory(self.data)
+        super().__exit__(*exception)
+
+    def url(self, database: str = "") -> str:
+        """What psched is told to reach a database on this server as its administrator."""
+        return f"postgresql+psycopg://{ADMINISTRATOR}@{LOOPBACK}:{self.port}/{database}"
+
+    def create_user(
+        self, name: str, password: str, *, proof: Literal["", "tls", "certificate"] = ""
+    ) -> None:
+        """Create a user who may do everything, by password."""
+        self.query(f"CREATE ROLE {name} LOGIN SUPERUSER PASSWORD '{password}'")
+        if proof:
+            self.query(f"GRANT {proof} TO {name}")
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database; fails where a test has left a transaction open on it."""
+        # A client that was killed may not be gone yet; others that are merely connected are cut.
+        transactions = (
+            f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
+            " AND backend_type = 'client backend' AND xact_start IS NOT NULL"
+        )
+        wait_until(lambda: not self.query(transactions), what=f"the transactions on {name} to end")
+        self.query(f"DROP DATABASE {name} WITH (FORCE)")
+
+    def query(
+        self, sql: str, *, database: str = "", port: int | None = None
+    ) -> list[tuple[object, ...]]:
+        """Run one statement as the administrator, on a connection of its own; its rows."""
+        with psycopg.connect(
+            host=LOOPBACK,
+            port=port or self.port,
+            user=ADMINISTRATOR,
+            dbname=database or "postgres",
+            autocommit=True,
+            connect_timeout=5,
+            options="-c statement_timeout=30s",
+            sslmode="disable",
+        ) as connection:
+            cursor = connection.execute(sql)
+            return cursor.fetchall() if cursor.description else []
+
+    def stop(self) -> None:
+        """Shut down cleanly, whoever is connected, and wait for the end."""
+        if self.running:
+            # Signal 15 would wait until the last client has gone.
+            self._process.send_signal(signal.SIGINT)
+        super().stop()
+
+    def kill(self) -> None:
+        """Kill all its processes with signal 9 and wait for their end."""
+        children = self._stop_forking() if self.running else []
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        super().kill()
+        for child in children:
+            wait_for_end(child)
+
+    # --- replicas --------------------------------------------------------------------
+
+    def make_replica(self, *flags: str, certificates: Certificates | None = None) -> Self:
+        """A replica of this server, not yet started.
+
+        It follows some milliseconds behind. Where the primary was started with the flag
+        ``--synchronous-standby-names=*``, nothing is committed before a replica has it too; nor
+        without one, so start that before anything is written.
+        """
+        return type(self)(self._home, *flags, certificates=certificates, primary=self)
+
+    def promote(self) -> None:
+        """Make a primary of a replica, and wait for it."""
+        assert self.query("SELECT pg_promote()") == [(True,)]
+
+    # --- how it is made --------------------------------------------------------------
+
+    @classmethod
+    def _initialise(cls, data: Path) -> None:
+        cls._make_folder(data)
+        cls._run(
+            "initdb",
+            f"--pgdata={data}",
+            f"--username={ADMINISTRATOR}",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--auth=trust",
+            "--no-sync",
+            "--wal-segsize=1",  # megabytes; there are two at least
+        )
+        (data / "pg_hba.conf").write_text(ACCESS)
+        roles = "CREATE ROLE tls\nCREATE ROLE certificate\n"
+        cls._run("postgres", "--single", f"-D{data}", "postgres", told=roles)
+
+    def _fill(self, home: Path) -> None:
+        if self._primary is None:
+            super()._fill(home)
+        else:
+            self._make_folder(self.data)
+            self._run(
+                "pg_basebackup",
+                f"--pgdata={self.data}",
+                f"--host={LOOPBACK}",
+                f"--port={self._primary.port}",
+                f"--username={ADMINISTRATOR}",
+                "--write-recovery-conf",
+                "--checkpoint=fast",
+                "--no-sync",
+            )
+        if self.certificates is not None:
+            # It reads a key only if it owns it.
+            key = shutil.copy(self.certificates.key, self.data / "server.key")
+            self._give_away(Path(key))
+
+    def _command(self, port: int) -> list[str]:
+        return [
+            self._binary("postgres"),
+            "-D",
+            str(self.data),
+            f"--port={port}",
+            f"--listen-addresses={LOOPBACK}",
+            "--unix-socket-directories=",
+            "--fsync=off",
+            *self.SMALL,
+            *self._tls(),
+            *self.flags,
+        ]
+
+    def _tls(self) -> list[str]:
+        if self.certificates is None:
+            return []
+        return [
+            "--ssl=on",
+            f"--ssl-ca-file={self.certificates.authority}",
+            f"--ssl-cert-file={self.certificates.certificate}",
+            f"--ssl-key-file={self.data / 'server.key'}",
+        ]
+
+    def _answers(self, port: int) -> bool:
+        try:
+            [[data]] = self.query("SHOW data_directory", port=port)
+        except psycopg.OperationalError:
+            return False
+        return Path(str(data)) == self.data
+
+    def _stop_forking(self) -> list[int]:
+        """Stop the postmaster; the children that it has, and no more gets."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        try:
+            listed = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        except FileNotFoundError:
+            return []
+        return [int(pid) for pid in listed.split()]
+
+    # --- as whom it runs -------------------------------------------------------------
+
+    @classmethod
+    def _privileges(cls) -> list[str]:
+        """PostgreSQL refuses to run as root."""
+        if os.geteuid() != 0:
+            return []
+        user = cls._user()
+        ids = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}"]
+        return [*ids, "--clear-groups", "--inh-caps=-all"]
+
+    @staticmethod
+    @functools.cache
+    def _user() -> pwd.struct_passwd:
+        try:
+            return pwd.getpwnam("postgres")
+        except KeyError:
+            return pwd.getpwnam("nobody")
+
+    @classmethod
+    def _make_folder(cls, folder: Path) -> None:
+        folder.mkdir(0o700)
+        cls._give_away(folder)
+
+    @classmethod
+    def _give_away(cls, path: Path) -> None:
+        if os.geteuid() == 0:
+            user = cls._user()
+            os.chown(path, user.pw_uid, user.pw_gid)
+
+    @classmethod
+    def _run(cls, tool: str, *arguments: str, told: str = "") -> None:
+        leash = [find_binary("setpriv", "util-linux"), *cls._privileges(), "--"]
+        run_tool([*leash, cls._binary(tool), *arguments], told=told)
+
+    @classmethod
+    def _binary(cls, name: str) -> str:
+        """All from one folder: the tools of another version would not do."""
+        # Debian has a folder for each version, which nobody has on the PATH.
+        versions = Path("/usr/lib/postgresql").glob("*/bin")
+        newest_first = sorted(versions, key=lambda path: float(path.parent.name), reverse=True)
+        server = Path(find_binary("postgres", cls.PACKAGES, folders=newest_first)).resolve()
+        return find_binary(str(server.with_name(name)), cls.PACKAGES)
