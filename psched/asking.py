@@ -15,6 +15,9 @@ _log = logging.getLogger("psched.worker")
 _FIRST_PAUSE = 0.1
 """Seconds; each further failure in a row doubles it."""
 
+_REASONS = 5
+"""Said about one outage at most, each once: what has begun it need not be what keeps it up."""
+
 
 class Asker:
     """The pace of requests to a store.
@@ -43,7 +46,9 @@ class Asker:
         self._before = before
         self._pause = _FIRST_PAUSE
         self._away_since: float | None = None
+        self._answered = False
         self._reason = ""
+        self._said: set[str] = set()
         self.not_before = 0.0
 
     @property
@@ -76,16 +81,27 @@ class Asker:
         except StoreError as error:
             self._failed(error)
             raise StoreUnavailableError(str(error)) from error
-        if self._away_since is not None:
+        self._answered = True
+        return answer
+
+    def all_answered(self) -> None:
+        """Of all that there was to ask, nothing has failed: the store is back, if it was away.
+
+        One answer does not say that: what cannot be written, say, can often still be read.
+        """
+        if self._away_since is not None and self._answered:
             away = self._clock.monotonic() - self._away_since
             _log.warning("the store answers again, after %.1f s", away)
             self._away_since, self._pause = None, _FIRST_PAUSE
-        return answer
 
     def _failed(self, error: StoreError) -> None:
         now, self._reason = self._clock.monotonic(), str(error)
+        self._answered = False
         if self._away_since is None:
-            self._away_since = now
+            self._away_since, self._said = now, {self._reason}
             _log.error("%s; running tasks go on while their leases last", error)
+        elif self._reason not in self._said and len(self._said) < _REASONS:
+            self._said.add(self._reason)
+            _log.info("the store is still away: %s", error)
         self.not_before = now + self._pause * self._rng.uniform(0.5, 1)
         self._pause = min(2 * self._pause, self._longest_pause)

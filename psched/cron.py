@@ -54,9 +54,7 @@ _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are answered as t
 _END = 253_402_214_400  # 9999-12-31T00:00Z; none later, so that each can be shown in every zone.
 
 
-def parse_cron(
-    text: str, timezone: str, dst_policy: str, reading: str = "crontab"
-) -> "Cron":
+def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "crontab") -> "Cron":
     """Read a cron line; what is accepted here is never refused by `Cron.next_after`.
 
     Args:

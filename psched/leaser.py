@@ -126,6 +126,7 @@ class Leaser:
                 self._look()
                 self._recover()
                 self._claimer.claim()
+                self._asker.all_answered()
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
             for slot in self._tasks:
                 self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)
@@ -172,9 +173,7 @@ class Leaser:
 
     def _settle(self) -> None:
         """End the leases whose tasks have ended with all they had started."""
-        for slot in self._tasks:
-            if slot.empty and slot.lost:
-                self._forget(slot)
+        # Also those that seem to be lost: their end may have been written, and never answered.
         endings = [Ending(slot.row, slot.conclusion) for slot in self._tasks if slot.empty]
         endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
         if not endings:

@@ -311,6 +311,8 @@ def test_on_sqlite_a_host_whose_clock_is_set_back_waits_and_loses_nothing(
     in_order(runs)
     never_two_at_once(runs)
     not_a_word_of_trouble(*masters)
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_on_sqlite_a_clock_that_is_set_forward_takes_nothing_from_a_running_task(
     make_service, make_clock, tmp_path, hosts

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace as changed
 from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
@@ -183,6 +184,24 @@ def unanswered_extends():
 
 def test_an_extension_without_an_answer_is_asked_for_again_in_time():
     assert apart(unanswered_extends) == [True, [1]]
+
+
+def settled_and_extended():
+    scene = Scene("one")
+    scene.add("one", "returns")
+    scene.store.faults = {"settle": ["after"]}
+    scene.until(lambda: scene.store.requests["settle"] == 1)
+    [slot] = scene.bench.tasks
+    # Its lease is to be extended before its end is written once more.
+    slot.deadlines = changed(slot.deadlines, sent=slot.deadlines.sent - slot.deadlines.lease / 2)
+    scene.until(lambda: not len(scene.bench.tasks))
+    return scene.row("one").fence, scene.store.requests["extend"], [*scene.bench.log.recent]
+
+
+def test_a_task_whose_end_was_written_without_an_answer_is_not_said_to_be_preempted():
+    fence, extends, said = apart(settled_and_extended)
+    assert (fence, extends) == (1, 1)
+    assert not any("preempted" in line for line in said)
 
 
 def stopped_while_the_store_is_away(how):

@@ -102,8 +102,10 @@ class Proxy:
     def fault(self, fault: Fault, request: bytes) -> Iterator[None]:
         """The first request in this context that contains these bytes meets this fault."""
         self._armed = (fault, request)
-        yield
-        met, self._armed = self._armed is None, None
+        try:
+            yield
+        finally:
+            met, self._armed = self._armed is None, None
         assert met, f"no request with {request!r} has come by"
 
     @contextlib.contextmanager

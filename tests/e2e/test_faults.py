@@ -1,0 +1,530 @@
+"""What fails in production, under a master that goes on running through all of it.
+
+While quick tasks are worked off and a long one runs, something happens to the database, and
+after a while it is mended. Whatever it was: every occurrence is run once and in its order, the
+long task goes on, and the log has one line when it begins and one when it ends.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from dataclasses import dataclass
+
+import psycopg
+import pymysql
+import pytest
+
+from psched.backends.schema import VERSION
+from psched.clock import SystemClock
+from support.disks import small_disk
+from support.processes import kill
+from support.proxy import Fault, Proxy
+from support.runlog import exactly_once, in_order, never_two_at_once
+from support.servers import LOOPBACK, SqlServer
+from support.servers.base import run_tool
+from support.service import Master, Service, services
+from support.waiting import stays, wait_until
+
+CLOCK = SystemClock()
+HOUR = 3600
+KEYS = 12
+OCCURRENCES = 4
+
+SETTINGS = {"alive_time": 30, "database_timeout": 1.5, "concurrency": 4}
+
+LONGEST_RECOVERY = 6.5
+"""Seconds: the longest pause between two tries, a connection and a request that fail, and some."""
+
+WHILE = 0.6
+"""Seconds for which a fault lasts after it was noticed."""
+
+REQUESTS = 150
+"""What a worker may send in that time: some tries, each with a connection."""
+
+ACCOUNT = {
+    "mariadb": ("CREATE USER u IDENTIFIED BY 'p'", "GRANT ALL ON work.* TO u"),
+    "postgresql": ("CREATE ROLE u LOGIN PASSWORD 'p'", "ALTER DATABASE work OWNER TO u"),
+}
+"""Without the right to write on a server that is read-only, or to a connection kept for others."""
+
+REASONS = {
+    "the_server_is_killed": "is the server running",
+    "the_database_becomes_read_only": "read-only: (25006",
+    "no_connection_is_left": "1040, 'Too many connections'",
+    "no_connection_is_left_for_the_user": 'too many connections for role "u"',
+    "the_table_is_of_a_newer_version": f"this psched knows {VERSION}; upgrade psched on this host",
+}
+"""What the log says besides: what keeps an outage up, where that is not what has begun it."""
+
+FAULTS = {"mariadb": {}, "postgresql": {}}
+
+
+def fault(*kinds):
+    """Something that happens to a plant, and is mended after the yield."""
+
+    def known(happens):
+        for kind in kinds or FAULTS:
+            FAULTS[kind][happens.__name__] = contextlib.contextmanager(happens)
+        return happens
+
+    return known
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A server of its own, a proxy before it, a service behind that, and a master."""
+
+    server: SqlServer
+    proxy: Proxy
+    service: Service
+    master: Master
+
+    def query(self, *statements):
+        """Run statements as the administrator, beside the proxy."""
+        return [self.server.query(statement, database="work") for statement in statements][-1]
+
+    def connect(self, **more):
+        """A client's connection, beside the proxy."""
+        place = {"host": LOOPBACK, "port": self.server.port, **more}
+        if self.server.kind == "mariadb":
+            return pymysql.connect(**{"user": "root", "database": "work", **place})
+        return psycopg.connect(**{"user": "postgres", "dbname": "work", **place})
+
+    def end_sessions(self, but=()):
+        """End those of the master's workers; whether there were any."""
+        if self.server.kind == "postgresql":
+            pids = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            return self.query(f"{pids} WHERE usename = 'u'")
+        found = self.query("SELECT id FROM information_schema.processlist WHERE user = 'u'")
+        for (number,) in found:
+            if number not in but:
+                with contextlib.suppress(pymysql.err.OperationalError):
+                    self.query(f"KILL {number}")
+        return [number for (number,) in found if number not in but]
+
+    def restart(self, stop):
+        """Stop the server, and start it again."""
+        stop()
+        yield
+        self.server.start()
+
+
+@fault()
+def sessions_are_ended(plant):
+    plant.end_sessions()
+    yield
+
+
+@fault()
+def the_server_is_killed(plant):
+    yield from plant.restart(plant.server.kill)
+
+
+@fault()
+def the_server_is_restarted(plant):
+    yield from plant.restart(plant.server.stop)
+
+
+@fault("postgresql")
+def the_server_is_shut_down_at_once(plant):
+    def stop():
+        kill(plant.server.pid, signal.SIGQUIT)
+        wait_until(lambda: not plant.server.running, what="the server's end")
+
+    yield from plant.restart(stop)
+
+
+@fault("mariadb")
+def the_server_becomes_read_only(plant):
+    plant.query("SET GLOBAL read_only = 1")
+    yield
+    plant.query("SET GLOBAL read_only = 0")
+
+
+@fault("postgresql")
+def the_database_becomes_read_only(plant):
+    plant.query("ALTER DATABASE work SET default_transaction_read_only = on")
+    plant.end_sessions()
+    yield
+    with plant.connect(dbname="postgres", autocommit=True) as connection:
+        connection.execute("ALTER DATABASE work RESET default_transaction_read_only")
+
+
+@fault("mariadb")
+def no_connection_is_left(plant):
+    with contextlib.ExitStack() as taken:
+        ours = set()
+
+        def take():
+            with contextlib.suppress(pymysql.err.OperationalError):
+                while True:
+                    one = taken.enter_context(plant.connect(user="u", password="p"))
+                    ours.add(one.thread_id())
+
+        take()
+        # The master's worker must not be quicker than we.
+        while plant.end_sessions(ours):
+            take()
+        yield
+
+
+@fault("postgresql")
+def no_connection_is_left_for_the_user(plant):
+    plant.query("ALTER ROLE u CONNECTION LIMIT 0")
+    plant.end_sessions()
+    yield
+    plant.query("ALTER ROLE u CONNECTION LIMIT -1")
+
+
+@fault()
+def the_answer_to_a_settlement_is_lost(plant):
+    with plant.proxy.fault(Fault.LOSE_REPLY, b"SET owner = NULL"):
+        yield
+
+
+@fault()
+def the_answer_to_a_claim_is_lost(plant):
+    with plant.proxy.fault(Fault.LOSE_REPLY, b"fence = fence + 1"):
+        yield
+
+
+@fault()
+def the_network_swallows_everything(plant):
+    with plant.proxy.black_hole():
+        yield
+
+
+@fault()
+def the_table_is_missing(plant):
+    plant.query("ALTER TABLE psched RENAME TO away")
+    yield
+    plant.query("ALTER TABLE away RENAME TO psched")
+
+
+@fault()
+def the_table_is_locked(plant):
+    with plant.connect() as other, other.cursor() as cursor:
+        cursor.execute(
+            "LOCK TABLES psched WRITE"
+            if plant.server.kind == "mariadb"
+            else "LOCK TABLE psched IN ACCESS EXCLUSIVE MODE"
+        )
+        yield
+
+
+@fault()
+def the_table_is_of_a_newer_version(plant):
+    change = "UPDATE psched_info SET value = '{}' WHERE name = 'schema_version'"
+    plant.query(change.format(VERSION + 1))
+    plant.end_sessions()
+    yield
+    plant.query(change.format(VERSION))
+
+
+class Work:
+    """Many quick tasks, in several occurrences each, a long one, and one that ends on demand.
+
+    Args:
+        service: runs them.
+        name: what their keys begin with.
+    """
+
+    def __init__(self, service, name):
+        self._service = service
+        self._name = name
+        self.long = f"{name} long"
+        os.truncate(service.runs.path, 0)
+        with service.schedules() as schedules:
+            schedules.add(self.long, "canary", data={"until": name})
+            [now] = [seen.next_time for seen in schedules.list() if seen.key == self.long]
+            last = now - now % HOUR
+            times = [last - number * HOUR for number in range(OCCURRENCES)]
+            keys = [f"{name} {number}" for number in range(KEYS)]
+            self.occurrences = {(key, time) for key in keys for time in times}
+            self.occurrences |= {(self.long, now), *((f"{name} short", time) for time in times)}
+            # When it is let go there is more to settle, and to claim.
+            gate = {"until": f"{name} short"}
+            schedules.add(f"{name} short", "canary", cron="@hourly", next_time=times[-1], data=gate)
+            for key in keys:
+                schedules.add(key, "canary", cron="@hourly", next_time=times[-1])
+        service.runs.wait(self.long)
+        service.runs.wait(f"{name} short")
+
+    @property
+    def runs(self):
+        """The runs so far; what is due with the next hour is not of it."""
+        found = [run for run in self._service.runs.runs() if run.key.startswith(f"{self._name} ")]
+        return [run for run in found if run.occurrence in self.occurrences]
+
+    def wait_for(self, number):
+        """Wait until so many occurrences have been completed."""
+        wait_until(
+            lambda: len({run.occurrence for run in self.runs if run.completed}) >= number,
+            timeout=60,
+            what=f"{number} completed occurrences",
+        )
+
+    def is_going_on(self):
+        """Whether the long task shows that it lives."""
+        [run] = [run for run in self.runs if run.key == self.long]
+        return CLOCK.boottime() - run.last_sign < 2 and run.end is None
+
+    def end_one(self):
+        """Let the one end that is to end on demand: the database is told of it."""
+        self._service.open_gate(f"{self._name} short")
+
+    def end(self):
+        """Let the long task end, wait for all, and see what has been run."""
+        self._service.open_gate(self._name)
+        self.wait_for(len(self.occurrences))
+        runs = self.runs
+        exactly_once(runs, self.occurrences)
+        in_order(runs)
+        never_two_at_once(runs)
+
+
+def go_through(happens, work, master, heard=lambda: 0):
+    """Let something happen to a database, and see it mended.
+
+    Args:
+        happens: a context manager; in it, the database is of no use.
+        work: what goes on meanwhile.
+        master: runs it.
+        heard: how much the database has been sent so far.
+    """
+    before = len(master.text)
+
+    def said():
+        """The lines of what is not as it should be."""
+        lines = re.findall(r".* (?:WARNING|ERROR|CRITICAL) .*", master.text[before:])
+        return [re.sub(r"^\S+( \S+)? \[\d+\] ", "", line) for line in lines]
+
+    work.wait_for(KEYS // 2)
+    with happens:
+        work.end_one()
+        wait_until(said, what="the line that says that it has begun")
+        sent = heard()
+        stays(work.is_going_on, seconds=WHILE, what="the long task goes on")
+        sent = heard() - sent
+    mended = CLOCK.monotonic()
+    wait_until(lambda: len(said()) > 1, what="the line that says that it has ended")
+    took = CLOCK.monotonic() - mended
+    work.end()
+    begun, ended, *others = said()
+    sys.stdout.write(f"RECOVERED {took:.2f} requests {sent}\n  {begun}\n  {ended}\n")
+    assert begun.endswith("running tasks go on while their leases last")
+    assert re.search("the store answers again, after [0-9.]+ s$", ended)
+    assert others == []
+    assert took < LONGEST_RECOVERY
+    assert sent < REQUESTS
+
+
+@contextlib.contextmanager
+def started_plant(server, folder):
+    """A plant on a server that nobody else uses."""
+    with contextlib.ExitStack() as started:
+        started.enter_context(server)
+        proxy = started.enter_context(Proxy(server.port))
+        make = started.enter_context(services(folder))
+        service = make(prepare(server).replace(f":{server.port}/", f":{proxy.port}/"), **SETTINGS)
+        service.init()
+        yield Plant(server, proxy, service, service.start())
+        service.close()
+
+
+@pytest.fixture(scope="module")
+def mariadb_plant(servers, mariadb_server, tmp_path_factory):
+    """A plant, the same for all that happens to it."""
+    server = type(mariadb_server)(servers, "--max-connections=12")
+    with started_plant(server, tmp_path_factory.mktemp("mariadb")) as plant:
+        yield plant
+
+
+@pytest.fixture(scope="module")
+def postgresql_plant(servers, postgresql_server, tmp_path_factory):
+    """A plant, the same for all that happens to it."""
+    server = type(postgresql_server)(servers)
+    with started_plant(server, tmp_path_factory.mktemp("postgresql")) as plant:
+        yield plant
+
+
+def prepare(server):
+    """Make a database, and a user who has rights on no other; its url."""
+    server.query("CREATE DATABASE work")
+    for statement in ACCOUNT[server.kind]:
+        server.query(statement)
+    return re.sub("//.*@", "//u:p@", server.url("work"))
+
+
+def see_through(plant, name):
+    """See a plant through what is known by a name."""
+    work = Work(plant.service, name)
+    happens = FAULTS[plant.server.kind][name](plant)
+    before = len(plant.master.text)
+    go_through(happens, work, plant.master, lambda: plant.proxy.heard)
+    assert REASONS.get(name, "") in plant.master.text[before:]
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("name", FAULTS["mariadb"])
+def test_nothing_is_lost_or_doubled_on_mariadb_when(mariadb_plant, name):
+    see_through(mariadb_plant, name)
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("name", FAULTS["postgresql"])
+def test_nothing_is_lost_or_doubled_on_postgresql_when(postgresql_plant, name):
+    see_through(postgresql_plant, name)
+
+
+# --- another server takes over --------------------------------------------------------
+
+
+@pytest.fixture
+def pair(request):
+    """A primary, and a replica of it that has all that was committed."""
+    return request.getfixturevalue(f"{request.param}_pair")
+
+
+@pytest.fixture
+def postgresql_pair(start_postgresql):
+    primary = start_postgresql("--synchronous-standby-names=*")
+    return primary, start_postgresql(primary=primary)
+
+
+@pytest.fixture
+def mariadb_pair(start_mariadb):
+    binary_log = ["--log-bin=log", "--gtid-strict-mode=1"]
+    primary = start_mariadb(
+        *binary_log,
+        "--server-id=1",
+        "--rpl-semi-sync-master-enabled=1",
+        "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+        "--rpl-semi-sync-master-timeout=60000",
+    )
+    replica = start_mariadb(
+        *binary_log,
+        "--server-id=2",
+        "--read-only=1",
+        "--rpl-semi-sync-slave-enabled=1",
+    )
+    replica.query(
+        f"CHANGE MASTER TO master_host = '{LOOPBACK}', master_port = {primary.port},"
+        " master_user = 'root', master_use_gtid = slave_pos"
+    )
+    replica.query("START SLAVE")
+    follows = "SHOW STATUS WHERE Variable_name = 'Rpl_semi_sync_master_clients' AND Value = '1'"
+    wait_until(lambda: primary.query(follows), what="the replica to follow")
+    return primary, replica
+
+
+def promote(replica):
+    """Make a primary of a replica whose primary is gone, when it has written all it was sent."""
+    if replica.kind == "postgresql":
+        replica.promote()
+        return
+    replica.query("STOP SLAVE IO_THREAD")
+    with (
+        pymysql.connect(host=LOOPBACK, port=replica.port, user="root") as connection,
+        connection.cursor(pymysql.cursors.DictCursor) as cursor,
+    ):
+        cursor.execute("SHOW SLAVE STATUS")
+        sent = cursor.fetchone()["Gtid_IO_Pos"]
+    assert replica.query(f"SELECT MASTER_GTID_WAIT('{sent}', 20)") == [(0,)]
+    replica.query("STOP SLAVE")
+    replica.query("SET GLOBAL read_only = 0")
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in FAULTS],
+    indirect=True,
+)
+def test_a_failover_to_the_replica_loses_nothing_and_doubles_nothing(pair, make_service):
+    primary, replica = pair
+    url = prepare(primary).replace(
+        f":{primary.port}/", f":{primary.port},{LOOPBACK}:{replica.port}/"
+    )
+    service = make_service(url, **SETTINGS)
+    service.init()
+    master = service.start()
+
+    @contextlib.contextmanager
+    def failover():
+        primary.kill()
+        yield
+        promote(replica)
+
+    go_through(failover(), Work(service, "failover"), master)
+    assert master.stop() == 0
+
+
+# --- its disk is full -----------------------------------------------------------------
+
+
+@pytest.fixture
+def on_small_disk(postgresql_server, servers):
+    """A server with a disk of its own, and a function that leaves so many megabytes on it."""
+    with small_disk(servers) as (folder, leave):
+        template = "postgresql-template"  # it takes a while to make
+        run_tool(["cp", "-a", str(servers / template), str(folder / template)])
+        with type(postgresql_server)(folder) as server:
+            yield server, leave
+
+
+@pytest.mark.postgresql
+def test_a_server_that_stops_on_a_full_disk_loses_nothing_and_doubles_nothing(
+    on_small_disk, make_service
+):
+    server, leave = on_small_disk
+    service = make_service(prepare(server), **SETTINGS)
+    service.init()
+    master = service.start()
+
+    @contextlib.contextmanager
+    def full():
+        leave(0)
+        with pytest.raises(psycopg.OperationalError):
+            # Nothing but the log grows.
+            server.query(
+                "SELECT pg_logical_emit_message(false, '', repeat('x', 1000000))"
+                " FROM generate_series(1, 1000)"
+            )
+        yield
+        leave(200)
+        if not server.running:
+            server.start()
+
+    go_through(full(), Work(service, "full"), master)
+    assert master.stop() == 0
+
+
+# --- nobody gets in -------------------------------------------------------------------
+
+
+def is_said_at_the_start_and_by_commands(plant, fault, told):
+    """Start a master, and ask for a list, while something is the matter."""
+    with FAULTS[plant.server.kind][fault](plant):
+        listed = plant.service.invoke("list")
+        master = plant.service.start(generation=0)
+        master.wait_for_log(f"cannot connect to .*{told}.* running tasks go on")
+    assert listed.exit_code == 1
+    assert re.fullmatch(f"Error: cannot connect to .*{told}.*\n", listed.output)
+    master.wait_for_log("the store answers again")
+    assert master.stop() == 0
+    assert len(re.findall(" ERROR ", master.text)) == 1
+
+
+@pytest.mark.mariadb
+def test_a_mariadb_without_a_connection_left_is_said(mariadb_plant):
+    told = r"1040, 'Too many connections'.*has it a connection left"
+    is_said_at_the_start_and_by_commands(mariadb_plant, "no_connection_is_left", told)
+
+
+@pytest.mark.postgresql
+def test_a_postgresql_without_a_connection_left_is_said(postgresql_plant):
+    told = "too many connections for role .*has it a connection left"
+    fault = "no_connection_is_left_for_the_user"
+    is_said_at_the_start_and_by_commands(postgresql_plant, fault, told)
