@@ -4,6 +4,9 @@ The names and families of the first two groups are PerfectSched's, so that a por
 handler's ``except`` clauses keep their meaning.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class ScheduleError(Exception):
     """A request about a schedule or a task was refused; nothing was changed."""
@@ -61,6 +64,18 @@ class StoreError(Exception):
 
 class StoreUnavailableError(StoreError):
     """The store did not take the request, for a reason that passes; nothing was applied."""
+
+
+class StoreBusyError(StoreUnavailableError):
+    """Somebody else holds a lock; it was waited for.
+
+    Attributes:
+        answered: of a request about many rows, what became of those that are not locked.
+    """
+
+    def __init__(self, text: str, answered: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.answered = answered or {}
 
 
 class UnknownOutcomeError(StoreUnavailableError):

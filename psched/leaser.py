@@ -6,7 +6,7 @@ deadline (see `psched.timing`), and asks again after a pause.
 
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
@@ -17,7 +17,7 @@ from psched.backend import Backend, Settled
 from psched.claimer import Claimer
 from psched.clock import Clock
 from psched.config import Config
-from psched.errors import StoreUnavailableError
+from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.guard import IMMEDIATE
 from psched.model import Finish, Release, Retry
 from psched.settling import Ending, settle
@@ -165,11 +165,13 @@ class Leaser:
             shortest=ceil(lease),
         )
         sent = self._clock.boottime()
-        held = self._asker.ask(request)
-        for slot in slots:
-            slot.lost = slot.row.key not in held
-            if not slot.lost:
-                slot.deadlines = changed(slot.deadlines, sent=sent)
+        try:
+            held = self._asker.ask(request)
+        except StoreBusyError as busy:
+            # Somebody has locked one of the rows: that is no reason to lose the others.
+            _note_extended(slots, busy.answered, sent)
+            raise
+        _note_extended(slots, {slot.row.key: slot.row.key in held for slot in slots}, sent)
 
     def _settle(self) -> None:
         """End the leases whose tasks have ended with all they had started."""
@@ -178,9 +180,18 @@ class Leaser:
         endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
         if not endings:
             return
-        results = self._asker.ask(partial(settle, self._store, endings, self._settings))
+        try:
+            results = self._asker.ask(partial(settle, self._store, endings, self._settings))
+        except StoreBusyError as busy:
+            self._close(busy.answered)
+            raise
+        self._close(results)
+        self._claimer.next_poll = 0.0
+
+    def _close(self, results: Mapping[str, Settled]) -> None:
+        """These leases have ended, or are another's."""
         for key, result in results.items():
-            if self._claimer.returns.pop(key, None) is not None:
+            if result is Settled.REDEFINED or self._claimer.returns.pop(key, None) is not None:
                 continue
             slot = self._tasks.slots[key]
             if result is Settled.DONE:
@@ -188,7 +199,6 @@ class Leaser:
                 _tell_end(slot)
             else:
                 self._forget(slot)
-        self._claimer.next_poll = 0.0
 
     def _forget(self, slot: Slot) -> None:
         tell(slot, "preempted: what it did counts for nothing", level=logging.ERROR)
@@ -249,6 +259,14 @@ class Leaser:
         if self._stop_at is not None and self._stop_at > mono:
             wakes = min(wakes, self._stop_at)
         return wakes
+
+
+def _note_extended(slots: Sequence[Slot], held: Mapping[str, bool], sent: float) -> None:
+    for slot in slots:
+        if slot.row.key in held:
+            slot.lost = not held[slot.row.key]
+            if not slot.lost:
+                slot.deadlines = changed(slot.deadlines, sent=sent)
 
 
 def _tell_end(slot: Slot) -> None:

@@ -29,6 +29,7 @@ from psched.errors import (
     ConfigError,
     ScheduleError,
     SchemaError,
+    StoreBusyError,
     StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
@@ -60,7 +61,7 @@ class UnfitError(StoreError):
 
 
 _ERRORS: dict[Fault, type[StoreError | ScheduleError]] = {
-    Fault.NOT_APPLIED: StoreUnavailableError,
+    Fault.NOT_APPLIED: StoreBusyError,
     Fault.UNAVAILABLE: StoreUnavailableError,
     Fault.READ_ONLY: StoreUnavailableError,
     Fault.UNKNOWN: UnknownOutcomeError,

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import ceil
 from typing import Any, TypeVar
@@ -11,8 +11,9 @@ from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, Settled
 from psched.backends import facts
+from psched.backends.batches import BATCH, holds, in_batches, result_of
 from psched.backends.claims import Strategy, choose, held_by
-from psched.backends.connector import Connector, UnfitError
+from psched.backends.connector import Connector
 from psched.backends.listing import Listing
 from psched.backends.parcels import in_parcels
 from psched.backends.schema import Schema
@@ -31,9 +32,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _log = logging.getLogger("psched.store")
-
-_BATCH = 200
-"""Rows in one statement at most; bounds its parameters and the locks it holds."""
 
 _INIT_TIMEOUT = 3600.0
 """Seconds; adding a column may copy the table."""
@@ -67,6 +65,7 @@ class SqlBackend:
         self._connector = self._connect(timeout=timeout, greet=self._check)
         self._schema = Schema(table, self._connector.dialect)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
+        self._in_batches = partial(in_batches, clock=clock, patience=timeout)
         self._clock = clock
         self._wanted = strategy
         self._chosen: Strategy | None = None
@@ -169,7 +168,7 @@ class SqlBackend:
     ) -> Claimed:
         """See `Backend.claim`."""
         lease = {"alive_time": alive_time, "shortest": shortest}
-        return self._strategy().claim(owner, min(limit, _BATCH), lease, horizon)
+        return self._strategy().claim(owner, min(limit, BATCH), lease, horizon)
 
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         """See `Backend.held`."""
@@ -182,33 +181,31 @@ class SqlBackend:
         """See `Backend.extend`."""
         lease = {"alive_time": alive_time, "shortest": shortest}
 
-        def extend(keys: Sequence[str]) -> Iterator[str]:
+        def extend(keys: Sequence[str]) -> Mapping[str, bool]:
             batch = {key: leases[key] for key in keys}
             statement, values = self._sql.extend(batch)
             if self._write((statement, {**values, **lease})) == len(batch):
-                yield from batch
-                return
+                return dict.fromkeys(batch, True)
             rows = self.look(keys)
-            for key, token in batch.items():
-                if key in rows and _holds(token, rows[key]):
-                    yield key
+            return {key: key in rows and holds(token, rows[key]) for key, token in batch.items()}
 
-        return frozenset(_in_batches([*leases], extend))
+        held = self._in_batches([*leases], extend)
+        return frozenset(key for key, is_held in held.items() if is_held)
 
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
         """See `Backend.settle`."""
 
-        def settle(ends: Sequence[Settlement]) -> Iterator[tuple[str, Settled]]:
+        def settle(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
             if self._write(build(ends)) == len(ends):
-                yield from ((end.key, Settled.DONE) for end in ends)
-                return
+                return {end.key: Settled.DONE for end in ends}
             rows = self.look([end.key for end in ends])
-            yield from ((end.key, _result(end, rows.get(end.key))) for end in ends)
+            return {end.key: result_of(end, rows.get(end.key)) for end in ends}
 
         results = dict.fromkeys((end.key for end in settlements), Settled.PREEMPTED)
         for remove in (False, True):
-            results |= _in_batches([end for end in settlements if end.remove is remove], settle)
+            ends = [end for end in settlements if end.remove is remove]
+            results |= self._in_batches(ends, settle)
         return results
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
@@ -225,7 +222,7 @@ class SqlBackend:
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         """See `Backend.look`."""
-        batches = (list(keys[start : start + _BATCH]) for start in range(0, len(keys), _BATCH))
+        batches = (list(keys[start : start + BATCH]) for start in range(0, len(keys), BATCH))
         rows = (row for batch in batches for row in self._read(self._sql.look, {"ids": batch}))
         return {row.key: row for row in rows}
 
@@ -284,34 +281,3 @@ class SqlBackend:
     def _write(self, request: tuple[TextClause, Mapping[str, Any]]) -> int:
         """Send one statement that writes; the number of rows it met."""
         return self._connector.run(lambda c: c.execute(*request).rowcount)
-
-
-def _result(end: Settlement, row: Row | None) -> Settled:
-    """What became of a settlement that was not simply applied."""
-    if row is None:
-        return Settled.DONE if end.remove else Settled.PREEMPTED
-    if row.settled_by == str(end.token):
-        return Settled.DONE
-    return Settled.REDEFINED if _holds(end.token, row) else Settled.PREEMPTED
-
-
-def _holds(token: Token, row: Row) -> bool:
-    return row.owner == token.owner and row.fence == token.fence
-
-
-def _in_batches(items: Sequence[T], write: Callable[[Sequence[T]], Iterator[R]]) -> Iterator[R]:
-    """Write items a batch at a time; one with a value that does not fit is left out.
-
-    A batch with such an item is repeated item by item, so that it cannot spoil the others. Any
-    other failure is none of an item's own, and says nothing about who holds what.
-    """
-    for start in range(0, len(items), _BATCH):
-        batch = items[start : start + _BATCH]
-        try:
-            results = [*write(batch)]
-        except UnfitError as error:
-            if len(batch) == 1:
-                _log.error("%s", error)  # its text says all
-                continue
-            results = [result for item in batch for result in _in_batches([item], write)]
-        yield from results

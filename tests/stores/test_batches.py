@@ -3,7 +3,7 @@
 import pytest
 
 from psched.backend import Settled
-from psched.errors import StoreError, StoreUnavailableError
+from psched.errors import StoreBusyError, StoreError, StoreUnavailableError
 from psched.model import Row, Settlement
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
@@ -88,3 +88,33 @@ def test_a_value_that_does_not_fit_leaves_its_row_out_and_no_other(store, held):
     results = store.settle(ends(held, b=2**70))
     assert results == {"a": Settled.DONE, "b": Settled.PREEMPTED, "c": Settled.DONE}
     assert store.get("b").owner == "w.1"
+
+
+@pytest.mark.parametrize(
+    "database",
+    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in TRIGGERS],
+    indirect=True,
+)
+class TestLockedRows:
+    """What somebody has locked, by hand say, is waited for; the others are not to suffer."""
+
+    @pytest.fixture
+    def locked(self, sql, held):  # noqa: ARG002  # it is not to stop the claim
+        with sql.session() as other:
+            other("BEGIN")
+            other("SELECT id FROM {table} WHERE id = 'b' FOR UPDATE")
+            yield
+            other("ROLLBACK")
+
+    @pytest.mark.usefixtures("locked")
+    def test_leases_on_other_rows_are_extended(self, store, held):
+        leases = {row.key: row.token for row in held}
+        with pytest.raises(StoreBusyError) as busy:
+            store.extend(leases, **LEASE)
+        assert busy.value.answered == {"a": True, "c": True}
+
+    @pytest.mark.usefixtures("locked")
+    def test_other_leases_are_settled(self, store, held):
+        with pytest.raises(StoreBusyError) as busy:
+            store.settle(ends(held))
+        assert busy.value.answered == {"a": Settled.DONE, "c": Settled.DONE}
