@@ -21,9 +21,11 @@ and the hosts' clocks do.
 **The token.** Every claim writes an owner never used before and raises the fence. Every later
 write names both. Zero rows means: preempted, nothing was changed.
 
-**Three outcomes.** A write was applied, was not, or nobody knows (`UnknownOutcomeError`). Extend
-and settle can simply be repeated: ``settled_by`` keeps the token of the last settle, so a
-repeated one is recognised. After an unknown claim, `Backend.held` tells.
+**Three outcomes.** A write was applied, was not, or nobody knows (`UnknownOutcomeError`). An
+extend can simply be repeated. So can a settle, but ``settled_by`` keeps the token of the last
+settle alone: a repeated one is recognised until the next lease of the row is settled, and is
+answered PREEMPTED after that; its holder knows better (`psched.settling.Settler`). After an
+unknown claim, `Backend.held` tells; it has to be asked again, for the claim may be applied late.
 
 **Redefinition.** ``version`` grows with every change of the definition, the payload included. A
 settle names the version its times were computed from; if that has changed, the holder reads the
@@ -208,7 +210,10 @@ class Backend(Protocol):
         ...
 
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """End leases. Repeating a settlement that was applied answers DONE again.
+        """End leases.
+
+        Repeating a settlement that was applied answers DONE again, at least until the next lease
+        of the row is settled.
 
         ``next_run_time`` becomes the later of ``not_before`` and floor(now) + wait + 1, or
         floor(now) if there is no wait.

@@ -2,7 +2,9 @@
 
 import logging
 import random
+from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from psched import timing
 from psched.asking import Asker
@@ -22,8 +24,34 @@ _LONGEST_JUDGEMENT = 0.5
 _FORK_PAUSE = 1.0
 """Seconds before the next claim when the system had no process to give."""
 
+_WAY_OF_A_LATE_CLAIM = 2.0
+"""Seconds that a claim takes on the server: at most one for somebody's lock, one for the rest."""
+
+_QUESTION_PAUSE = 0.5
+"""Seconds until it is asked again what a claim without an answer has done."""
+
 _AFTER_A_LOST_RACE = (0.002, 0.02)
 """Seconds before the next claim when all that was due was taken by others."""
+
+
+@dataclass(slots=True)
+class _Unsure:
+    """A claim of which nobody knows whether it was applied, or will be.
+
+    When its sender has given up, it may still be on its way, for as long as the driver would have
+    waited for it, and then be executed: only then does it tell for good what its owner holds.
+
+    Attributes:
+        claim: its owner, and the rows it may have taken.
+        sent: when, seconds of the boot-time clock.
+        until: ask for the last time at this moment or later, seconds of the monotonic clock.
+        next: when to ask again, seconds of the monotonic clock.
+    """
+
+    claim: ClaimUnknownError
+    sent: float
+    until: float
+    next: float = 0.0
 
 
 class Claimer:
@@ -66,8 +94,7 @@ class Claimer:
         self._rng = rng
         self._shortest = timing.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
-        # Claims, and when they were sent, of which nobody knows yet whether they were applied.
-        self._unsure: list[tuple[ClaimUnknownError, float]] = []
+        self._unsure: list[_Unsure] = []
         self.moves: dict[str, Settlement] = {}
         self.returns: dict[str, Row] = {}
         self.next_poll = 0.0
@@ -83,6 +110,16 @@ class Claimer:
     def wants(self) -> bool:
         """Whether there is room for another task."""
         return not self.stopped and self._room > 0
+
+    @property
+    def next(self) -> float:
+        """When there is something to ask again, seconds of the monotonic clock."""
+        if self.moves or self.returns:
+            return 0.0
+        moments = [unsure.next for unsure in self._unsure]
+        if self.wants:
+            moments.append(self.next_poll)
+        return min(moments, default=inf)
 
     def claim(self) -> None:
         """Lease and start what is due, if it is time to look.
@@ -112,7 +149,8 @@ class Claimer:
         try:
             claimed = self._asker.ask(request)
         except ClaimUnknownError as unknown:
-            self._unsure.append((unknown, sent))
+            on_its_way = self._settings.driver_timeout + _WAY_OF_A_LATE_CLAIM
+            self._unsure.append(_Unsure(unknown, sent, self._clock.monotonic() + on_its_way))
             raise
         self.looked = True
         self.next_poll = self._clock.monotonic() + self._pause(claimed)
@@ -120,12 +158,24 @@ class Claimer:
 
     def _resolve(self) -> None:
         """Find out what claims have done whose answers were lost."""
-        while self._unsure:
-            unknown, sent = self._unsure[0]
-            rows = self._asker.ask(partial(self._store.held, unknown.owner, unknown.keys))
+        for unsure in [*self._unsure]:
+            mono = self._clock.monotonic()
+            if mono < unsure.next:
+                continue
+            claim = unsure.claim
+            rows = self._asker.ask(partial(self._store.held, claim.owner, claim.keys))
+            rows = [row for row in rows if not self._knows(row)]
             now = self._asker.ask(self._store.now) if rows else None
-            del self._unsure[0]
-            self._begin(Claimed(rows=rows, now=now), sent)
+            unsure.next = min(mono + _QUESTION_PAUSE, unsure.until)
+            if mono >= unsure.until:
+                self._unsure.remove(unsure)
+            self._begin(Claimed(rows=rows, now=now), unsure.sent)
+
+    def _knows(self, row: Row) -> bool:
+        """Whether this lease was found before."""
+        slot = self._tasks.slots.get(row.key)
+        leased = slot.row if slot else self.returns.get(row.key) or self.moves.get(row.key)
+        return leased is not None and leased.token == row.token
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
         until = self._clock.monotonic() + _LONGEST_JUDGEMENT
@@ -146,7 +196,8 @@ class Claimer:
         lease = timing.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
         deadlines = Deadlines(sent, lease, self._settings.driver_timeout)
         late = self._clock.boottime() >= deadlines.last_start
-        if late or self.stopped or row.key in self._tasks.slots:
+        full = len(self._tasks) >= self._settings.concurrency  # if it was found late
+        if late or full or self.stopped or row.key in self._tasks.slots:
             self.returns[row.key] = row
             return
         try:

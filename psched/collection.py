@@ -1,7 +1,6 @@
 """The schedules of one store, as a program sees them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace as changed
 from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,6 +19,7 @@ from psched.model import DEFAULT_TYPE, DELETING, Row
 from psched.polling import Poller
 from psched.schedule import Schedule, ScheduleMetadata
 from psched.task import Task
+from psched.traces import is_replaced, was_inserted
 
 T = TypeVar("T")
 
@@ -215,20 +215,20 @@ class ScheduleCollection:
             NotFoundError: there is no such schedule, or it is being deleted.
             InvalidError: a value makes no sense; its ``field`` names it.
         """
-        written: Row | None = None
+        # What may have been written in place of what.
+        unsure: list[tuple[Row, Row]] = []
 
         def request() -> bool:
-            nonlocal written
             seen = self._row(key)
             if seen.status == DELETING:
                 raise NotFoundError(f"the schedule {key!r} is being deleted")
-            if written is not None and _is_that(seen, written):
+            if any(is_replaced(seen, new, old) for new, old in unsure):
                 return True
             new = redeclare(seen, changes, self._settings, self._now)
             try:
                 return self._backend.replace(seen, new)
             except UnknownOutcomeError:
-                written = changed(new, version=seen.version + 1)
+                unsure.append((new, seen))
                 raise
 
         while not self._patiently(request):
@@ -237,6 +237,7 @@ class ScheduleCollection:
 
     def _insert(self, rows: Sequence[Row]) -> None:
         nonce = self._draw_nonce()
+        begun = self._clock.boottime()
         unknown = False
 
         def request() -> None:
@@ -249,12 +250,20 @@ class ScheduleCollection:
             except AlreadyExistsError:
                 found = self._backend.look([row.key for row in rows])
                 # It may be an earlier try of this very request that inserted them.
-                if unknown and any(row.settled_by == nonce for row in found.values()):
+                if unknown and self._are_inserted(rows, found, nonce, begun):
                     return
                 keys = [row.key for row in rows if row.key in found] or [row.key for row in rows]
                 raise AlreadyExistsError(_taken(keys)) from None
 
         self._patiently(request)
+
+    def _are_inserted(
+        self, rows: Sequence[Row], found: Mapping[str, Row], nonce: str, begun: float
+    ) -> bool:
+        if any(row.settled_by == nonce for row in found.values()):
+            return True
+        since = self._backend.now() - (self._clock.boottime() - begun)
+        return all(row.key in found and was_inserted(found[row.key], row, since) for row in rows)
 
     def _row(self, key: str) -> Row:
         row = self._backend.get(_known(key))
@@ -287,21 +296,9 @@ def _taken(keys: Sequence[str]) -> str:
 def _known(key: str) -> str:
     """A key, if it can be one: half a character, as in a file's name, is stored nowhere."""
     try:
-        key.encode()
+        known = b"\0" not in key.encode()  # PostgreSQL has no such text
     except UnicodeEncodeError:
-        raise NotFoundError(f"no schedule has the key {key!r}") from None
+        known = False
+    if not known:
+        raise NotFoundError(f"no schedule has the key {key!r}")
     return key
-
-
-def _is_that(one: Row, other: Row) -> bool:
-    """Whether a row is what was written, as far as nobody has changed it since."""
-    if one.version < other.version:
-        return False
-    names = ("type", "cron", "timezone", "delay", "alive_time", "next_time")
-    return all(getattr(one, name) == getattr(other, name) for name in names) and all(
-        _bytes(getattr(one, name)) == _bytes(getattr(other, name)) for name in ("data", "options")
-    )
-
-
-def _bytes(stored: str | bytes | None) -> bytes | None:
-    return stored.encode() if isinstance(stored, str) else stored

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
-from math import ceil
+from math import ceil, isfinite
 
 from psched.asking import Asker
 from psched.backend import Backend, Settled
@@ -20,7 +20,7 @@ from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.guard import IMMEDIATE
 from psched.model import Finish, Release, Retry
-from psched.settling import Ending, settle
+from psched.settling import Ending, Settler
 from psched.slots import Slot, tell
 from psched.supervisor.note import Reason
 from psched.tasks import Tasks
@@ -67,6 +67,7 @@ class Leaser:
         self._claimer = Claimer(
             store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng
         )
+        self._settler = Settler(settings, clock)
         self._dead: list[str] = []
         self.recovered: list[str] = []
         self._next_look = 0.0
@@ -176,12 +177,12 @@ class Leaser:
     def _settle(self) -> None:
         """End the leases whose tasks have ended with all they had started."""
         # Also those that seem to be lost: their end may have been written, and never answered.
-        endings = [Ending(slot.row, slot.conclusion) for slot in self._tasks if slot.empty]
+        endings = [_ending(slot) for slot in self._tasks if slot.empty]
         endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
         if not endings:
             return
         try:
-            results = self._asker.ask(partial(settle, self._store, endings, self._settings))
+            results = self._asker.ask(partial(self._settler.settle, self._store, endings))
         except StoreBusyError as busy:
             self._close(busy.answered)
             raise
@@ -193,16 +194,16 @@ class Leaser:
         for key, result in results.items():
             if result is Settled.REDEFINED or self._claimer.returns.pop(key, None) is not None:
                 continue
-            slot = self._tasks.slots[key]
+            slot = self._tasks.slots.pop(key)
+            unsure = self._settler.forget(_ending(slot))
             if result is Settled.DONE:
-                del self._tasks.slots[key]
                 _tell_end(slot)
+            elif unsure:
+                text = "its end was not answered, and by now its lease is over or another's"
+                text += ": nobody knows whether what it did counts"
+                tell(slot, text, level=logging.ERROR)
             else:
-                self._forget(slot)
-
-    def _forget(self, slot: Slot) -> None:
-        tell(slot, "preempted: what it did counts for nothing", level=logging.ERROR)
-        del self._tasks.slots[slot.row.key]
+                tell(slot, "preempted: what it did counts for nothing", level=logging.ERROR)
 
     def _move(self) -> None:
         """Settle the rows of which there is nothing to run."""
@@ -251,14 +252,18 @@ class Leaser:
         moments = [mono + slot.deadlines.extend - boot for slot in self._tasks if not slot.lost]
         if self._tasks:
             moments.append(self._next_look)
-        if self._claimer.wants:
-            moments.append(self._claimer.next_poll)
-        if self._claimer.owes or self._dead or any(slot.empty for slot in self._tasks):
+        if isfinite(self._claimer.next):
+            moments.append(self._claimer.next)
+        if self._dead or any(slot.empty for slot in self._tasks):
             moments.append(mono)
         wakes = max(min(moments, default=mono + 1), self._asker.not_before)
         if self._stop_at is not None and self._stop_at > mono:
             wakes = min(wakes, self._stop_at)
         return wakes
+
+
+def _ending(slot: Slot) -> Ending:
+    return Ending(slot.row, slot.conclusion, 0.0 if slot.lost else slot.deadlines.end)
 
 
 def _note_extended(slots: Sequence[Slot], held: Mapping[str, bool], sent: float) -> None:

@@ -12,7 +12,7 @@ from psched.definition import encode
 from psched.errors import PreemptedError
 from psched.model import Decision, Row
 from psched.policy import Run, opening
-from psched.settling import Ending, settle
+from psched.settling import Ending, Settler
 from psched.task import Task, assignment
 
 if TYPE_CHECKING:
@@ -122,12 +122,15 @@ class _Owner:
         self._poller = poller
         self._row = row
         self._deadline = deadline
+        self._lost = False
+        self._settler = Settler(poller.settings, poller.clock)
 
     def decide(self, decision: Decision) -> None:
         """See `Holder.decide`; the lease ends here and now."""
         self._refuse_if_over()
-        poller, endings = self._poller, [Ending(self._row, decision)]
-        results = poller.patiently(lambda: settle(poller.backend, endings, poller.settings))
+        ending = Ending(self._row, decision, 0.0 if self._lost else self._deadline)
+        poller = self._poller
+        results = poller.patiently(lambda: self._settler.settle(poller.backend, [ending]))
         self._require(done=results[self._row.key] is Settled.DONE)
 
     def extend(self) -> None:
@@ -165,4 +168,5 @@ class _Owner:
 
     def _require(self, *, done: bool) -> None:
         if not done:
+            self._lost = True
             raise PreemptedError(f"the lease of {self._row.key!r} is over or another worker's")

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psched.backend import Backend, Settled
+from psched.clock import Clock
 from psched.config import Config
-from psched.model import Decision, Row
+from psched.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
+from psched.model import Decision, Row, Token
 from psched.policy import conclusion
 
 
@@ -16,17 +18,106 @@ class Ending:
     Attributes:
         leased: the row as it was claimed.
         decision: how its task ended.
+        deadline: D of the lease, see `psched.timing`; 0: it is known to be lost, or not known.
     """
 
     leased: Row
     decision: Decision
+    deadline: float = 0.0
+
+    @property
+    def lease(self) -> tuple[str, Token]:
+        """Which lease it is that ends."""
+        return self.leased.key, self.leased.token
 
 
-def settle(backend: Backend, endings: Sequence[Ending], settings: Config) -> Mapping[str, Settled]:
+class Settler:
+    """Ends leases, and knows an end for written whose answer was lost.
+
+    A store recognises a settle that is repeated only until the next lease of the row is settled.
+    After that it says that we were preempted; but before D nobody can have had the row, unless we
+    had ended our lease. So if an end was sent while the lease was ours, if its answer was lost, and
+    if "preempted" comes before D, then it was that end that let others go on: it counts.
+
+    Two others can have ended the lease before D: a person who changes or removes the row by hand,
+    and a store whose clock steps by more than a lease allows. If that happens, and to an end that
+    was lost on its way at that, a task is said to have finished which will be run again (or has no
+    schedule any more). The other mistake is worse: who is told that what it did counts for nothing
+    takes it back, and nobody does it again.
+
+    Args:
+        settings: the installation's.
+        clock: this host's clocks.
+    """
+
+    def __init__(self, settings: Config, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        # Leases whose end may have been written, and their D when it was sent.
+        self._unanswered: dict[tuple[str, Token], float] = {}
+
+    def settle(self, backend: Backend, endings: Sequence[Ending]) -> Mapping[str, Settled]:
+        """End leases; may be repeated when the store did not answer.
+
+        Returns:
+            For each key DONE or PREEMPTED.
+
+        Raises:
+            StoreUnavailableError: ask again.
+        """
+        sent = self._clock.boottime()
+        results: dict[str, Settled] = {}
+        try:
+            settle(backend, endings, self._settings, results)
+        except StoreBusyError as busy:
+            answered = self._judged(endings, {**results, **busy.answered})
+            raise StoreBusyError(str(busy), answered) from None
+        except StoreUnavailableError as error:
+            unknown = isinstance(error, UnknownOutcomeError)
+            for ending in endings:
+                result = results.get(ending.leased.key)
+                perhaps = unknown and result is not Settled.PREEMPTED
+                if (perhaps or result is Settled.DONE) and sent < ending.deadline:
+                    self._unanswered[ending.lease] = ending.deadline
+            raise
+        return self._judged(endings, results)
+
+    def forget(self, ending: Ending) -> bool:
+        """It is over; whether nobody knows if its end was written."""
+        return self._unanswered.pop(ending.lease, None) is not None
+
+    def _judged(
+        self, endings: Sequence[Ending], results: Mapping[str, Settled]
+    ) -> Mapping[str, Settled]:
+        boot = self._clock.boottime()
+        ours = {
+            ending.leased.key
+            for ending in endings
+            if boot < max(self._unanswered.get(ending.lease, 0.0), ending.deadline)
+            and ending.lease in self._unanswered
+        }
+        return {
+            key: Settled.DONE if result is Settled.PREEMPTED and key in ours else result
+            for key, result in results.items()
+        }
+
+
+def settle(
+    backend: Backend,
+    endings: Sequence[Ending],
+    settings: Config,
+    results: dict[str, Settled] | None = None,
+) -> Mapping[str, Settled]:
     """End leases; may be repeated when the store did not answer.
 
     A schedule that was redefined while its task ran is read again: its next time comes from the
     definition it has now.
+
+    Args:
+        backend: the store.
+        endings: how each lease ends.
+        settings: the installation's.
+        results: filled with what is known so far, if it raises.
 
     Returns:
         For each key DONE or PREEMPTED.
@@ -34,7 +125,7 @@ def settle(backend: Backend, endings: Sequence[Ending], settings: Config) -> Map
     Raises:
         StoreUnavailableError: ask again.
     """
-    results: dict[str, Settled] = {}
+    results = {} if results is None else results
     open_endings = {ending.leased.key: ending for ending in endings}
     current: Mapping[str, Row] = {key: e.leased for key, e in open_endings.items()}
     now = 0.0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from psched.backend import Settled
-from psched.backends.connector import UnfitError
+from psched.backends.failures import UnfitError
 from psched.clock import Clock
 from psched.errors import StoreBusyError
 from psched.model import Row, Settlement, Token

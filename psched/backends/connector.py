@@ -15,21 +15,20 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from psched.backends import cluster
 from psched.backends.dialects import Dialect, Fault, dialect_of
+from psched.backends.dialects.bounded import Budget
 from psched.backends.evenness import Evenness
+from psched.backends.failures import ERRORS, MESSAGES
 from psched.clock import Clock
 from psched.config import urls
 from psched.config.tls import Tls
 from psched.errors import (
-    AlreadyExistsError,
     ConfigError,
     ScheduleError,
-    SchemaError,
-    StoreBusyError,
     StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
@@ -42,35 +41,6 @@ LOCK_WAIT = 1.0
 
 _PAUSES = (0.0005, 0.003)
 """Seconds between two tries for SQLite's write lock, drawn anew for each."""
-
-_MESSAGES = {
-    Fault.NOT_APPLIED: "the database is busy",
-    Fault.UNAVAILABLE: "the database is unavailable",
-    Fault.READ_ONLY: "the database is read-only",
-    Fault.UNKNOWN: "the connection to the database broke",
-    Fault.SCHEMA: "the table is not as psched needs it, run `psched init`",
-    Fault.DUPLICATE: "a row with this key exists",
-    Fault.UNFIT: "the database refused",
-    Fault.MISCONFIGURED: "the database server cannot be used as it is configured",
-    Fault.REFUSED: "the database refused",
-}
-
-
-class UnfitError(StoreError):
-    """A value does not fit: the row's own fault, and no other row's."""
-
-
-_ERRORS: dict[Fault, type[StoreError | ScheduleError]] = {
-    Fault.NOT_APPLIED: StoreBusyError,
-    Fault.UNAVAILABLE: StoreUnavailableError,
-    Fault.READ_ONLY: StoreUnavailableError,
-    Fault.UNKNOWN: UnknownOutcomeError,
-    Fault.SCHEMA: SchemaError,
-    Fault.DUPLICATE: AlreadyExistsError,
-    Fault.UNFIT: UnfitError,
-    Fault.MISCONFIGURED: StoreError,
-    Fault.REFUSED: StoreError,
-}
 
 
 class Connector:
@@ -101,6 +71,8 @@ class Connector:
         tls: Tls | None = None,
     ) -> None:
         hosts = urls.each_host(url)
+        self._budget = Budget(clock, timeout)
+        self._milliseconds = round(timeout * 1000)
         try:
             self.url = make_url(hosts[0])
             self.dialect: Dialect = dialect_of(self.url)
@@ -128,9 +100,13 @@ class Connector:
             **self.dialect.engine_args,
         )
         event.listen(engine, "connect", self._set_up_session)
-        if (connect := self.dialect.connect) is not None:
+        if engine.dialect.driver == self.dialect.driver:
             event.listen(
-                engine, "do_connect", lambda _dialect, _record, _args, arguments: connect(arguments)
+                engine,
+                "do_connect",
+                lambda _dialect, _record, _args, arguments: self.dialect.connect(
+                    arguments, self._budget
+                ),
             )
         return engine
 
@@ -152,6 +128,7 @@ class Connector:
         while True:
             try:
                 connection = self._connected()
+                self._budget.begin()
                 if self.is_replica and (writing or len(self._engines) > 1):
                     self._look_whether_replica(connection)  # it may have been promoted
                     self.refuse_read_only(self.is_replica)
@@ -196,6 +173,7 @@ class Connector:
                     # What has not been committed was not applied.
                     raise self._failure(Fault.UNAVAILABLE, error) from None
                 raise
+            self.renew()
             try:
                 connection.exec_driver_sql("COMMIT")
             except DBAPIError as error:
@@ -204,6 +182,10 @@ class Connector:
             return result
 
         return self.run(within)
+
+    def renew(self) -> None:
+        """A further request begins, in the midst of a piece of work: it may take its own time."""
+        self._budget.begin()
 
     def catch_up(self) -> None:
         """Wait until the server has applied what was committed before, by others too.
@@ -230,7 +212,7 @@ class Connector:
             self.disconnect()
             self._engines.rotate(-1)
             raise StoreUnavailableError(
-                f"{_MESSAGES[Fault.READ_ONLY]}: it is a replica, or has become one"
+                f"{MESSAGES[Fault.READ_ONLY]}: it is a replica, or has become one"
             )
 
     def disconnect(self) -> None:
@@ -245,6 +227,7 @@ class Connector:
         if self._connection is not None and self._connection.invalidated:
             self.disconnect()
         if self._connection is None:
+            self._budget.begin()
             shown = urls.safe(self._engines[0].url.render_as_string(hide_password=False))
             try:
                 connection = self._engines[0].connect()
@@ -279,19 +262,20 @@ class Connector:
 
     def _roll_back(self, connection: Connection, error: BaseException) -> None:
         """End a transaction that has failed; where that cannot be, the connection goes."""
-        if isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN:
+        unknown = isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN
+        if unknown or connection.invalidated:
             self.disconnect()
             return
         try:
             connection.exec_driver_sql("ROLLBACK")
-        except DBAPIError:
+        except SQLAlchemyError:
             self.disconnect()
 
     def _set_up_session(self, driver_connection: Any, _record: object) -> None:  # noqa: ANN401  # PEP 249
         self.dialect.set_up(driver_connection)
         cursor = driver_connection.cursor()
         for statement in self.dialect.session:
-            cursor.execute(statement)
+            cursor.execute(statement.format(milliseconds=self._milliseconds))
         cursor.close()
 
     def _fault(self, error: DBAPIError) -> Fault:
@@ -301,8 +285,10 @@ class Connector:
         """The exception for a fault; drops a connection that is no use any more."""
         if fault in (Fault.UNAVAILABLE, Fault.READ_ONLY, Fault.UNKNOWN):
             self.disconnect()
+        if fault is Fault.READ_ONLY:
+            self._engines.rotate(-1)
         mend = f"; {self.dialect.mend}" if fault is Fault.MISCONFIGURED else ""
-        return _ERRORS[fault](f"{_MESSAGES[fault]}: {self._explained(error)}{mend}")
+        return ERRORS[fault](f"{MESSAGES[fault]}: {self._explained(error)}{mend}")
 
     def _explained(self, error: DBAPIError) -> str:
         return self.dialect.explain(error.orig if error.orig is not None else error)

@@ -23,7 +23,7 @@ def examine(
     dialect = connector.dialect
 
     def answer(query: str) -> str:
-        return str(connector.read(lambda c: c.exec_driver_sql(query).one())[-1] or "")
+        return str(connector.read(lambda c: c.exec_driver_sql(query).first() or [""])[-1] or "")
 
     tries = []
     for _ in range(_TRIES):

@@ -29,7 +29,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from psched.backends.dialects import Dialect, Fault
-from psched.errors import SchemaError
+from psched.errors import SchemaError, StoreError
 
 VERSION = 1
 """Raised with every change of the table; a newer table than this is refused."""
@@ -182,6 +182,9 @@ class Schema:
         """
         for statement in self._dialect.init_session:
             connection.execute(text(statement))
+        if (query := self._dialect.unsuitable) is not None:
+            for problem in connection.execute(text(query)).scalars():
+                raise StoreError(f"the database cannot be used: {problem}")
         found = self._version(connection)
         self._refuse_newer(found or 0)
         done = [line for table in (self.table, self._info) for line in _complete(connection, table)]

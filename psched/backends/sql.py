@@ -4,7 +4,7 @@ import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from math import ceil
+from math import ceil, floor
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, TextClause
@@ -23,10 +23,13 @@ from psched.config.tls import Tls
 from psched.errors import (
     NotFoundError,
     SchemaError,
+    StoreBusyError,
     StoreError,
     StoreUnavailableError,
+    UnknownOutcomeError,
 )
 from psched.model import DELETING, Row, Settlement, Token
+from psched.timing import LONGEST_ALIVE_TIME
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -96,7 +99,14 @@ class SqlBackend:
         if len(batches) == 1:
             self._write(batches[0])
         elif batches:
-            self._connector.transact(lambda c: [c.execute(*batch) for batch in batches])
+            self._connector.transact(lambda c: self._insert(c, batches))
+
+    def _insert(
+        self, connection: Connection, batches: Sequence[tuple[TextClause, Mapping[str, Any]]]
+    ) -> None:
+        for batch in batches:
+            self._connector.renew()
+            connection.execute(*batch)
 
     def get(self, key: str) -> Row | None:
         """See `Backend.get`."""
@@ -151,7 +161,15 @@ class SqlBackend:
 
     def delete(self, key: str) -> bool:
         """See `Backend.delete`."""
-        if self._write((self._sql.delete, {"id": key})):
+        values: dict[str, object] = {"id": key}
+        if self._connector.dialect.host_clock:
+            # The hour before the look at its evenness: what is set in between is seen. How long the
+            # lease is, its row does not say; after a step any may be held still. A worker that
+            # takes it over, when it may, finds the mark and removes the row.
+            values["over"] = floor(self._clock.wall())
+            if self._connector.evenness.seconds() <= LONGEST_ALIVE_TIME:
+                values["over"] = -1
+        if self._write((self._sql.delete, values)):
             return True
         if self._write((self._sql.mark_deleting, {"id": key})):
             return False
@@ -197,9 +215,15 @@ class SqlBackend:
 
         def settle(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
-            if self._write(build(ends)) == len(ends):
+            written = self._write(build(ends))
+            if written == len(ends):
                 return {end.key: Settled.DONE for end in ends}
-            rows = self.look([end.key for end in ends])
+            try:
+                rows = self.look([end.key for end in ends])
+            except StoreUnavailableError as error:
+                if not written or isinstance(error, StoreBusyError):
+                    raise
+                raise UnknownOutcomeError(str(error)) from None
             return {end.key: result_of(end, rows.get(end.key)) for end in ends}
 
         results = dict.fromkeys((end.key for end in settlements), Settled.PREEMPTED)

@@ -23,7 +23,9 @@ _PROGRESS = 5.0
     "--url",
     envvar="PSCHED_MIGRATE_URL",
     help="Database of OLD_TABLE, if it is not psched's. Default: $PSCHED_MIGRATE_URL, which no"
-    " list of processes shows.",
+    " list of processes shows. Its password is its own; and so is its encryption, if it has an"
+    " option about that (ssl_ca, ssl_disabled, sslmode): without one, the settings hold for a"
+    " server there, too.",
 )
 @click.option(
     "--kind",

@@ -101,11 +101,24 @@ def _check_heartbeat(values: Mapping[str, Any]) -> None:
         )
 
 
+def _check_strategy(values: Mapping[str, Any]) -> None:
+    strategy = values["claim_strategy"]
+    if strategy == "auto":
+        return
+    if values["type"] == "rdb_compat":
+        raise RefusedError(
+            "is of no use with type: rdb_compat, which takes rows in one way only; remove it"
+        )
+    if strategy != "cas" and values["url"].startswith("sqlite"):
+        raise RefusedError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
+
+
 _RULES = (
     _Rule("ssl_cert", _TLS, tls.check_cert),
     _Rule("ssl_key", _TLS, tls.check_key),
     _Rule("ssl_verify", _TLS, tls.check_verify),
     _Rule("url", _TLS, tls.check_url),
+    _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
 )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from psched.clock import Clock
-from psched.config import Config
+from psched.config import Config, urls
 from psched.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -37,6 +37,9 @@ _PAUSE = 0.2
 
 _BATCH_BYTES = 1_000_000
 """Payload in one statement, about; a server may refuse one of more than 4 MB."""
+
+_ENCRYPTION = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+"""The settings for encrypted connections."""
 
 
 class Migration:
@@ -226,7 +229,8 @@ def open_migration(
     Args:
         settings: the installation's.
         table: the old one.
-        url: its database's; None: the settings'.
+        url: its database's; None: the settings'. It brings its own password; and its own
+            encryption, if it says anything of that.
         kind: `Kind.name` of its system; None: its columns tell.
         lease_time: the longest lease of an old worker, seconds.
         clock: this host's clocks.
@@ -242,8 +246,7 @@ def open_migration(
             f"type: {settings.type} keeps no table of psched's own; set it to rdb, and table to"
             " the one that `psched init` makes"
         )
-    # Another database has a password of its own.
-    old = settings if url is None else settings.with_settings(url=url, password_file=None)
+    old = settings if url is None else _elsewhere(settings, url)
     source = Source(old, table, kind=kind, clock=clock, rng=rng)
     destination = Destination(settings, clock=clock, rng=rng)
     try:
@@ -259,6 +262,21 @@ def open_migration(
     finally:
         source.disconnect()
         destination.disconnect()
+
+
+def _elsewhere(settings: Config, url: str) -> Config:
+    """The settings for another database: what is about psched's own alone is left out.
+
+    Where a url says nothing of encryption it is encrypted as psched's: no password goes to a
+    server that nobody has checked because somebody forgot an option.
+    """
+    encryption = {name: getattr(settings, name) for name in _ENCRYPTION}
+    alone = settings.with_settings(
+        url=url, password_file=None, claim_strategy="auto", **dict.fromkeys(_ENCRYPTION)
+    )
+    if alone.url.startswith("sqlite") or urls.tls_options(alone.url):
+        return alone
+    return alone.with_settings(**encryption)
 
 
 def _batches(moves: Sequence[Move]) -> Iterator[Sequence[Move]]:

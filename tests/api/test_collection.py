@@ -295,9 +295,10 @@ class TestAbsence:
         assert host.slept == []
 
 
-def test_a_key_that_cannot_be_encoded_is_not_there(schedules):
-    schedule = schedules["a\udc80"]
+@pytest.mark.parametrize("key", ["a\udc80", "a\0"])
+def test_a_key_that_cannot_be_stored_is_not_there(schedules, key):
+    schedule = schedules[key]
     assert not schedule.exists()
     for request in (schedule.metadata, schedule.delete, lambda: schedule.modify(type="t")):
-        with pytest.raises(psched.NotFoundError, match="udc80"):
+        with pytest.raises(psched.NotFoundError, match=r"udc80|x00"):
             request()

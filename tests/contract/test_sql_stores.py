@@ -13,7 +13,16 @@ WAYS = {
 """The first is what the server is given if nobody chooses."""
 
 
-_MARKS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+_MARKS = {
+    "sqlite": (),
+    "mariadb": (pytest.mark.mariadb,),
+    "postgresql": (pytest.mark.postgresql,),
+}
+
+
+def _marks(kind, way):
+    chosen = (pytest.mark.chosen,) if way != WAYS[kind][0] else ()
+    return (*_MARKS[kind], *chosen)
 
 
 @pytest.fixture
@@ -24,7 +33,7 @@ def strategy(request):
 @pytest.mark.parametrize(
     ("database", "strategy"),
     [
-        pytest.param(kind, way, marks=_MARKS[kind], id=f"{kind}-{way}")
+        pytest.param(kind, way, marks=_marks(kind, way), id=f"{kind}-{way}")
         for kind, ways in WAYS.items()
         for way in ways
     ],

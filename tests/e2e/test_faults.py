@@ -350,10 +350,10 @@ def postgresql_plant(servers, postgresql_server, tmp_path_factory):
         yield plant
 
 
-def prepare(server):
-    """Make a database, and a user who has rights on no other; its url."""
+def prepare(server, account=()):
+    """Make a database, and a user who has rights on no other, if nothing else is said; its url."""
     server.query("CREATE DATABASE work")
-    for statement in ACCOUNT[server.kind]:
+    for statement in account or ACCOUNT[server.kind]:
         server.query(statement)
     return re.sub("//.*@", "//u:p@", server.url("work"))
 
@@ -458,6 +458,59 @@ def test_a_failover_to_the_replica_loses_nothing_and_doubles_nothing(pair, make_
         promote(replica)
 
     go_through(failover(), Work(service, "failover"), master)
+    assert master.stop() == 0
+
+
+def ask_for_no_writes(primary):
+    """Make a primary read-only, which stays up and lets everybody in, by what it knows itself."""
+    if primary.kind == "mariadb":
+        primary.query("SET GLOBAL read_only = 1")
+        return
+    primary.query("ALTER SYSTEM SET default_transaction_read_only = on")
+    primary.query("SELECT pg_reload_conf()")
+    primary.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'u'")
+
+
+@pytest.mark.parametrize(
+    ("pair", "account"),
+    [
+        pytest.param("mariadb", (), marks=pytest.mark.mariadb, id="mariadb"),
+        # Whom the server lets write all the same.
+        pytest.param(
+            "mariadb",
+            ("CREATE USER u IDENTIFIED BY 'p'", "GRANT ALL ON *.* TO u"),
+            marks=pytest.mark.mariadb,
+            id="mariadb-administrator",
+        ),
+        pytest.param("postgresql", (), marks=pytest.mark.postgresql, id="postgresql"),
+    ],
+    indirect=["pair"],
+)
+def test_a_primary_that_was_demoted_and_stays_up_is_left_for_the_new_one(
+    pair, account, make_service
+):
+    primary, replica = pair
+    url = prepare(primary, account).replace(
+        f":{primary.port}/", f":{primary.port},{LOOPBACK}:{replica.port}/"
+    )
+    service = make_service(url, **SETTINGS)
+    service.init()
+    master = service.start()
+    seen = []
+
+    def rows_of_the_old_one():
+        return primary.query("SELECT id, next_time, owner, fence FROM psched", database="work")
+
+    @contextlib.contextmanager
+    def demotion():
+        ask_for_no_writes(primary)
+        yield
+        seen.append(sorted(rows_of_the_old_one()))
+        promote(replica)
+
+    go_through(demotion(), Work(service, "demotion"), master)
+    assert sorted(rows_of_the_old_one()) == seen[0]
+    assert replica.query("SELECT COUNT(*) FROM psched WHERE fence > 0", database="work")
     assert master.stop() == 0
 
 

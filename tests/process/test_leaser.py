@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from dataclasses import replace as changed
 from datetime import UTC, datetime
+from functools import partial
 from math import ceil
 from pathlib import Path
 
@@ -12,9 +13,11 @@ import pytest
 import psched
 from psched.app import make_store
 from psched.backend import ClaimUnknownError
+from psched.clock import SystemClock
 from psched.config import from_mapping
 from psched.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.leaser import Leaser
+from psched.model import Settlement
 from psched.supervisor.note import Reason
 from support.apart import apart
 from support.bench import CLOCK, Bench
@@ -28,7 +31,8 @@ class Unreliable:
         store: the real one.
 
     Attributes:
-        faults: how each next request of a name fails: "before", "after"; none: not at all.
+        faults: how each next request of a name fails: "before", "after"; "late": it is applied
+            only after its owner was asked for; none: not at all.
         requests: how often each was sent.
     """
 
@@ -36,6 +40,7 @@ class Unreliable:
         self._store = store
         self.faults = {}
         self.requests = Counter()
+        self.late = None
 
     def __getattr__(self, name):
         request = getattr(self._store, name)
@@ -47,7 +52,12 @@ class Unreliable:
             fault = self.faults.get(name, []).pop(0) if self.faults.get(name) else None
             if fault == "away":
                 raise StoreUnavailableError("the database is unavailable: test")
-            answer = None if fault == "before" else request(*args, **kwargs)
+            if fault == "late":
+                self.late = partial(request, *args, **kwargs)
+            answer = request(*args, **kwargs) if fault in {None, "after"} else None
+            if name == "held" and self.late:
+                self.late()
+                self.late = None
             if fault is None:
                 return answer
             if name == "claim":
@@ -55,6 +65,16 @@ class Unreliable:
             raise UnknownOutcomeError("the connection to the database broke: test")
 
         return ask
+
+
+class Host(SystemClock):
+    """A host's clocks, of which the suspend-proof one can be moved on."""
+
+    def __init__(self):
+        self.suspended = 0.0
+
+    def boottime(self):
+        return super().boottime() + self.suspended
 
 
 class Scene:
@@ -68,12 +88,13 @@ class Scene:
         self.store = Unreliable(make_store(self.settings))
         self.store.init()
         self.store.claimed = keys
+        self.clock = Host()
         self.leaser = Leaser(
             self.store,
             self.settings,
             nonce="nonce",
             tasks=self.bench.tasks,
-            clock=CLOCK,
+            clock=self.clock,
             rng=random.Random(1),  # noqa: S311  # jitter
         )
 
@@ -156,7 +177,7 @@ def claim_and_its_question_unanswered():
 
 
 def stopped_with_an_unanswered_claim():
-    scene = Scene("one")
+    scene = Scene("one", database_timeout=1)
     scene.add("one", "returns")
     scene.store.faults = {"claim": ["after"], "held": ["away"]}
     scene.until(lambda: scene.store.requests["held"] == 1)
@@ -169,6 +190,24 @@ def stopped_with_an_unanswered_claim():
 
 def test_what_an_unanswered_claim_has_taken_is_given_back_at_a_stop():
     assert apart(stopped_with_an_unanswered_claim) == [False, None, 0, "waiting"]
+
+
+def applied_late(stopped):
+    scene = Scene("one", database_timeout=1)
+    scene.add("one", "returns")
+    scene.store.faults = {"claim": ["late"]}
+    scene.until(lambda: scene.store.requests["held"] == 1)
+    if stopped:
+        scene.leaser.stop(None)
+    idle = scene.leaser.idle
+    scene.until(lambda: scene.leaser.idle)
+    row = scene.row("one")
+    return [idle, row.owner, row.fence, row.status, scene.store.requests["held"] < 20]
+
+
+@pytest.mark.parametrize(("stopped", "status"), [(False, "finished"), (True, "waiting")])
+def test_what_a_claim_takes_after_its_owner_was_asked_for_is_found(stopped, status):
+    assert apart(applied_late, stopped) == [False, None, 1, status, True]
 
 
 def unanswered_extends():
@@ -202,6 +241,59 @@ def test_a_task_whose_end_was_written_without_an_answer_is_not_said_to_be_preemp
     fence, extends, said = apart(settled_and_extended)
     assert (fence, extends) == (1, 1)
     assert not any("preempted" in line for line in said)
+
+
+def settled_and_run_by_another(late):
+    """Its end is written, and never answered; then another worker runs what comes next."""
+    scene = Scene("one")
+    hours_ago = int(CLOCK.wall()) - 3 * 3600
+    scene.schedules.add("one", "returns", cron="@hourly", next_time=hours_ago)
+    scene.schedules.close()
+    scene.store.faults = {"settle": ["after"]}
+    scene.until(lambda: scene.store.requests["settle"] == 1)
+    scene.clock.suspended = late
+    other = make_store(scene.settings)
+    (row,) = other.claim("other.1", limit=1, alive_time=60, shortest=6, horizon=1).rows
+    end = Settlement(key="one", token=row.token, version=row.version, next_time=row.next_time)
+    other.settle([end])
+    other.disconnect()
+    scene.leaser.pause()
+    scene.until(lambda: scene.leaser.idle)
+    return [*scene.bench.log.recent]
+
+
+def test_an_end_that_was_written_counts_also_if_another_has_run_what_comes_next():
+    assert not any("preempted" in line for line in apart(settled_and_run_by_another, 0))
+
+
+def test_whether_an_end_without_an_answer_counts_is_not_known_once_the_lease_is_over():
+    said = apart(settled_and_run_by_another, 1000)
+    assert any("nobody knows whether what it did counts" in line for line in said)
+
+
+def preempted_before_its_end():
+    scene = Scene("one")
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.until(lambda: len(scene.bench.tasks))
+    other = make_store(scene.settings)
+    row = other.get("one")
+    other.delete("one")
+    other.settle(
+        [Settlement(key="one", token=row.token, version=row.version + 1, next_time=0, remove=True)]
+    )
+    other.disconnect()
+    [slot] = scene.bench.tasks
+    scene.leaser.extend_now(slot)
+    scene.store.faults = {"settle": ["after"]}
+    Path("gate").touch()
+    scene.until(lambda: not len(scene.bench.tasks))
+    return scene.store.requests["settle"], [*scene.bench.log.recent]
+
+
+def test_a_lease_that_was_lost_before_its_end_was_sent_stays_lost():
+    settles, said = apart(preempted_before_its_end)
+    assert settles == 2
+    assert any("preempted: what it did counts for nothing" in line for line in said)
 
 
 def stopped_while_the_store_is_away(how):

@@ -10,6 +10,7 @@ import pytest
 from psched import config
 from psched.backend import Settled
 from psched.backends.compat.rows import LATEST, NEVER, split_data
+from psched.declare import redeclare
 from psched.errors import InvalidError, NotFoundError, NotSupportedError
 from psched.model import FINISHED, Release, Retry
 from psched.policy import Run, conclusion, opening
@@ -358,3 +359,16 @@ def test_rows_whose_names_are_no_text_do_not_stand_in_the_way(store, sql):
     insert(sql, "good")
     taken = itertools.chain.from_iterable(claim(store, f"w.{n}", limit=1).rows for n in range(3))
     assert [held.key for held in taken] == ["good"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_timeout_that_is_no_number_is_nobodys_and_can_be_mended(sql, store, settings):
+    held = leased(store, "k")
+    sql("UPDATE {table} SET timeout = 'soon'")
+    assert store.held("worker.1", ["k"]) == []
+    assert store.settle([ending(held)]) == {"k": Settled.PREEMPTED}
+    seen = found(store, "k")
+    assert not claim(store, "w.2").rows
+    new = redeclare(seen, {"next_run_time": LONG_AGO}, settings, lambda: LONG_AGO)
+    assert store.replace(seen, new)
+    assert len(claim(store, "w.3").rows) == 1

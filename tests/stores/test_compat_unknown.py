@@ -7,7 +7,20 @@ from psched.clock import SystemClock
 from psched.collection import ScheduleCollection
 from psched.config import from_mapping
 from psched.errors import AlreadyExistsError, UnknownOutcomeError
-from psched.testing.bench import LEASE, LONG_AGO, add, claim, ending, found, leased, wait_for_end
+from psched.model import Finish
+from psched.settling import Ending, Settler
+from psched.testing.bench import (
+    LATER,
+    LEASE,
+    LONG_AGO,
+    add,
+    claim,
+    due,
+    ending,
+    found,
+    leased,
+    wait_for_end,
+)
 from support.compat import compat_factory
 from support.proxy import LOOPBACK, Fault, Proxy
 
@@ -15,6 +28,8 @@ pytestmark = [
     pytest.mark.mariadb,
     pytest.mark.parametrize("database", ["mariadb"], indirect=True),
 ]
+
+CLOCK = SystemClock()
 
 LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
 """The client cannot tell one from the other."""
@@ -114,6 +129,21 @@ def test_a_settle_without_an_answer_can_be_repeated(far, near, proxy, loss, way)
         assert row.next_time == (LONG_AGO + 60 if way == "finish" else LONG_AGO)
 
 
+@pytest.mark.parametrize("extended", [False, True])
+def test_a_settle_without_an_answer_counts_also_if_others_have_gone_on(far, near, proxy, extended):
+    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat"})
+    add(near, "k")
+    sent = CLOCK.boottime()
+    (held,) = claim(far, "w.1").rows
+    settler, ending_ = Settler(settings, CLOCK), Ending(held, Finish(), sent + LEASE)
+    with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"), pytest.raises(UnknownOutcomeError):
+        settler.settle(far, [ending_])
+    assert len(claim(near, "w.2").rows) == 1
+    if extended:
+        assert not extend(far, held)
+    assert settler.settle(far, [ending_]) == {"k": Settled.DONE}
+
+
 @each_loss
 @pytest.mark.parametrize("request_", [b"INSERT", b"COMMIT"])
 def test_an_insert_without_an_answer_is_not_reported_as_taken(far, near, proxy, loss, request_):
@@ -126,3 +156,23 @@ def test_an_insert_without_an_answer_is_not_reported_as_taken(far, near, proxy, 
     assert found(near, "k").type == "t"
     with pytest.raises(AlreadyExistsError):
         schedules.add("k", "t", cron="@daily")
+
+
+@each_loss
+@pytest.mark.parametrize("number", range(4))
+def test_a_modification_without_an_answer_is_applied_once(far, near, proxy, loss, number):
+    """Whatever the checksums are; and a worker may have the row by the time it is repeated."""
+    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat"})
+
+    class Meanwhile(SystemClock):
+        def sleep(self, _seconds):
+            if loss is Fault.LOSE_REPLY:
+                assert len(claim(near, "w.1").rows) == 1
+
+    schedules = ScheduleCollection(far, settings, clock=Meanwhile(), draw_nonce=lambda: "n")
+    near.add([due("k", type=f"t{number}", since=LATER)], nonce="n")
+    minute = LONG_AGO // 60 * 60
+    with proxy.fault(loss, b"UPDATE"):
+        schedules.modify("k", next_time=minute, data={"n": number})
+    row = found(near, "k")
+    assert (row.next_time, row.data) == (minute, f'{{"n":{number}}}')

@@ -290,6 +290,99 @@ class TestConnections:
             wait_until(lambda: _set_limit(server, limit), what="room for the fixture's queries")
 
 
+class TestReadOnly:
+    """Whatever a server says that will not write, it is left, and nothing was applied."""
+
+    def is_left_and_found_again(self, store, number, mend):
+        """A store's next claim is refused with a number; it makes another after the mend."""
+        connection = store._connector._connection
+        with unavailable() as raised:
+            store.claim("w.1", **CLAIM)
+        message = str(raised.value)
+        assert message.startswith(f"the database is read-only: ({number}, ")
+        assert connection is None or connection.closed
+        assert store.get("k").fence == 0
+        mend()
+        store.disconnect()
+        assert len(store.claim("w.1", **CLAIM).rows) == 1
+
+    def test_a_session_that_has_become_read_only_is_left(self, store):
+        add(store, "k")
+        read_only = "SET SESSION TRANSACTION READ ONLY"
+        store._connector.run(lambda c: c.exec_driver_sql(read_only).close())
+        self.is_left_and_found_again(store, 1792, lambda: None)
+
+    @pytest.mark.parametrize(
+        ("setting", "values"),
+        [
+            ("init_connect", ("'SET SESSION TRANSACTION READ ONLY'", "''")),
+            ("tx_read_only", (1, 0)),
+        ],
+    )
+    def test_a_server_whose_sessions_may_only_read_is_left(
+        self, user, open_at, database, setting, values
+    ):
+        """The first of the settings is for all but administrators."""
+
+        def set_to(value):
+            database.server.query(f"SET GLOBAL {setting} = {value}")
+
+        store = open_at(user())
+        add(store, "k")
+        store.disconnect()
+        read_only, usual = values
+        set_to(read_only)
+        try:
+            self.is_left_and_found_again(store, 1792, lambda: set_to(usual))
+        finally:
+            set_to(usual)
+
+    def test_it_is_left_for_the_next_host_though_it_calls_itself_writable(
+        self, user, open_at, start_mariadb, database, name
+    ):
+        """Neither follows the other here: what each one has tells them apart."""
+        url, port = user(), database.server.port
+        first = start_mariadb("--init-connect=SET SESSION TRANSACTION READ ONLY")
+        first.query(f"CREATE DATABASE {name}")
+        first.query(f"CREATE USER u0_{name} IDENTIFIED BY 'se/cr:et'")
+        first.query(f"GRANT ALL ON {name}.* TO u0_{name}")
+        by_administrator = open_at(first.url(name))
+        by_administrator.init()
+        add(by_administrator, "there")
+        add(open_at(url), "here")
+        both = open_at(url.replace(f":{port}/", f":{first.port},{LOOPBACK}:{port}/"))
+        with unavailable() as raised:
+            both.claim("w.1", **CLAIM)
+        assert "1792" in str(raised.value)
+        assert [row.key for row in both.claim("w.1", **CLAIM).rows] == ["here"]
+        assert by_administrator.get("there").fence == 0
+
+    @pytest.mark.usefixtures("database")
+    def test_an_engine_that_may_only_read_is_left(self, start_mariadb, open_at):
+        """As after a start with innodb_read_only, or with innodb_force_recovery = 6."""
+        server = start_mariadb()
+        store = open_at(server.url(server.create_database()))
+        store.init()
+        add(store, "k")
+
+        def restart(*flags):
+            server.flags = flags
+            server.restart()
+
+        store.disconnect()
+        restart("--innodb-read-only=1")
+        self.is_left_and_found_again(store, 1036, restart)
+
+    # MariaDB has no way to these: 1836 and 1874 are what MySQL says where MariaDB says 1036. A
+    # trigger may raise any number.
+    @pytest.mark.parametrize("number", [1290, 1836, 1874])
+    def test_the_numbers_of_other_servers_are_known(self, store, sql, number):
+        add(store, "k")
+        signal = f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {number}"
+        sql(f"CREATE TRIGGER odd BEFORE UPDATE ON {{table}} FOR EACH ROW {signal}")
+        self.is_left_and_found_again(store, number, lambda: sql("DROP TRIGGER odd"))
+
+
 class TestOneByOne:
     """Only a row's own fault sets it aside."""
 

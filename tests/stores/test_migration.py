@@ -566,11 +566,83 @@ def test_the_tables_may_be_in_two_databases(database, make_migration, tmp_path, 
     target.disconnect()
 
 
+NO_TLS = {
+    "mariadb": ("ssl_disabled=true", "SSL is required but the server doesn't support it"),
+    "postgresql": ("sslmode=disable", "server does not support SSL, but SSL was required"),
+}
+OWN_AUTHORITY = {
+    "mariadb": "ssl_ca={}",
+    "postgresql": "sslmode=verify-full&sslrootcert={}",
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in NO_TLS]
+)
+def test_an_old_database_is_encrypted_as_ours_unless_its_url_says_otherwise(
+    kind, certificates, tmp_path, request
+):
+    secure = request.getfixturevalue(f"start_{kind}")(certificates=certificates)
+    plain = request.getfixturevalue(f"{kind}_server")
+    ours, beside, away = (
+        server.url(server.create_database()) for server in (secure, secure, plain)
+    )
+    file = f"sqlite:///{tmp_path}/old.db"
+    target = make_store(ours)
+    target.init()
+    target.disconnect()
+    # Nor is a way to claim that is for our database refused for the old one.
+    settings = config.from_mapping(
+        {"url": ours, "ssl_ca": str(certificates.authority), "claim_strategy": "update_first"}
+    )
+    for url in (beside, away, file):
+        with contextlib.closing(OldTable(url)) as old:
+            old.create()
+            old.insert(schedule("k", at=LATER))
+
+    def encryption(url):
+        with migration_of("schedules", settings, url) as migration:
+            assert migration.look(dry=True).ready == 1
+            connector = migration._source._connector
+            query = connector.dialect.encryption
+            return connector.read(lambda c: c.exec_driver_sql(query).one())[-1]
+
+    def is_refused(url, why):
+        with (
+            pytest.raises(StoreUnavailableError, match=why),
+            migration_of("schedules", settings, url),
+        ):
+            pass
+
+    off, demanded = NO_TLS[kind]
+    assert encryption(beside).startswith("TLSv1.")
+    is_refused(away, demanded)
+    for url in beside, away:
+        assert not encryption(f"{url}?{off}")
+    own = f"{beside}?{OWN_AUTHORITY[kind]}"
+    assert encryption(own.format(certificates.authority)).startswith("TLSv1.")
+    is_refused(own.format(certificates.stranger), "certificate verify failed")
+    with migration_of("schedules", settings, file) as migration:
+        assert migration.run(0).remaining == 0
+
+
 # --- and back ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("database", ["sqlite", "mariadb"], indirect=True)
-def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql):
+MYSQL_WAY = "`CONVERT(data USING utf8mb4)` instead of\n`data` in the JSON_SET"
+
+
+@pytest.mark.parametrize(
+    ("database", "payload"),
+    [
+        ("sqlite", "data"),
+        ("mariadb", "data"),
+        # MySQL takes no other way.
+        ("mariadb", "CONVERT(data USING utf8mb4)"),
+    ],
+    indirect=["database"],
+)
+def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql, payload):
     rows = [
         schedule("a", at=LATER, data=b'{"n":1,"type":"t.x"}', timezone="Asia/Tokyo"),
         schedule("b", at=LATER - 60, delay=60, timeout=LATER, data=b'{"type":"b"}'),
@@ -579,7 +651,10 @@ def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql):
     migrate(old)
     moved(store, "a", "b")
     way_back = DOCUMENT.read_text().partition("## Going back")[2]
+    assert MYSQL_WAY in way_back
     code = " ".join(line for line in way_back.splitlines() if line.startswith("    "))
+    code = code.replace("(data,", f"({payload},")
+    assert payload in code
     for statement in code.split(";")[:-1]:
         sql(statement)
     assert not [*store.rows()]
@@ -594,9 +669,10 @@ def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql):
 
 def move(url, log):
     """Migrate while workers run; runs apart."""
-    say("ready")
-    wait_until(lambda: Path(log).exists(), what="the first run")
     with migration_of("schedules", config.from_mapping({"url": url})) as migration:
+        # Connected already: or the old workers may be through with everything.
+        say("ready")
+        wait_until(lambda: Path(log).exists(), what="the first run")
         return migration.run(60).remaining
 
 

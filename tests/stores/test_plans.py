@@ -105,7 +105,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
     "set_aside": lambda c: (c.sql.set_aside, {**as_seen(c.first[0]), "reason": "why"}),
-    "delete": lambda c: (c.sql.delete, {"id": c.key}),
+    "delete": lambda c: (c.sql.delete, {"id": c.key, "over": 1}),
     "mark_deleting": lambda c: (c.sql.mark_deleting, {"id": c.held[0].key}),
     "update_data": lambda c: (
         c.sql.update_data,

@@ -182,6 +182,67 @@ class TestLocks:
         wait_until(was_victim, what="a deadlock")
 
 
+class TestSerialization:
+    """What cannot be put in an order with what others do is undone, and done again."""
+
+    LEVEL = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+    def transact(self, store, others, keys=("k",)):
+        """Read and write in a transaction; others write in between. How often it was tried."""
+        tries = []
+
+        def work(connection):
+            tries.append(connection.exec_driver_sql(self.LEVEL).close())
+            connection.exec_driver_sql("SELECT COUNT(*) FROM psched").scalar_one()
+            others(len(tries))
+            for key in keys:
+                change = f"UPDATE psched SET version = version + 10 WHERE id = '{key}'"  # noqa: S608
+                connection.exec_driver_sql(change)
+
+        store._connector.transact(work)
+        return len(tries)
+
+    def test_a_transaction_that_came_too_late_is_repeated_as_a_whole(self, store, sql):
+        add(store, "a", "b")
+
+        def others(number):
+            if number == 1:
+                sql("UPDATE {table} SET version = version + 100 WHERE id = 'b'")
+
+        assert self.transact(store, others, ("a", "b")) == 2
+        assert (store.get("a").version, store.get("b").version) == (11, 111)
+
+    def test_one_that_comes_too_late_for_ever_is_given_up_and_undone(self, store, sql):
+        add(store, "a", "b")
+
+        def others(_number):
+            sql("UPDATE {table} SET type = 'theirs' WHERE id = 'b'")
+
+        with unavailable(r"^the database is busy: \(40001, 'could not serialize access"):
+            self.transact(store, others, ("a", "b"))
+        assert (store.get("a").version, store.get("b").version) == (1, 1)
+        add(store, "c")  # the connection is in no transaction
+
+    def test_a_statement_that_came_too_late_is_repeated(self, store, connect, database, name):
+        """Where somebody has changed the level of our session, as a pooler may."""
+        add(store, "k")
+        (row,) = store.claim("w.1", **CLAIM).rows
+        level = "SET default_transaction_isolation = 'serializable'"
+        store._connector.run(lambda c: c.exec_driver_sql(level).close())
+        waiting = (
+            "SELECT 1 FROM pg_stat_activity"  # noqa: S608
+            f" WHERE datname = '{name}' AND wait_event_type = 'Lock'"
+        )
+        said = database.server.log.read_text().count("could not serialize access")
+        with connect() as other, ThreadPoolExecutor(1) as worker:
+            other.execute("UPDATE psched SET type = 'theirs'")
+            extended = worker.submit(lambda: store.extend({"k": row.token}, **LEASE))
+            wait_until(lambda: database.server.query(waiting), what="the worker to want the row")
+            other.commit()
+            assert extended.result(timeout=20) == {"k"}
+        assert database.server.log.read_text().count("could not serialize access") == said + 1
+
+
 class TestConnections:
     """A connection that breaks under a request leaves its outcome open, and is replaced."""
 
@@ -342,8 +403,7 @@ class TestPatience:
         hasty = open_at(database.url, timeout=self.TIMEOUT)
         kill(database.server.pid, signal.SIGSTOP)
         try:
-            # libpq's shortest timeout.
-            with self.soon(2), unavailable("cannot connect"):
+            with self.soon(), unavailable("cannot connect"):
                 hasty.now()
         finally:
             kill(database.server.pid, signal.SIGCONT)

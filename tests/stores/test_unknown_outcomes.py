@@ -33,6 +33,8 @@ each_server = pytest.mark.parametrize(
     indirect=True,
 )
 
+CLOCK = SystemClock()
+
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
 
@@ -79,10 +81,20 @@ impatient = pytest.mark.parametrize("timeout", [1.5])
 @pytest.fixture
 def schedules(far, settings):
     """The Python API behind the proxy."""
+    return collection(far, settings, SystemClock())
+
+
+def collection(store, settings, clock):
     numbers = itertools.count()
     return ScheduleCollection(
-        far, settings, clock=SystemClock(), draw_nonce=lambda: f"nonce-{next(numbers)}"
+        store, settings, clock=clock, draw_nonce=lambda: f"nonce-{next(numbers)}"
     )
+
+
+def run_all(store):
+    """Another worker runs what is due, and settles it."""
+    for row in store.claim("near.1", **CLAIM).rows:
+        assert store.settle([finish(row)]) == {row.key: Settled.DONE}
 
 
 def add(store, *keys):
@@ -276,6 +288,15 @@ class TestLease:
         (row,) = store.claim("near.1", **CLAIM).rows
         assert (row.fence, row.attempt) == (held.fence + 1, 2)
 
+    def test_an_end_that_was_written_beside_one_that_was_not_may_have_been_written(
+        self, far, store, proxy
+    ):
+        add(store, "a", "b")
+        a, b = far.claim("far.1", **CLAIM).rows
+        store.settle([finish(b)])
+        with proxy.fault(Fault.LOSE_REPLY, b"SELECT id"), pytest.raises(UnknownOutcomeError):
+            far.settle([finish(a), finish(b)])
+
     def test_a_lost_answer_to_the_second_look_is_asked_for_again(self, far, held, store, proxy):
         """What was not simply applied is looked at; that answer can be lost as well."""
         store.settle([finish(held)])
@@ -320,6 +341,44 @@ class TestPythonApi:
         (row,) = store.claim("near.1", **CLAIM).rows
         assert row.attempt == 1
 
+    @pytest.mark.parametrize("many", [False, True])
+    def test_ones_own_row_is_known_when_it_has_been_run_already(
+        self, far, settings, store, proxy, many
+    ):
+        class Meanwhile(SystemClock):
+            def sleep(self, _seconds):
+                run_all(store)
+
+        schedules = collection(far, settings, Meanwhile())
+        fields = {"type": "t", "next_time": 1, "data": {"n": 1}, "retry_wait": 5, "alive_time": 9}
+        with proxy.fault(Fault.LOSE_REPLY, b"INSERT"):
+            if many:
+                schedules.add_many([{"key": key, **fields} for key in "kl"])
+            else:
+                schedules.add("k", **fields)
+        assert store.get("k").fence == 1
+
+    @pytest.mark.parametrize("other", [{"data": {"n": 2}}, {"type": "u"}, {"retry_wait": 6}])
+    def test_somebody_elses_row_that_has_been_run_is_said_to_exist(
+        self, far, settings, store, proxy, other
+    ):
+        fields = {"type": "t", "next_time": 1, "data": {"n": 1}, "retry_wait": 5}
+
+        class Meanwhile(SystemClock):
+            def sleep(self, _seconds):
+                run_all(store)
+
+        # Of another definition, or added before.
+        others = collection(store, settings, SystemClock())
+        others.add("k", **{**fields, **other})
+        others.add("old", **fields)
+        run_all(store)
+        wait_until(lambda: store.now() > store.get("old").created_at + 1, what="a second")
+        mine = collection(far, settings, Meanwhile())
+        for key in "k", "old":
+            with proxy.fault(Fault.LOSE_REQUEST, b"INSERT"), pytest.raises(AlreadyExistsError):
+                mine.add(key, **fields)
+
     def test_somebody_elses_row_is_said_to_exist(self, schedules, store, proxy):
         add(store, "k")
         before = store.get("k")
@@ -357,6 +416,20 @@ class TestPythonApi:
         found = (row.type, row.delay, json.loads(row.data), row.version)
         assert found == ("u", 5, {"n": 1}, 2)
 
+    def test_a_modification_by_which_it_has_been_run_already_is_applied_once(
+        self, far, settings, store, proxy
+    ):
+        class Meanwhile(SystemClock):
+            def sleep(self, _seconds):
+                run_all(store)
+
+        schedules = collection(far, settings, Meanwhile())
+        schedules.add("k", "t", cron="@daily", next_time=4_000_000_000)
+        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"):
+            schedules.modify("k", next_time=86_400)
+        row = store.get("k")
+        assert (row.fence, row.next_time, row.version) == (1, 7, 2)
+
     def test_a_modification_that_was_lost_is_applied_also_if_it_changes_no_column_but_times(
         self, schedules, store, proxy
     ):
@@ -372,6 +445,21 @@ class TestPythonApi:
         with proxy.fault(fault, b"UPDATE"):
             with_task.finish()
         assert store.get("k").next_time == with_task.scheduled_time + 3600
+
+    def test_a_finish_that_counted_is_not_said_to_be_preempted(self, far, settings, store, proxy):
+        """Before it is repeated, the next occurrence has been run."""
+
+        class Meanwhile(SystemClock):
+            def sleep(self, _seconds):
+                (row,) = store.claim("near.1", **CLAIM).rows
+                assert store.settle([finish(row)]) == {"k": Settled.DONE}
+
+        schedules = collection(far, settings, Meanwhile())
+        schedules.add("k", cron="@hourly", next_time=int(CLOCK.wall()) - 3 * 3600)
+        task = schedules.poll()
+        with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"):
+            task.finish()
+        assert store.get("k").fence == 2
 
     @pytest.mark.parametrize("fault", LOST)
     def test_a_lost_answer_does_not_hide_a_lost_lease(self, fault, schedules, store, sql, proxy):

@@ -11,11 +11,17 @@ from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
 
 
-def make_store(url, *, table="psched", timeout=5.0, strategy=None):
+def make_store(url, *, table="psched", timeout=5.0, strategy=None, tls=None):
     """A store as a worker makes it; not yet connected."""
     rng = random.Random()  # noqa: S311  # jitter
     return SqlBackend(
-        url, table=table, timeout=timeout, clock=SystemClock(), rng=rng, strategy=strategy
+        url,
+        table=table,
+        timeout=timeout,
+        clock=SystemClock(),
+        rng=rng,
+        strategy=strategy,
+        tls=tls,
     )
 
 

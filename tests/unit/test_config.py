@@ -325,6 +325,45 @@ def test_a_combination_is_told_at_the_line_of_the_timeout(refusal):
     assert text.startswith("3: database_timeout: ")
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            {"type": "rdb_compat", "url": "mysql://db/x", "claim_strategy": "cas"},
+            "is of no use with type: rdb_compat, which takes rows in one way only; remove it",
+        ),
+        (
+            {"url": "sqlite:////x.db", "claim_strategy": "skip_locked"},
+            "an SQLite file cannot do skip_locked; set it to auto or cas",
+        ),
+        (
+            {"claim_strategy": "update_first"},
+            "an SQLite file cannot do update_first; set it to auto or cas",
+        ),
+    ],
+)
+def test_a_way_to_claim_that_the_store_has_not_is_refused_with_the_mend(settings, reason):
+    assert problem(settings) == f"claim_strategy: {reason}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"type": "rdb_compat", "url": "mysql://db/x", "claim_strategy": "auto"},
+        {"url": "sqlite:////x.db", "claim_strategy": "cas"},
+        {"url": "mysql://db/x", "claim_strategy": "skip_locked"},
+    ],
+)
+def test_a_way_to_claim_that_the_store_may_have_is_accepted(settings):
+    assert take(settings).claim_strategy == settings["claim_strategy"]
+
+
+def test_a_way_to_claim_is_not_judged_by_a_url_that_was_refused():
+    text = problem({"url": "redis://db", "claim_strategy": "skip_locked"})
+    assert text.startswith("url: ")
+    assert len(text.splitlines()) == 1
+
+
 # --- changes to a config -------------------------------------------------------------
 
 

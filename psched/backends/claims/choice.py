@@ -10,8 +10,9 @@ from psched.backends.claims.skip_locked import SkipLocked, SkipLockedAtOnce
 from psched.backends.claims.strategy import Strategy
 from psched.backends.claims.update_first import UpdateFirst
 from psched.backends.connector import Connector
+from psched.backends.failures import UnableError
 from psched.backends.statements import Statements
-from psched.errors import StoreError, StoreUnavailableError
+from psched.errors import StoreError
 
 _WAYS: tuple[tuple[str, str | None, Callable[[Connector, Statements], Strategy]], ...] = (
     ("skip_locked", "take_unlocked", SkipLockedAtOnce),
@@ -44,7 +45,8 @@ def choose(connector: Connector, sql: Statements, wanted: str | None = None) -> 
         for known, needed, make in _WAYS:
             if name == known and wanted in (None, name) and _can(connector, sql, needed):
                 return make(connector, sql)
-    mend = f"set claim_strategy to auto or to one of {', '.join(names)}"
+    others = ", ".join(name for name in names if name != wanted)
+    mend = f"set claim_strategy to auto or to one of {others}"
     database = "a Galera cluster" if in_cluster else "the database"
     raise StoreError(f"claim_strategy: {database} cannot do {wanted}; {mend}")
 
@@ -55,8 +57,6 @@ def _can(connector: Connector, sql: Statements, needed: str | None) -> bool:
     proof = text(sql.proofs[needed])
     try:
         connector.read(lambda c: c.execute(proof).close())
-    except StoreUnavailableError:
-        raise
-    except StoreError:
+    except UnableError:
         return False
     return True

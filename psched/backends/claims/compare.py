@@ -13,7 +13,8 @@ from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, ClaimUnknownError
 from psched.backends.claims.strategy import held_by
-from psched.backends.connector import Connector, UnfitError
+from psched.backends.connector import Connector
+from psched.backends.failures import UnfitError
 from psched.backends.statements import Statements
 from psched.backends.taking import as_seen
 from psched.errors import StoreError, UnknownOutcomeError

@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from psched.backend import Claimed, ClaimUnknownError
 from psched.backends.claims.compare import CompareAndSwap, taken
-from psched.backends.connector import Connector, UnfitError
+from psched.backends.connector import Connector
+from psched.backends.failures import UnfitError
 from psched.backends.statements import Statements
 from psched.errors import UnknownOutcomeError
 from psched.model import Row

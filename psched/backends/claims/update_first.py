@@ -11,7 +11,8 @@ from math import ceil
 from psched.backend import Claimed, ClaimUnknownError
 from psched.backends.claims.compare import CompareAndSwap
 from psched.backends.claims.strategy import held_by
-from psched.backends.connector import Connector, UnfitError
+from psched.backends.connector import Connector
+from psched.backends.failures import UnfitError
 from psched.backends.statements import Statements
 from psched.errors import StoreError, UnknownOutcomeError
 from psched.model import Row

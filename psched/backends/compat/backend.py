@@ -213,7 +213,7 @@ class CompatBackend:
         """See `Backend.held`: what is known for certain."""
         mine = [key for key in self._leases.by(owner) if not keys or key in keys]
         now, found = self._reader.look(mine)
-        rows = [self._leases.row(row, now) for row in found.values() if row.timeout > now]
+        rows = [self._leases.row(row, now) for row in found.values() if row.until > now]
         return [row for row in rows if row.owner == owner]
 
     def extend(

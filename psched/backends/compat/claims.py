@@ -13,7 +13,8 @@ from psched.backend import Claimed, ClaimUnknownError
 from psched.backends.compat.leases import Leases
 from psched.backends.compat.rows import Stored, as_row
 from psched.backends.compat.statements import Statements, as_seen
-from psched.backends.connector import Connector, UnfitError
+from psched.backends.connector import Connector
+from psched.backends.failures import UnfitError
 from psched.clock import Clock
 from psched.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.model import Row
@@ -52,11 +53,12 @@ class Claims:
         self._leases = leases
         self._clock = clock
         self._patience = patience
+        self._looks_twice = connector.dialect.host_clock
 
     def claim(self, owner: str, limit: int, length: int, horizon: float) -> Claimed:
         """See `Backend.claim`; here all leases have the same length in seconds."""
         limit = min(limit, _MOST)
-        now, near = self._near(limit + _SPARE, horizon)
+        now, near = self._near(limit + _SPARE, horizon, length)
         if now is None:
             return Claimed()
         due = [row for row in near if row.timeout <= now]
@@ -66,14 +68,22 @@ class Claims:
         # Whether a row was leased before or waits for a retry cannot be told: none is `expired`.
         return Claimed(rows=rows, now=now, next_due=next_due, more=more)
 
-    def _near(self, limit: int, horizon: float) -> tuple[float | None, Sequence[Stored]]:
-        """The store's clock, and the rows that are due now or within the horizon."""
+    def _near(
+        self, limit: int, horizon: float, length: int
+    ) -> tuple[float | None, Sequence[Stored]]:
+        """The store's clock, and the rows that may be taken now or within the horizon."""
         values = {"horizon": horizon, "limit": limit}
+        if self._looks_twice:
+            values |= {"length": length, "even": self._connector.evenness.seconds()}
         found = self._connector.read(lambda c: c.execute(self._sql.due, values).all())
         if not found:
             return None, []
         self._connector.refuse_read_only(found[0][1])
-        return float(found[0][0]), [Stored(*columns[2:]) for columns in found]
+        now, rows = float(found[0][0]), [Stored(*columns[2:]) for columns in found]
+        # The clock may have been set before the database looked at it.
+        if self._looks_twice and self._connector.evenness.seconds() <= length:
+            rows = [row for row in rows if row.untouched]
+        return now, rows
 
     def _take(
         self, owner: str, due: Sequence[Stored], limit: int, until: int

@@ -17,7 +17,8 @@ from psched.backends.compat.leases import Lease, Leases
 from psched.backends.compat.reader import Reader
 from psched.backends.compat.rows import LATEST, NEVER, Stored, as_row, join_data
 from psched.backends.compat.statements import Statements, as_seen
-from psched.backends.connector import Connector, UnfitError
+from psched.backends.connector import Connector
+from psched.backends.failures import UnfitError
 from psched.clock import Clock
 from psched.errors import StoreUnavailableError
 from psched.model import QUARANTINED, Settlement, Token

@@ -99,4 +99,4 @@ class Leases:
 
 def is_leased(row: Stored, now: float) -> bool:
     """Whether somebody may hold this row; who waits for a retry looks alike."""
-    return row.timeout != NEVER and row.timeout > now and not row.untouched
+    return row.until != NEVER and row.until > now and not row.untouched

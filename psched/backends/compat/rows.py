@@ -43,6 +43,11 @@ class Stored(NamedTuple):
         return _number(self.next_time)
 
     @property
+    def until(self) -> int:
+        """Nobody may take the row before it; below 0 if that is no number."""
+        return _number(self.timeout)
+
+    @property
     def version(self) -> int:
         """A number that is another for another definition."""
         written = (self.cron, self.delay, self.timezone, self.data)
@@ -55,7 +60,7 @@ class Stored(NamedTuple):
         Whoever moves on to an occurrence sets ``timeout`` to exactly this, and every lease, retry
         and release sets it to something else.
         """
-        return _number(self.timeout) == self.occurrence + _number(self.delay)
+        return self.until == self.occurrence + _number(self.delay)
 
 
 def as_row(stored: Stored, token: Token | None = None, attempt: int = 0) -> Row:
@@ -76,7 +81,7 @@ def as_row(stored: Stored, token: Token | None = None, attempt: int = 0) -> Row:
         timezone="UTC" if stored.timezone is None else stored.timezone,
         delay=stored.delay,
         next_time=stored.occurrence,
-        next_run_time=None if resting else _number(stored.timeout),
+        next_run_time=None if resting else stored.until,
         owner=None if token is None else token.owner,
         fence=0 if token is None else token.fence,
         attempt=attempt,

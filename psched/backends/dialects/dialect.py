@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
+from psched.backends.dialects.bounded import Budget
 from psched.config.tls import Tls
 
 
@@ -36,6 +37,9 @@ class Fault(Enum):
 
     MISCONFIGURED = "misconfigured"
     """Not applied, and will not be while the server is configured as it is."""
+
+    UNABLE = "unable"
+    """Not applied: the server knows no such statement."""
 
     REFUSED = "refused"
     """Not applied, and will not be: rights, database name, whatever else."""
@@ -68,16 +72,19 @@ class Dialect:
         catch_up: statements by which a node of one waits for what others have committed.
         strategies: ways to claim, the best first; the first that the server can do is taken.
         host_clock: its clock is the host's, which may step by hours under running tasks.
-        connect: opens a driver's connection with the arguments for it; None, of the attribute or
-            of its result: the usual way.
+        driver: SQLAlchemy's name for the driver whose connections `connect` can open.
+        connect: opens a driver's connection with the arguments for it, so that no request on it
+            takes longer than the budget; None: the usual way.
         connect_args: arguments for a timeout in seconds, and for encryption if it is demanded:
             of the driver, or of ``connect``.
         engine_args: arguments for SQLAlchemy's engine.
         set_up: prepares a new driver's connection.
         session: statements that make a new connection's session ours, whatever the server's
-            settings are.
+            settings are; ``{milliseconds}`` is the timeout.
         unreachable: what to look at when it cannot be connected to, for people.
         mend: what to do about a server that is `Fault.MISCONFIGURED`, for people.
+        unsuitable: a query for what forbids to use this database at all, for people; no rows
+            if nothing does.
         prepare: makes what must be there before `init` can connect.
         init_session: statements `init` needs on top of the session's.
         classify: what a driver's exception says about its request.
@@ -102,13 +109,15 @@ class Dialect:
     catch_up: tuple[str, ...]
     strategies: tuple[str, ...]
     host_clock: bool
-    connect: Callable[[Mapping[str, Any]], Any] | None
+    driver: str
+    connect: Callable[[Mapping[str, Any], Budget], Any]
     connect_args: Callable[[float, Tls | None], Mapping[str, object]]
     engine_args: Mapping[str, object]
     set_up: Callable[[Any], None]
     session: tuple[str, ...]
     unreachable: str
     mend: str
+    unsuitable: str | None
     prepare: Callable[[URL], None]
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], Fault]

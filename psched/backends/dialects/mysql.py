@@ -4,6 +4,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from psched.backends.dialects import bounded
+from psched.backends.dialects.bounded import Budget
 from psched.backends.dialects.dialect import Dialect, Fault
 from psched.config.tls import Tls
 
@@ -35,9 +37,11 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
     ),
     **dict.fromkeys(
         (
+            1036,  # table is read-only: what MariaDB says of a read-only InnoDB
             1290,  # running with --read-only
             1792,  # read-only transaction
             1836,  # read-only mode
+            1874,  # InnoDB is read-only
         ),
         Fault.READ_ONLY,
     ),
@@ -83,6 +87,8 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
         Fault.UNFIT,
     ),
     1062: Fault.DUPLICATE,
+    1064: Fault.UNABLE,  # syntax
+    1235: Fault.UNABLE,  # not supported by this version
     1665: Fault.MISCONFIGURED,  # READ COMMITTED cannot be written to a log of statements
 }
 
@@ -107,24 +113,40 @@ def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     return arguments if tls is None else {**arguments, "tls": tls}
 
 
-def _connect(arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401  # PEP 249
-    """Open a connection that is encrypted if ``tls`` is among the arguments; else leave it.
+def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN401  # PEP 249
+    """Open a connection that keeps to a budget, and is encrypted if ``tls`` is given.
 
-    PyMySQL's own options would not do: it forgets the authority where others are given, and
-    then compares no names. To a context of ours it sticks, and never goes on unencrypted. The
-    files are read anew for each connection: certificates are replaced while psched runs.
+    PyMySQL's own options would not do for that: it forgets the authority where others are given,
+    and then compares no names. To a context of ours it sticks. The files are read anew for each
+    connection: certificates are replaced while psched runs.
     """
-    if "tls" not in arguments:
-        return None
     import pymysql  # noqa: PLC0415  # for other drivers it need not be there
 
-    try:
-        context = _tls_context(arguments["tls"])
-    except (OSError, ValueError) as error:
-        # The number that drivers have for what goes wrong with TLS.
-        raise pymysql.OperationalError(2026, str(error)) from error
     others = {name: value for name, value in arguments.items() if name != "tls"}
-    return pymysql.connect(**others, ssl=context)
+    tls = arguments.get("tls")
+    if tls is not None:
+        try:
+            others["ssl"] = _tls_context(tls)
+        except (OSError, ValueError) as error:
+            # The number that drivers have for what goes wrong with TLS.
+            raise pymysql.OperationalError(2026, str(error)) from error
+    connection: Any = pymysql.connect(**others, defer_connect=True)
+    if connection.unix_socket or connection.bind_address:
+        connection.connect()
+    else:
+        if getattr(connection, "ctx", None) is not None:
+            bounded.bound(connection.ctx, budget)
+        try:
+            opened = bounded.connect(connection.host, connection.port, budget)
+        except OSError as error:
+            text = f"Can't connect to MySQL server on {connection.host!r} ({error})"
+            raise pymysql.OperationalError(2003, text) from error
+        connection.connect(opened)
+    if tls is not None and not isinstance(connection._sock, ssl.SSLSocket):  # noqa: SLF001
+        # PyMySQL before 1.2 goes on without, if the server offers none.
+        connection.close()
+        raise pymysql.OperationalError(2026, "the server does not support encrypted connections")
+    return connection
 
 
 def _tls_context(tls: Tls) -> ssl.SSLContext:
@@ -165,7 +187,7 @@ MYSQL = Dialect(
     after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
     # MariaDB 10.11 sorts by the time that they do not have, if asked to.
     rest_order="id",
-    # A number or a word, by version.
+    # A number or a word, by version. That of the session is refused with its own number.
     read_only="CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')",
     server="SELECT CONCAT(IF(LOCATE('MariaDB', VERSION()) > 0, 'MariaDB ', 'MySQL '), VERSION())",
     # Named the one way or the other, by version.
@@ -184,6 +206,7 @@ MYSQL = Dialect(
     # wins nothing back.
     strategies=("cas", "update_first", "skip_locked"),
     host_clock=False,
+    driver="pymysql",
     connect=_connect,
     connect_args=_connect_args,
     engine_args={},
@@ -201,6 +224,7 @@ MYSQL = Dialect(
         " and are host, port, user and password right?"
     ),
     mend="set the server's binlog_format to MIXED or ROW",
+    unsuitable=None,
     prepare=lambda _url: None,
     # An ALTER TABLE waits for the statements of running workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),

@@ -1,10 +1,11 @@
 """PostgreSQL, through psycopg 3."""
 
 from collections.abc import Generator, Mapping
+from math import ceil
 from typing import Any
 
+from psched.backends.dialects.bounded import Budget
 from psched.backends.dialects.dialect import Dialect, Fault
-from psched.clock import SystemClock
 from psched.config.tls import Tls
 
 _FAULTS: Mapping[str, Fault] = {
@@ -37,7 +38,6 @@ _FAULTS: Mapping[str, Fault] = {
     ),
     **dict.fromkeys(
         (
-            "3F000",  # no such schema
             "42703",  # no such column
             "42P01",  # no such table
         ),
@@ -51,6 +51,8 @@ _FAULTS: Mapping[str, Fault] = {
         Fault.UNFIT,
     ),
     "23505": Fault.DUPLICATE,
+    "0A000": Fault.UNABLE,  # not supported
+    "42601": Fault.UNABLE,  # syntax
 }
 """By SQLSTATE, or by what it begins with."""
 
@@ -84,15 +86,12 @@ _NO_FILE = "/dev/null/none"
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     return {
         **({} if tls is None else _tls_args(tls)),
-        # Whole seconds; psycopg takes 1 for 2.
-        "connect_timeout": max(2, int(timeout)),
-        "answer_timeout": timeout,
+        # Whole seconds, at least two; the budget knows better.
+        "connect_timeout": max(2, ceil(timeout)),
         "client_encoding": "utf8",
         "application_name": "psched",
         # A pooler between us and the server may give each statement another session.
         "prepare_threshold": None,
-        # The server does not go on with what nobody waits for any more.
-        "options": f"-c statement_timeout={round(timeout * 1000)} -c lock_timeout=1000",
     }
 
 
@@ -108,35 +107,36 @@ def _tls_args(tls: Tls) -> Mapping[str, object]:
     }
 
 
-def _connect(arguments: Mapping[str, Any]) -> Any:  # noqa: ANN401  # PEP 249
-    """Open a connection on which no answer is waited for longer than ``answer_timeout``.
+def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN401  # PEP 249
+    """Open a connection that keeps to a budget.
 
-    libpq has no such limit: a server that has been stopped acknowledges what it is sent, and
-    never answers. With ``tls``, the connection is encrypted: libpq sees to that, but not on a
+    libpq has no limit for an answer: a server that has been stopped acknowledges what it is sent,
+    and never answers. With ``tls``, the connection is encrypted: libpq sees to that, but not on a
     Unix socket.
     """
     from psycopg import Connection, OperationalError  # noqa: PLC0415  # an extra
 
-    timeout, monotonic = arguments["answer_timeout"], SystemClock().monotonic
-
     def bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        give_up_at = monotonic() + timeout
         try:
             wanted = next(steps)
             while True:
                 # psycopg comes back after its interval at the latest.
                 wanted = steps.send((yield wanted))
-                if monotonic() >= give_up_at:
-                    raise OperationalError(f"no answer within {timeout:g} s")
+                _ = budget.left
         except StopIteration as end:
             return end.value
+        except TimeoutError as error:
+            raise OperationalError(str(error)) from None
 
     class Bounded(Connection[Any]):
+        @classmethod
+        def _connect_gen(cls, *args: Any, **more: Any) -> Any:  # noqa: ANN401  # psycopg's
+            return bounded(super()._connect_gen(*args, **more))
+
         def wait(self, gen: Any, *args: Any, **more: Any) -> Any:  # noqa: ANN401  # psycopg's
             return super().wait(bounded(gen), *args, **more)
 
-    ours = ("answer_timeout", "tls")
-    connection = Bounded.connect(**{k: v for k, v in arguments.items() if k not in ours})
+    connection = Bounded.connect(**{k: v for k, v in arguments.items() if k != "tls"})
     if "tls" in arguments and not connection.pgconn.ssl_in_use:
         connection.close()
         raise OperationalError(
@@ -157,7 +157,8 @@ POSTGRESQL = Dialect(
     after="({}, {}) > ({}, {})",
     # It does not see that they all have the same time, none.
     rest_order="next_run_time, id",
-    read_only="pg_is_in_recovery()",
+    # True on a replica, and where somebody has made the database read-only.
+    read_only="CAST(current_setting('transaction_read_only') AS BOOLEAN)",
     server="SELECT 'PostgreSQL ' || current_setting('server_version')",
     isolation="SELECT current_setting('transaction_isolation')",
     encryption="SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
@@ -166,6 +167,7 @@ POSTGRESQL = Dialect(
     catch_up=(),
     strategies=("skip_locked", "update_first", "cas"),
     host_clock=False,
+    driver="psycopg",
     connect=_connect,
     connect_args=_connect_args,
     # It would look for the type at every start.
@@ -174,6 +176,10 @@ POSTGRESQL = Dialect(
     session=(
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET standard_conforming_strings = on",
+        # The server does not go on with what nobody waits for any more.
+        "SET statement_timeout = {milliseconds}",
+        # Somebody who waits for a lock holds up everything else that we hold.
+        "SET lock_timeout = '1s'",
         # With statistics from before a crowd of rows fell due, it would collect and sort them all
         # for each claim, instead of reading the first ones through the index.
         "SET enable_bitmapscan = off",
@@ -183,6 +189,12 @@ POSTGRESQL = Dialect(
         " and are host, port, user and password right?"
     ),
     mend="",
+    # Another would keep what is no text, and then no row could be read for it.
+    unsuitable=(
+        "SELECT CONCAT('its encoding is ', encoding, '; create a database with the encoding UTF8')"
+        " FROM (SELECT current_setting('server_encoding') AS encoding) AS this"
+        " WHERE encoding <> 'UTF8'"
+    ),
     prepare=lambda _url: None,
     # An ALTER TABLE waits for the statements of running workers.
     init_session=("SET lock_timeout = '60s'",),

@@ -67,7 +67,8 @@ SQLITE = Dialect(
     # Who takes over a lease looks at the clock twice.
     strategies=("cas",),
     host_clock=True,
-    connect=None,
+    driver="",
+    connect=lambda _arguments, _budget: None,
     # SQLite's own waiting is unfair: a writer can be passed over for seconds. The connection
     # layer waits instead (see `Connector`).
     connect_args=lambda _timeout, _tls: {"timeout": 0},
@@ -80,6 +81,7 @@ SQLITE = Dialect(
     ),
     unreachable="does its folder exist, and may it be written? `psched init` makes it",
     mend="",
+    unsuitable=None,
     prepare=_make_folder,
     init_session=("PRAGMA journal_mode = WAL",),
     classify=_classify_sqlite,

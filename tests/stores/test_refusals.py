@@ -1,0 +1,44 @@
+"""What a database cannot be used for is said, and not taken for something else."""
+
+import pytest
+
+from psched.errors import StoreError
+from support.stores import make_store, store_factory
+
+
+@pytest.mark.postgresql
+def test_a_database_that_keeps_what_is_no_text_is_refused(postgresql_server):
+    name = "ascii"
+    postgresql_server.query(
+        f"CREATE DATABASE {name} ENCODING SQL_ASCII LOCALE 'C' TEMPLATE template0"
+    )
+    try:
+        with pytest.raises(StoreError, match="its encoding is SQL_ASCII; create a database with"):
+            make_store(postgresql_server.url(name)).init()
+    finally:
+        postgresql_server.query(f"DROP DATABASE {name}")
+
+
+@pytest.mark.postgresql
+def test_a_missing_right_is_not_taken_for_a_missing_ability(postgresql_server):
+    name = postgresql_server.create_database()
+    postgresql_server.query("CREATE ROLE reader LOGIN PASSWORD 'secret'")
+    url = postgresql_server.url(name)
+    try:
+        with store_factory(url) as open_store:
+            open_store().init()
+        postgresql_server.query("GRANT SELECT ON psched, psched_info TO reader", database=name)
+        reader = url.replace("postgres@", "reader:secret@")
+        with store_factory(reader) as open_reader, pytest.raises(StoreError, match="42501"):
+            open_reader().claim("w.1", limit=1, alive_time=60, shortest=6, horizon=0)
+    finally:
+        postgresql_server.drop_database(name)
+        postgresql_server.query("DROP ROLE reader")
+
+
+def test_a_way_to_claim_that_the_database_does_not_know_is_refused_with_the_others(tmp_path):
+    with store_factory(f"sqlite:///{tmp_path}/psched.db", strategy="skip_locked") as open_store:
+        store = open_store()
+        store.init()
+        with pytest.raises(StoreError, match=r"cannot do skip_locked; .* one of cas$"):
+            store.claim("w.1", limit=1, alive_time=60, shortest=6, horizon=0)
