@@ -16,6 +16,9 @@ from support.servers import (
     PostgreSQL,
 )
 
+# A failure in the shipped suite is to show what was compared; tests of others import it, too.
+pytest.register_assert_rewrite("psched.testing")
+
 # A property test finds the same on every machine and every day, so that a failure belongs to
 # the change that it appears with; how fast a machine is, is no property.
 hypothesis.settings.register_profile(

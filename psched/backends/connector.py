@@ -212,7 +212,7 @@ class Connector:
             self.disconnect()
             self._engines.rotate(-1)
             raise StoreUnavailableError(
-                f"{MESSAGES[Fault.READ_ONLY]}: it is a replica, or has become one"
+                f"{MESSAGES[Fault.READ_ONLY]}: it is a replica, or was made to be read only"
             )
 
     def disconnect(self) -> None:

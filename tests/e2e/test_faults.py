@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import psycopg
 import pymysql
+import pymysql.constants.ER
 import pytest
 
 from psched.backends.schema import VERSION
@@ -51,7 +52,7 @@ ACCOUNT = {
 
 REASONS = {
     "the_server_is_killed": "is the server running",
-    "the_database_becomes_read_only": "read-only: (25006",
+    "the_database_becomes_read_only": "the database is read-only: ",
     "no_connection_is_left": "1040, 'Too many connections'",
     "no_connection_is_left_for_the_user": 'too many connections for role "u"',
     "the_table_is_of_a_newer_version": f"this psched knows {VERSION}; upgrade psched on this host",
@@ -83,7 +84,21 @@ class Plant:
 
     def query(self, *statements):
         """Run statements as the administrator, beside the proxy."""
-        return [self.server.query(statement, database="work") for statement in statements][-1]
+        return [self._ask(statement) for statement in statements][-1]
+
+    def _ask(self, statement):
+        # The only connection that is kept for administrators may not be free at once again.
+        answer = []
+
+        def asked():
+            try:
+                answer.append(self.server.query(statement, database="work"))
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != pymysql.constants.ER.CON_COUNT_ERROR:
+                    raise
+            return answer
+
+        return wait_until(asked, what="an administrator's connection")[0]
 
     def connect(self, **more):
         """A client's connection, beside the proxy."""

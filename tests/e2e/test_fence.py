@@ -195,13 +195,10 @@ def test_a_task_is_gone_in_time_though_its_worker_hangs_in_a_call_to_the_databas
     service, proxy, rival = behind_proxy
     watched = Watched(service, rival)
 
-    # No answer at all ends with the driver's timeout; one that goes on for ever does not end,
-    # and only the kernel's timer is left.
+    # No answer at all, and one that goes on for ever: both are given up in time.
     with getattr(proxy, way)():
         since = watched.wait_for_the_rival()
         watched.prove(since)
-        if way == "drip":
-            assert has_ended(watched.worker)
 
 
 def test_a_task_keeps_its_lease_while_its_master_is_stopped(service, rival_on_sqlite):

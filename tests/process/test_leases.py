@@ -124,7 +124,7 @@ def test_a_store_that_is_away_for_less_than_a_lease_costs_no_task(on_mariadb, ma
     [refused] = [note for note in noted[0].notes if note["event"] == "refused"]
     assert "connect" in refused["text"]
     assert len(re.findall(AWAY, master.text)) == 1
-    assert len(re.findall(BACK, master.text)) == 1
+    assert len(re.findall(BACK, master.wait_for_log(BACK))) == 1
 
 
 # --- lost ----------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_a_store_that_is_away_for_longer_than_the_lease_costs_the_task_in_time(
     never_two_at_once(service.runs.runs("long"))
     assert "its lease could not be extended" in master.text
     assert len(re.findall(AWAY, master.text)) == 1
-    assert len(re.findall(BACK, master.text)) == 1
+    assert len(re.findall(BACK, master.wait_for_log(BACK))) == 1
 
 
 # --- the worker ----------------------------------------------------------------------
