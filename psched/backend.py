@@ -31,8 +31,9 @@ unknown claim, `Backend.held` tells; it has to be asked again, for the claim may
 settle names the version its times were computed from; if that has changed, the holder reads the
 row again.
 
-**Deleting** a leased row only marks it. Its holder sees the mark (`Backend.deleting`), stops the
-task under its lease, and removes the row. Until then the key is taken.
+**Deleting** a leased row only marks it, and so do cancelling and finishing it by force. Its holder
+sees the mark (`Backend.marked`), stops the task under its lease, and removes the row or puts it
+at rest. Until then the key is taken.
 
 Third-party stores are checked by the suite in `psched.testing`.
 """
@@ -224,8 +225,16 @@ class Backend(Protocol):
         """Replace a leased row's payload and raise its version; False if it is held no more."""
         ...
 
-    def deleting(self, keys: Sequence[str]) -> frozenset[str]:
-        """Those of the rows that are marked as deleted."""
+    def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """Those of the rows that are marked (see `psched.model.MARKS`), and their marks."""
+        ...
+
+    def purge(self, limit: int) -> int:
+        """Remove rows whose ``retain_until`` has passed, at most so many.
+
+        Returns:
+            How many were removed.
+        """
         ...
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:

@@ -1,7 +1,6 @@
 """The schedules of one store, as a program sees them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,6 +16,7 @@ from psched.errors import (
 )
 from psched.model import DEFAULT_TYPE, DELETING, Row
 from psched.polling import Poller
+from psched.queue import Queue
 from psched.schedule import Schedule, ScheduleMetadata
 from psched.task import Task
 from psched.traces import is_replaced, was_inserted
@@ -33,7 +33,7 @@ _PAUSE = 0.2
 """Seconds before the second try; each further pause is twice as long."""
 
 
-class ScheduleCollection:
+class ScheduleCollection(Queue):
     """Adds, reads, changes and removes schedules, and leases their occurrences.
 
     A context manager: leaving it closes the connection. Requests are repeated for a few seconds
@@ -271,8 +271,8 @@ class ScheduleCollection:
             raise NotFoundError(f"no schedule has the key {key!r}")
         return row
 
-    def _now(self) -> int:
-        return ceil(self._backend.now())
+    def _now(self) -> float:
+        return self._backend.now()
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Send a request, again and again while the store is unavailable."""

@@ -4,12 +4,13 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from psched.errors import InvalidError, ProcessStopError
+from psched.errors import AlreadyExistsError, InvalidError, ProcessStopError
 from psched.supervisor import kernel, tree
 from psched.task import Task
 
@@ -18,34 +19,32 @@ class CommandError(Exception):
     """A command did not exit with status 0."""
 
 
-class Exec:
-    """Type ``exec``: runs a program; exit status 0 has finished the task.
+class Program:
+    """Runs a program; exit status 0 has finished the task.
 
-    The task's data say which, and may hold more, for the program: it gets all of them on its
-    standard input, as one JSON object.
-
-    ===============  ====================================================================
-    ``command``      the program and its arguments, a list of texts; or one text with ``shell``
-    ``shell``        true: ``command`` is a text for ``/bin/sh -c``
-    ``env``          environment variables besides those of the worker
-    ``cwd``          the folder to run in
-    ``append_key``   true: the schedule's key becomes the last argument
-    ===============  ====================================================================
-
-    The occurrence stands in the environment: ``PSCHED_KEY``, ``PSCHED_TYPE``,
-    ``PSCHED_SCHEDULED_TIME`` (Unix seconds), ``PSCHED_OCCURRENCE`` (the idempotency key),
-    ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
+    It gets the task's data on its standard input, as one JSON object. The occurrence stands in
+    the environment: ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds),
+    ``PSCHED_OCCURRENCE`` (the idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
 
     Args:
         task: what to run.
-
-    Raises:
-        InvalidError: the data do not say what to run.
+        arguments: the program and its arguments.
+        env: environment variables besides those of the worker.
+        cwd: the folder to run in.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(
+        self,
+        task: Task,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str] = MappingProxyType({}),
+        cwd: str | None = None,
+    ) -> None:
         self._task = task
-        self._arguments = _arguments(task)
+        self._arguments = arguments
+        self._env = env
+        self._cwd = cwd
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
@@ -55,12 +54,11 @@ class Exec:
             CommandError: it did not exit with status 0.
             OSError: it cannot be started.
         """
-        data = self._task.data
         self._process = subprocess.Popen(
             self._arguments,
             stdin=subprocess.PIPE,
-            env={**os.environ, **_environment(self._task), **_texts("env", data.get("env", {}))},
-            cwd=data.get("cwd"),
+            env={**os.environ, **_environment(self._task), **self._env},
+            cwd=self._cwd,
             # A group of its own: a signal to it meets what it has started, and not us.
             process_group=0,
             # It does not outlive a runner that is killed, even when nobody is left to clear up.
@@ -69,7 +67,7 @@ class Exec:
         if self._process.stdin is not None:
             # It need not read them.
             with suppress(BrokenPipeError), self._process.stdin as stream:
-                stream.write(json.dumps(data, ensure_ascii=False).encode())
+                stream.write(json.dumps(self._task.data, ensure_ascii=False).encode())
         status = _wait(self._process)
         if status:
             how = (
@@ -89,6 +87,32 @@ class Exec:
             tree.send_group(self._process.pid, signal.SIGTERM)
 
 
+class Exec(Program):
+    """Type ``exec``: runs a program; exit status 0 has finished the task.
+
+    The task's data say which, and may hold more, for the program: it gets all of them on its
+    standard input, as one JSON object.
+
+    ===============  ====================================================================
+    ``command``      the program and its arguments, a list of texts; or one text with ``shell``
+    ``shell``        true: ``command`` is a text for ``/bin/sh -c``
+    ``env``          environment variables besides those of the worker
+    ``cwd``          the folder to run in
+    ``append_key``   true: the schedule's key becomes the last argument
+    ===============  ====================================================================
+
+    Args:
+        task: what to run.
+
+    Raises:
+        InvalidError: the data do not say what to run.
+    """
+
+    def __init__(self, task: Task) -> None:
+        env = _texts("env", task.data.get("env", {}))
+        super().__init__(task, _arguments(task), env=env, cwd=task.data.get("cwd"))
+
+
 def _wait(process: subprocess.Popen[bytes]) -> int:
     """Wait for a program's end, and meanwhile for what it has orphaned: that comes to us."""
     while process.returncode is None:
@@ -98,7 +122,46 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     return process.returncode
 
 
-BUILT_IN: Mapping[str, Any] = {"exec": Exec}
+class Push:
+    """Type ``push``: submits a task for each occurrence, and leaves the work and its tries to it.
+
+    The task's key is the occurrence, ``key.scheduled_time``, so that it is submitted once however
+    often this is tried. The schedule's data say what it is:
+
+    ===============  ====================================================================
+    ``type``         the task's type
+    ``data``         its data
+    ``options``      further arguments of `psched.queue.Queue.push`, by name
+    ===============  ====================================================================
+
+    Args:
+        task: the occurrence.
+
+    Raises:
+        InvalidError: the data do not say what to submit.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._type: Any = task.data.get("type")
+        self._data, self._options = task.data.get("data", {}), task.data.get("options", {})
+        if not isinstance(self._type, str) or not self._type:
+            raise InvalidError("data", '"type" must name the type of the task to submit')
+        for name, value in (("data", self._data), ("options", self._options)):
+            if not isinstance(value, Mapping):
+                raise InvalidError("data", f'"{name}" must be an object')
+        if {"type", "data", "connection", "key"} & {*self._options}:
+            raise InvalidError("data", '"options" holds what stands beside it, or cannot be said')
+
+    def run(self) -> None:
+        """Submit it; one that is there already has been submitted by an earlier try."""
+        with suppress(AlreadyExistsError):
+            self._task.schedules.push(
+                self._task.idempotency_key, self._type, self._data, **self._options
+            )
+
+
+BUILT_IN: Mapping[str, Any] = {"exec": Exec, "push": Push}
 """Handlers by type, for those that the user's dispatch does not route."""
 
 

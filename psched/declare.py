@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import datetime
 from functools import cache
-from math import ceil
+from math import ceil, floor
 from typing import Any, TypeGuard
 
 from psched import trigger as triggers
-from psched.config import Config
+from psched.config import OVERRIDES, Config
 from psched.definition import (
     LATEST_TIME,
-    OVERRIDES,
     Definition,
     check_name,
     check_number,
@@ -20,7 +19,7 @@ from psched.definition import (
     understand,
 )
 from psched.errors import ConfigError, InvalidError
-from psched.model import FINISHED, WAITING, Row
+from psched.model import ENDED, WAITING, Row
 from psched.timing import LONGEST_ALIVE_TIME
 
 When = int | datetime
@@ -35,7 +34,7 @@ _TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
 """A change of one of these sets the next occurrence anew."""
 
 
-def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], int]) -> Row:
+def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
     """A new schedule's row.
 
     Args:
@@ -62,7 +61,7 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
 
 
 def declare_all(
-    schedules: Iterable[Mapping[str, Any]], settings: Config, now: Callable[[], int]
+    schedules: Iterable[Mapping[str, Any]], settings: Config, now: Callable[[], float]
 ) -> Sequence[Row]:
     """The rows of many new schedules.
 
@@ -96,7 +95,7 @@ def declare_all(
 
 
 def redeclare(
-    seen: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], int]
+    seen: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
 ) -> Row:
     """A schedule's row with some of its definition changed.
 
@@ -115,7 +114,7 @@ def redeclare(
     """
     row, definition = _defined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
-    leased, finished = seen.owner is not None, seen.status == FINISHED
+    leased, finished = seen.owner is not None, seen.status in ENDED
     anew = start is not None or not _TRIGGER.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row
@@ -134,6 +133,7 @@ def redeclare(
         attempt=attempt,
         status=WAITING,
         reason=None,
+        retain_until=None,
     )
 
 
@@ -143,13 +143,24 @@ def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row
     columns = {n: v for n, v in fields.items() if n not in OVERRIDES and n not in TIMES}
     overrides = {name: value for name, value in fields.items() if name in OVERRIDES}
     if "data" in columns:
-        columns["data"] = encode("data", columns["data"])
+        columns["data"] = encode("data", columns["data"], most=settings.data_limit)
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if overrides:
         columns["options"] = _overridden(row.options, overrides, settings)
-    row = changed(row, **columns)
-    return row, understand(row, settings)
+    new = changed(row, **columns)
+    definition = understand(new, settings)
+    given = new.alive_time
+    if "alive_time" not in columns and given == _lease_of(row.type, settings):
+        given = None  # it came from the type it had
+    lease = _lease_of(new.type, settings) if given is None else given
+    return changed(new, alive_time=lease), definition
+
+
+def _lease_of(kind: str, settings: Config) -> int | None:
+    """The ``alive_time`` of a type. A claim does not know it: it has to stand in the row."""
+    lease: int | None = settings.types.get(kind, {}).get("alive_time")
+    return lease
 
 
 def _refuse_unknown(fields: Mapping[str, Any]) -> None:
@@ -178,10 +189,10 @@ def _is_time(instant: int | None) -> TypeGuard[int]:
     return instant is not None and 0 <= instant <= LATEST_TIME
 
 
-def _first(definition: Definition, start: int) -> int:
+def _first(definition: Definition, start: float) -> int:
     if definition.trigger is None:
-        return start
-    first = triggers.first(definition.trigger, start)
+        return floor(start)  # what is to run now is due now
+    first = triggers.first(definition.trigger, ceil(start))
     if first is None:
         raise InvalidError("cron", "never fires at or after the start")
     return first

@@ -13,14 +13,18 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from psched import trigger as triggers
-from psched.config import Config
+from psched.config import OVERRIDES, Config
 from psched.errors import ConfigError, InvalidError
 from psched.model import Row
+from psched.packing import LARGEST, unpacked
 from psched.trigger import Trigger
 from psched.zone import find_zone
 
 NAME_LENGTH = 255
 """Characters of a key or a type at most."""
+
+_USUAL_LIMIT = 16 * 2**20
+"""Bytes; a payload of so many can be read also by those whose ``data_limit`` has been lowered."""
 
 LATEST_TIME = 253_402_300_799
 """The last second of the year 9999."""
@@ -30,17 +34,6 @@ LONGEST_DELAY = 366 * 86_400
 
 DEEPEST = 100
 """Levels of a payload, which is the first itself."""
-
-OVERRIDES = (
-    "catchup",
-    "catchup_limit",
-    "catchup_grace",
-    "dst_policy",
-    "retry_wait",
-    "kill_timeout",
-)
-"""Settings that a schedule may have of its own, in its ``options``."""
-
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -57,7 +50,7 @@ class Definition:
         timezone: the zone in which ``cron`` is read.
         trigger: ``cron`` as a function of an instant; None for a one-shot.
         delay: seconds.
-        settings: the installation's, with the schedule's own overrides.
+        settings: the installation's, with those of its type, and its own.
     """
 
     key: str
@@ -76,14 +69,14 @@ def understand(row: Row, settings: Config) -> Definition:
     Raises:
         InvalidError: a column cannot be understood; its ``field`` names the column.
     """
-    own = _with_overrides(_object("options", row.options), settings)
-    timezone = row.timezone or settings.timezone
     check_name("type", row.type)
+    own = _with_overrides(_object("options", row.options), row.type, settings)
+    timezone = row.timezone or settings.timezone
     find_zone(check_name("timezone", timezone))
     return Definition(
         key=row.key,
         type=row.type,
-        data=_object("data", row.data),
+        data=_object("data", row.data, max(settings.data_limit, _USUAL_LIMIT)),
         cron=row.cron,
         timezone=timezone,
         trigger=_trigger(row.cron, timezone, own),
@@ -125,31 +118,51 @@ def check_number(field: str, value: object, most: int) -> int:
     return value
 
 
-def encode(field: str, value: Mapping[str, Any]) -> str:
-    """A payload as the store keeps it.
+def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> str:
+    """A payload as JSON.
+
+    Args:
+        field: its name, for an error.
+        value: the payload.
+        most: the setting ``data_limit``; None: any size.
 
     Raises:
-        InvalidError: it is not a mapping that JSON can hold.
+        InvalidError: it is not a mapping that JSON can hold, or too large.
     """
     if not isinstance(value, Mapping):
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
     try:
         text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        text.encode()  # half a surrogate pair is not text
+        size = len(text.encode())  # half a surrogate pair is not text
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(field, f"cannot be written as JSON: {error}") from None
+    if most is not None and size > most:
+        raise InvalidError(
+            field,
+            f"has {size} bytes as JSON, and data_limit is {most}; keep what is so large in another"
+            " place and pass on where that is, or raise data_limit",
+        )
     _refuse_deep(field, text, value)
     return text
 
 
-def decode(field: str, stored: str | bytes) -> dict[str, Any]:
+def decode(field: str, stored: str | bytes, *, most: int = LARGEST) -> dict[str, Any]:
     """A payload as it was declared.
+
+    Args:
+        field: its name, for an error.
+        stored: what any client may have written; JSON, which may be compressed.
+        most: bytes; no more than that is unpacked.
 
     Raises:
         InvalidError: it is not a JSON object.
     """
     try:
-        text = stored.decode() if isinstance(stored, bytes) else stored
+        plain = unpacked(stored, most)
+    except ValueError as error:
+        raise InvalidError(field, str(error)) from None
+    try:
+        text = plain.decode() if isinstance(plain, bytes) else plain
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # in pairs they are characters
@@ -161,8 +174,8 @@ def decode(field: str, stored: str | bytes) -> dict[str, Any]:
     return value
 
 
-def _object(field: str, stored: str | bytes | None) -> dict[str, Any]:
-    return decode(field, stored) if stored else {}
+def _object(field: str, stored: str | bytes | None, most: int = LARGEST) -> dict[str, Any]:
+    return decode(field, stored, most=most) if stored else {}
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -196,9 +209,10 @@ def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | Non
     return triggers.parse(cron, timezone, dst_policy=settings.dst_policy, reading=reading)
 
 
-def _with_overrides(options: Mapping[str, Any], settings: Config) -> Config:
+def _with_overrides(options: Mapping[str, Any], of_type: str, settings: Config) -> Config:
     # An option that is not known here may be a newer psched's: it is left to that one.
-    known = {name: options[name] for name in OVERRIDES if name in options}
+    own = {**settings.types.get(of_type, {}), **options}
+    known = {name: own[name] for name in OVERRIDES if name in own}
     if not known:
         return settings
     try:

@@ -18,10 +18,11 @@ from typing import Any
 
 from psched.app import CLOCK, Configuration, make_store, open_schedules, read_config
 from psched.application.dispatch import Dispatch
-from psched.application.router import Router, load_dispatch
+from psched.application.router import Router
 from psched.commands import BUILT_IN
 from psched.config import SETTINGS, Config
 from psched.errors import ConfigError, LoadError
+from psched.handlers import load_handlers
 from psched.log import Log
 from psched.supervisor.blueprint import (
     BAD_CONFIG,
@@ -129,7 +130,7 @@ class FromFile:
 
     def _live(self, settings: Config, seat: Seat) -> int:
         try:
-            dispatch = load_dispatch(settings.load_path, settings.require, settings.dispatch)
+            dispatch = load_handlers(settings)
         except LoadError as error:
             # With the traceback of the user's code, if it is that which raised.
             _log.error("%s", error, exc_info=error.__cause__)

@@ -74,7 +74,7 @@ class Guard:
             return
         if not slot.over:
             tell(slot, "stopping it: %s", reason.name.lower(), level=logging.WARNING)
-        slot.stop(reason, Ladder(now, settings.kill_interval, limit))
+        slot.stop(reason, Ladder(now, slot.definition.settings.kill_interval, limit))
 
     def _limit(self, slot: Slot, mono: float) -> None:
         limit = slot.definition.settings.kill_timeout

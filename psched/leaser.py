@@ -19,7 +19,8 @@ from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.guard import IMMEDIATE
-from psched.model import Finish, Release, Retry
+from psched.janitor import Janitor
+from psched.model import DELETING, Finish, Release, Retry
 from psched.settling import Ending, Settler
 from psched.slots import Slot, tell
 from psched.supervisor.note import Reason
@@ -67,6 +68,7 @@ class Leaser:
         self._claimer = Claimer(
             store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng
         )
+        self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
         self._settler = Settler(settings, clock)
         self._dead: list[str] = []
         self.recovered: list[str] = []
@@ -127,6 +129,7 @@ class Leaser:
                 self._look()
                 self._recover()
                 self._claimer.claim()
+                self._janitor.sweep()
                 self._asker.all_answered()
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
             for slot in self._tasks:
@@ -224,12 +227,14 @@ class Leaser:
         self._claimer.next_poll = 0.0
 
     def _look(self) -> None:
-        """See whether a schedule was deleted while its task runs."""
+        """See whether a schedule was deleted or cancelled while its task runs."""
         mono = self._clock.monotonic()
         if not self._tasks or mono < self._next_look:
             return
-        for key in self._asker.ask(partial(self._store.deleting, [*self._tasks.slots])):
-            self._tasks.stop(self._tasks.slots[key], Reason.DELETED)
+        marked = self._asker.ask(partial(self._store.marked, [*self._tasks.slots]))
+        for key, mark in marked.items():
+            reason = Reason.DELETED if mark == DELETING else Reason.CANCELLED
+            self._tasks.stop(self._tasks.slots[key], reason)
         self._next_look = mono + self._settings.poll_interval
 
     def _recover(self) -> None:

@@ -27,8 +27,21 @@ from dataclasses import dataclass
 # What a row is (column ``status``).
 WAITING = "waiting"  # running ones too: those have an owner and a lease's end
 FINISHED = "finished"  # a one-shot that is done, or a trigger that will never fire again
+CANCELLED = "cancelled"  # by a person or a program
+EXPIRED = "expired"  # a one-shot that has not succeeded in time
+FAILED = "failed"  # a one-shot that has used up its attempts
 QUARANTINED = "quarantined"  # it could not be understood; ``reason`` says why
-DELETING = "deleting"  # deleted while leased; its holder removes it
+
+ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
+"""It rests, and is run again only if somebody says so."""
+
+# Marks of a leased row: what its holder is to make of it.
+DELETING = "deleting"
+CANCELLING = "cancelling"
+FINISHING = "finishing"
+
+MARKS = {DELETING: None, CANCELLING: CANCELLED, FINISHING: FINISHED}
+"""What a marked row becomes; None: it goes."""
 
 DEFAULT_TYPE = "default"
 
@@ -86,6 +99,12 @@ class Row:
     created_at: int | None = None
     alive_time: int | None = None
     options: str | bytes | None = None
+    retain_until: int | None = None
+
+    @property
+    def state(self) -> str:
+        """What it is, for people: ``status``, and ``running`` while it waits and is leased."""
+        return "running" if self.status == WAITING and self.owner is not None else self.status
 
     @property
     def token(self) -> Token:
@@ -107,6 +126,7 @@ class Settlement:
             the two becomes ``next_run_time``.
         rest: no next run at all (``next_run_time`` becomes NULL).
         remove: the row goes.
+        retain: seconds after which a row at rest may be purged; None: it stays.
         attempt: tries of the occurrence at ``next_time`` so far.
         status: what the row is now.
         reason: why it rests, or what was decided about it, for people.
@@ -120,6 +140,7 @@ class Settlement:
     wait: int = 0
     rest: bool = False
     remove: bool = False
+    retain: int | None = None
     attempt: int = 0
     status: str = WAITING
     reason: str | None = None

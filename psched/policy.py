@@ -3,51 +3,38 @@
 `opening` judges a row that has just been claimed: is its occurrence to be run, or is there
 something else to do with it? `conclusion` turns what came out of a run into a settlement.
 
-**Catch-up.** Occurrences that fell due while nobody ran them are, by the schedule's choice,
+**Catch-up** of occurrences that fell due while nobody ran them: see `psched.catchup`.
 
-* ``all``: run one after another, oldest first, as PerfectSched does;
-* ``latest``: dropped but for the newest;
-* ``skip``: dropped all, unless one started no later than ``catchup_grace`` seconds after it
-  was due.
-
-``all`` keeps ``catchup_limit`` of them, the newest. What is dropped is always told, as a range,
-in the settlement's reason. An occurrence that has been tried is carried through: only a first
-attempt is judged.
+**Giving up** (see `psched.attempts`): the schedule goes on to its next occurrence; what runs only
+once has ``failed``, and stays until somebody requeues or deletes it, or has ``expired``.
 """
 
 import math
-from collections import deque
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from datetime import UTC, datetime
 
+from psched import attempts
 from psched import trigger as triggers
+from psched.catchup import dropped, iso, kept
 from psched.config import Config
 from psched.definition import LATEST_TIME, Definition, understand
 from psched.errors import InvalidError
 from psched.model import (
     DELETING,
+    FAILED,
     FINISHED,
+    MARKS,
     QUARANTINED,
-    WAITING,
     Decision,
     Finish,
     Release,
+    Retry,
     Row,
     Settlement,
 )
-from psched.trigger import Trigger
 
 _REASON_LENGTH = 500
 """Characters of a reason that are kept."""
-
-_SHORTEST_WINDOW = 1
-"""Seconds in which the newest missed occurrences are looked for first."""
-
-_MOST_REMEMBERED = 10_000
-"""Schedules whose last answer `_passed_at` keeps."""
-
-_passed: dict[tuple[object, ...], tuple[int, int | None]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +67,10 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
         return removal(row)
     try:
         definition = understand(row, settings)
+        if mark := MARKS.get(row.status):
+            return _ended(row, definition, mark)
+        if given_up := attempts.given_up(row, definition, now):
+            return _gave_up(row, definition, *given_up)
         return _judge(row, definition, now)
     except InvalidError as error:
         return quarantine(row, str(error))
@@ -103,6 +94,16 @@ def conclusion(
         definition = understand(current, settings)
     except InvalidError as error:
         return quarantine(current, str(error))
+    return _concluded(leased, current, definition, decision, now)
+
+
+def _concluded(
+    leased: Row, current: Row, definition: Definition, decision: Decision, now: float
+) -> Settlement:
+    if (mark := MARKS.get(current.status)) and not (
+        isinstance(decision, Finish) and definition.trigger is None
+    ):
+        return _ended(current, definition, mark)
     if current.next_time is None:
         current = changed(current, next_time=leased.next_time)
     moved = leased.version != current.version and leased.next_time != current.next_time
@@ -115,8 +116,17 @@ def conclusion(
         return _following(current, definition, since=0 if same else math.ceil(now) - 1)
     if isinstance(decision, Release):
         return _again(current, wait=0, attempt=current.attempt - 1)
-    wait = definition.settings.retry_wait if decision.wait is None else decision.wait
-    return _again(current, wait=wait, attempt=current.attempt, reason=decision.reason)
+    return _failed(current, definition, decision)
+
+
+def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
+    if attempts.is_spent(row, definition):
+        why = f"gave up after {row.attempt} attempts: {failure.reason}"
+        return _gave_up(row, definition, FAILED, why)
+    wait = failure.wait
+    if wait is None:
+        wait = attempts.wait_before_next(row, definition)
+    return _again(row, wait=wait, attempt=row.attempt, reason=failure.reason)
 
 
 def quarantine(row: Row, reason: str) -> Settlement:
@@ -157,80 +167,10 @@ def _judge(row: Row, definition: Definition, now: float) -> Run | Settlement:
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
-    kept = _kept(trigger, cursor, definition, now)
-    if kept == cursor:
+    oldest = kept(trigger, cursor, definition, now)
+    if oldest == cursor:
         return Run(definition, cursor)
-    return _at(row, definition, kept, reason=_dropped(definition, cursor, kept))
-
-
-def _kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
-    """The oldest occurrence, from the cursor on, that the catch-up policy keeps."""
-    settings = definition.settings
-    ready = int(now) - definition.delay
-    if settings.catchup != "skip":
-        count = settings.catchup_limit if settings.catchup == "all" else 1
-        return _newest(definition, trigger, cursor, ready, count)
-    if ready - cursor <= settings.catchup_grace:
-        return cursor
-    newest = _newest(definition, trigger, cursor, ready, 1)
-    on_time = ready - newest <= settings.catchup_grace
-    return newest if on_time else trigger.next_after(newest)
-
-
-def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> int:
-    """The oldest of the last ``count`` occurrences from the cursor to ``until``.
-
-    A cursor ten years back on a minutely schedule has five million occurrences before it, so
-    they are looked for from the end, in a window that doubles until it holds enough.
-    """
-    if trigger.most_in(until - cursor) <= count:
-        return cursor
-    limit = _passed_at(definition, trigger, cursor, count)
-    if limit is None or until < limit:
-        return cursor
-    span = _SHORTEST_WINDOW
-    while trigger.most_in(span) < count:
-        span *= 2
-    while True:
-        start = max(cursor, until - span)
-        last: deque[int] = deque(maxlen=count)
-        instant = trigger.next_after(start)
-        while instant is not None and instant <= until:
-            last.append(instant)
-            instant = trigger.next_after(instant)
-        if len(last) == count:
-            return last[0]
-        if start == cursor:
-            return cursor
-        span *= 2
-
-
-def _passed_at(definition: Definition, trigger: Trigger, cursor: int, count: int) -> int | None:
-    """From when on more than ``count`` occurrences have been missed; None: never.
-
-    A long backlog is worked off one by one, and judged each time. So what was found out is kept:
-    as the cursor moves by one, so does the answer.
-    """
-    key = (definition.key, definition.cron, definition.timezone, definition.settings.dst_policy)
-    at, limit = _passed.pop((*key, count), (None, None))
-    steps = 0
-    while at is not None and at < cursor and limit is not None and steps < count:
-        at, limit, steps = trigger.next_after(at), trigger.next_after(limit), steps + 1
-    if at != cursor:
-        limit = cursor
-        for _ in range(count):
-            limit = None if limit is None else trigger.next_after(limit)
-    if len(_passed) >= _MOST_REMEMBERED:
-        del _passed[next(iter(_passed))]
-    _passed[*key, count] = (cursor, limit)
-    return limit
-
-
-def _dropped(definition: Definition, cursor: int, kept: int | None) -> str:
-    policy = definition.settings.catchup
-    cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""
-    until = "the last one" if kept is None else f"before {_iso(kept)}"
-    return f"catch-up ({policy}{cap}) dropped the occurrences from {_iso(cursor)} to {until}"
+    return _at(row, definition, oldest, reason=dropped(definition, cursor, oldest))
 
 
 def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlement:
@@ -244,16 +184,39 @@ def _at(
     row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
 ) -> Settlement:
     """The row's next occurrence is this one; None: there is none."""
-    over = next_time is None
+    if next_time is None:
+        return _ended(row, definition, FINISHED, reason)
     return Settlement(
         key=row.key,
         token=row.token,
         version=row.version,
-        next_time=row.next_time if next_time is None else next_time,
-        not_before=None if next_time is None else next_time + definition.delay,
-        rest=over,
-        status=FINISHED if over else WAITING,
+        next_time=next_time,
+        not_before=next_time + definition.delay,
         reason=reason,
+    )
+
+
+def _gave_up(row: Row, definition: Definition, status: str, reason: str) -> Settlement:
+    """Nothing more is tried of this occurrence."""
+    if definition.trigger is None:
+        return _ended(row, definition, status, reason)
+    left = iso(row.next_time or 0)
+    return changed(_following(row, definition), reason=_plain(f"{left}: {reason}"))
+
+
+def _ended(row: Row, definition: Definition, status: str, reason: str | None = None) -> Settlement:
+    """The row rests; what runs only once may be purged later, but for what has failed."""
+    kept = definition.trigger is not None or status == FAILED
+    return Settlement(
+        key=row.key,
+        token=row.token,
+        version=row.version,
+        next_time=row.next_time,
+        rest=True,
+        retain=None if kept else definition.settings.retention_time,
+        attempt=0 if status == FINISHED else row.attempt,
+        status=status,
+        reason=_plain(reason),
     )
 
 
@@ -276,7 +239,3 @@ def _plain(reason: str | None) -> str | None:
     if reason is None:
         return None
     return "".join(c if c.isprintable() else " " for c in reason)[:_REASON_LENGTH]
-
-
-def _iso(instant: int) -> str:
-    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -151,7 +151,7 @@ class _Owner:
 
     def update_data(self, data: Mapping[str, Any]) -> None:
         """See `Holder.update_data`."""
-        text = encode("data", data)
+        text = encode("data", data, most=self._poller.settings.data_limit)
         self._refuse_if_over()
         poller, row = self._poller, self._row
         self._require(

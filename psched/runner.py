@@ -41,11 +41,17 @@ class _Holder:
     """Asks the worker, which holds the lease."""
 
     def __init__(
-        self, link: Link, stop: Stop, open_schedules: "Callable[[], ScheduleCollection]"
+        self,
+        link: Link,
+        stop: Stop,
+        open_schedules: "Callable[[], ScheduleCollection]",
+        *,
+        data_limit: int,
     ) -> None:
         self._link = link
         self._stop = stop
         self._open_schedules = open_schedules
+        self._data_limit = data_limit
         self._collection: ScheduleCollection | None = None
         self._process = os.getpid()
         self._turn = threading.Lock()
@@ -67,7 +73,7 @@ class _Holder:
 
     def update_data(self, data: Mapping[str, Any]) -> None:
         """See `psched.task.Holder.update_data`."""
-        self._ask(update_data=encode("data", data))
+        self._ask(update_data=encode("data", data, most=self._data_limit))
 
     @property
     def schedules(self) -> "ScheduleCollection":
@@ -154,7 +160,8 @@ class Runner:
 
     def _perform(self, assignment: Mapping[str, Any]) -> str | None:
         """Run one task; what went wrong, in a line."""
-        holder = _Holder(self._link, self._stop, self._open_schedules)
+        limit = assignment["data_limit"]
+        holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
         task = Task(assignment, holder)
         set_title(f"runner: {task.type} {task.occurrence} attempt {task.attempt}")
         # What it prints is to be where the log is now, not where it was at the fork.

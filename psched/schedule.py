@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from psched.declare import When
 from psched.definition import decode
 from psched.errors import NotFoundError
 from psched.model import Row
@@ -70,8 +71,23 @@ class ScheduleMetadata:
 
     @property
     def status(self) -> str:
-        """``waiting`` (or running), ``finished``, ``quarantined`` or ``deleting``."""
-        return self.row.status
+        """What it is.
+
+        ``waiting``, ``running``; ``finished``, ``cancelled``, ``expired`` or ``failed`` when it
+        has ended; ``quarantined``; while its task is being stopped ``deleting``, ``cancelling``
+        or ``finishing``; ``migrating``.
+        """
+        return self.row.state
+
+    @property
+    def attempt(self) -> int:
+        """Tries of the occurrence that is due or running, so far."""
+        return self.row.attempt
+
+    @property
+    def created_at(self) -> int | None:
+        """When it was added, Unix seconds; None if that was by plain SQL, which did not say."""
+        return self.row.created_at
 
     @property
     def reason(self) -> str | None:
@@ -120,6 +136,61 @@ class Schedule:
             NotFoundError: there is no such schedule.
         """
         return self._collection.delete(self.key)
+
+    def cancel(self) -> bool:
+        """Never run it again.
+
+        One whose task is running is marked: its worker stops the task, then it is cancelled. A
+        task that completes first has finished.
+
+        Returns:
+            Whether it is cancelled; False if it was marked.
+
+        Raises:
+            AlreadyFinishedError: it has ended already.
+            NotFoundError: there is no such schedule.
+        """
+        return self._collection.cancel(self.key)
+
+    def force_finish(self) -> bool:
+        """Count it as finished, whatever its task has done; a running one is stopped.
+
+        Returns:
+            Whether it is finished; False if it was marked.
+
+        Raises:
+            AlreadyFinishedError: it has ended already.
+            NotFoundError: there is no such schedule.
+        """
+        return self._collection.force_finish(self.key)
+
+    def requeue(self, run_at: When | None = None) -> None:
+        """Run again what has ended or was quarantined: all its attempts are before it.
+
+        Args:
+            run_at: not before this; default: now.
+
+        Raises:
+            AlreadyExistsError: it waits or runs already.
+            NotFoundError: there is no such schedule.
+        """
+        self._collection.requeue(self.key, run_at)
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Wait for the end of what runs only once.
+
+        Args:
+            timeout: seconds; None: as long as it takes.
+
+        Returns:
+            ``finished``, ``cancelled``, ``expired``, ``failed`` or ``quarantined``.
+
+        Raises:
+            InvalidError: it has a trigger, and comes to no end.
+            NotFoundError: there is no such schedule.
+            TimeoutError: it has not ended in time.
+        """
+        return self._collection.wait(self.key, timeout)
 
     def modify(self, **changes: Any) -> None:  # noqa: ANN401  # see ScheduleCollection.modify
         """Change some of what `ScheduleCollection.add` takes; see `ScheduleCollection.modify`.

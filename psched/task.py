@@ -206,4 +206,5 @@ def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[st
         "delay": definition.delay,
         "owner": row.owner,
         "fence": row.fence,
+        "data_limit": definition.settings.data_limit,
     }

@@ -1,6 +1,7 @@
 """What a request without an answer has left: whether a row is what it would have written."""
 
 from psched.model import Row
+from psched.packing import readable
 
 _DEFINITION = "type", "cron", "timezone", "delay", "alive_time"
 _PAYLOADS = "data", "options"
@@ -48,4 +49,5 @@ def _is_alike(row: Row, other: Row) -> bool:
 
 
 def _bytes(stored: str | bytes | None) -> bytes | None:
-    return stored.encode() if isinstance(stored, str) else stored
+    plain = readable(stored)
+    return plain.encode() if isinstance(plain, str) else plain

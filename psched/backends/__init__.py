@@ -37,6 +37,7 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
         tls=settings.tls,
         table=settings.table,
         timeout=settings.driver_timeout,
+        compress_above=settings.compress_above,
         strategy=None if settings.claim_strategy == "auto" else settings.claim_strategy,
         clock=clock,
         rng=rng,

@@ -11,6 +11,7 @@ them at each request that needs a connection: no request takes longer for there 
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -194,6 +195,23 @@ class Connector:
             StoreUnavailableError: it is late, and takes too long.
         """
         self.read(lambda connection: cluster.catch_up(connection, self.dialect))
+
+    def borrow(self, connection: Connection, work: Callable[[Connection], object]) -> None:
+        """Do a piece of work on somebody else's connection, as a part of their transaction.
+
+        Raises:
+            StoreError: as `run` does; nothing of it was applied, and their transaction can go on
+                if the connection has not broken.
+        """
+        if not isinstance(connection.dialect, type(self._engines[0].dialect)):
+            raise StoreError("connection: is to another kind of database than the schedules are in")
+        try:
+            # Where an error would end their transaction, it ends this part of it.
+            with connection.begin_nested() if self.dialect.aborts else nullcontext():
+                work(connection)
+        except DBAPIError as error:
+            fault = self._fault(error)
+            raise ERRORS[fault](f"{MESSAGES[fault]}: {self._explained(error)}") from None
 
     def quote(self, name: str) -> str:
         """An identifier as this database wants it quoted."""

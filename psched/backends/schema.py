@@ -31,7 +31,7 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 from psched.backends.dialects import Dialect, Fault
 from psched.errors import SchemaError, StoreError
 
-VERSION = 1
+VERSION = 2
 """Raised with every change of the table; a newer table than this is refused."""
 
 _UNFINISHED = -1
@@ -47,6 +47,7 @@ STATUS_LENGTH = 16
 
 
 _LEASED = text("owner IS NOT NULL")
+_ENDED = text("retain_until IS NOT NULL")
 
 
 class _Any(UserDefinedType[bytes | str]):
@@ -112,10 +113,13 @@ def schedules_table(name: str) -> Table:
         Column("created_at", _seconds()),
         Column("alive_time", _seconds()),
         Column("options", _payload()),
+        # When a row that has ended may be removed.
+        Column("retain_until", _seconds()),
         # With the key, for the pages of a listing: a million rows may have the same time.
         Index(f"{name}_due", "next_run_time", "id"),
         # What an owner holds; where an index can leave rows out, it has only the leased ones.
         Index(f"{name}_owner", "owner", sqlite_where=_LEASED, postgresql_where=_LEASED),
+        Index(f"{name}_retain", "retain_until", sqlite_where=_ENDED, postgresql_where=_ENDED),
         mysql_engine="InnoDB",
         mariadb_engine="InnoDB",
         mysql_charset="utf8mb4",

@@ -1,8 +1,8 @@
 """Stores on a relational database: the protocol of `psched.backend` in SQL."""
 
-import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace as changed
 from functools import partial
 from math import ceil, floor
 from typing import Any, TypeVar
@@ -10,31 +10,31 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, Settled
-from psched.backends import facts
+from psched.backends import facts, rights
 from psched.backends.batches import BATCH, holds, in_batches, result_of
 from psched.backends.claims import Strategy, choose, held_by
 from psched.backends.connector import Connector
 from psched.backends.listing import Listing
 from psched.backends.parcels import in_parcels
 from psched.backends.schema import Schema
-from psched.backends.statements import Statements
+from psched.backends.statements import Statements, replaced
 from psched.clock import Clock
 from psched.config.tls import Tls
 from psched.errors import (
     NotFoundError,
-    SchemaError,
     StoreBusyError,
-    StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.model import DELETING, Row, Settlement, Token
+from psched.packing import packed
 from psched.timing import LONGEST_ALIVE_TIME
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_log = logging.getLogger("psched.store")
+Request = tuple[TextClause, Mapping[str, Any]]
+"""A statement and its values."""
 
 _INIT_TIMEOUT = 3600.0
 """Seconds; adding a column may copy the table."""
@@ -51,6 +51,7 @@ class SqlBackend:
         rng: draws the pauses between tries.
         strategy: the way to claim; None: the best that the server can do.
         tls: how connections are encrypted; None: as the url's own options, or the driver, will.
+        compress_above: bytes; larger payloads are compressed. 0: none are.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class SqlBackend:
         rng: random.Random,
         strategy: str | None = None,
         tls: Tls | None = None,
+        compress_above: int = 0,
     ) -> None:
         self._connect = partial(Connector, url, clock=clock, rng=rng, tls=tls)
         self._connector = self._connect(timeout=timeout, greet=self._check)
         self._schema = Schema(table, self._connector.dialect)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
+        self._pack = partial(packed, above=compress_above, form=self._connector.dialect.packed)
         self._in_batches = partial(in_batches, clock=clock, patience=timeout)
         self._clock = clock
         self._wanted = strategy
@@ -95,7 +98,7 @@ class SqlBackend:
 
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         """See `Backend.add`."""
-        batches = [self._sql.insert(batch, nonce) for batch in in_parcels(rows)]
+        batches = self._inserts(rows, nonce)
         if len(batches) == 1:
             self._write(batches[0])
         elif batches:
@@ -107,6 +110,18 @@ class SqlBackend:
         for batch in batches:
             self._connector.renew()
             connection.execute(*batch)
+
+    def add_through(self, connection: Connection, rows: Sequence[Row], *, nonce: str) -> None:
+        """Insert rows on somebody else's connection, which will be committed, or not.
+
+        Raises:
+            AlreadyExistsError: one of the keys exists. The transaction is as it was before.
+            StoreError: the database refused.
+        """
+        self._connector.borrow(
+            connection,
+            lambda c: [c.execute(*insert) for insert in self._inserts(rows, nonce)],
+        )
 
     def get(self, key: str) -> Row | None:
         """See `Backend.get`."""
@@ -124,40 +139,16 @@ class SqlBackend:
 
     def try_rights(self) -> None:
         """See `Backend.try_rights`."""
-        refused: dict[str, str] = {}
-        for right, statement in self._sql.attempts.items():
-            try:
-                self._write((statement, {}))
-            except (SchemaError, StoreUnavailableError):
-                raise
-            except StoreError as error:
-                refused[right] = str(error)
-        if refused:
-            rights, reasons, table = ", ".join(refused), [*refused.values()], self._schema.table
-            raise StoreError(f"cannot {rights} in the table {table.name!r}: {reasons[0]}")
+        rights.try_rights(
+            self._sql.attempts,
+            lambda statement: self._write((statement, {})),
+            self._schema.table.name,
+        )
 
     def replace(self, seen: Row, new: Row) -> bool:
         """See `Backend.replace`."""
-        values = {
-            "id": new.key,
-            "type": new.type,
-            "data": new.data,
-            "cron": new.cron,
-            "timezone": new.timezone,
-            "delay": new.delay,
-            "next_time": new.next_time,
-            "next_run_time": new.next_run_time,
-            "status": new.status,
-            "reason": new.reason,
-            "attempt": new.attempt,
-            "alive_time": new.alive_time,
-            "options": new.options,
-            "seen_version": seen.version,
-            "seen_fence": seen.fence,
-            "seen_owner": seen.owner or "",
-            "seen_next_run_time": -1 if seen.next_run_time is None else seen.next_run_time,
-        }
-        return self._write((self._sql.replace, values)) == 1
+        new = changed(new, data=new.data and self._pack(new.data))
+        return self._write((self._sql.replace, replaced(seen, new))) == 1
 
     def delete(self, key: str) -> bool:
         """See `Backend.delete`."""
@@ -234,15 +225,22 @@ class SqlBackend:
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
         """See `Backend.update_data`."""
-        values = {"id": key, "owner": token.owner, "fence": token.fence, "data": data}
-        return self._write((self._sql.update_data, values)) == 1
+        values = {"id": key, "owner": token.owner, "fence": token.fence}
+        return self._write((self._sql.update_data, {**values, "data": self._pack(data)})) == 1
 
-    def deleting(self, keys: Sequence[str]) -> frozenset[str]:
-        """See `Backend.deleting`."""
+    def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """See `Backend.marked`."""
         if not keys:
-            return frozenset()
-        query, values = self._sql.deleting, {"ids": list(keys)}
-        return self._connector.read(lambda c: frozenset(c.execute(query, values).scalars()))
+            return {}
+        query, values = self._sql.marked, {"ids": list(keys)}
+        return self._connector.read(lambda c: {row[0]: row[1] for row in c.execute(query, values)})
+
+    def purge(self, limit: int) -> int:
+        """See `Backend.purge`."""
+        found = self._connector.read(
+            lambda c: c.execute(self._sql.purgeable, {"limit": limit}).scalars().all()
+        )
+        return self._write((self._sql.purge, {"ids": [*found]})) if found else 0
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         """See `Backend.look`."""
@@ -297,11 +295,16 @@ class SqlBackend:
             self._chosen = chosen
         return self._chosen
 
+    def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
+        """The statements that insert rows."""
+        stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
+        return [self._sql.insert(batch, nonce) for batch in in_parcels(stored)]
+
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return self._connector.read(
             lambda c: [Row(*columns) for columns in c.execute(statement, values)]
         )
 
-    def _write(self, request: tuple[TextClause, Mapping[str, Any]]) -> int:
+    def _write(self, request: Request) -> int:
         """Send one statement that writes; the number of rows it met."""
         return self._connector.run(lambda c: c.execute(*request).rowcount)

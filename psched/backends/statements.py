@@ -14,7 +14,7 @@ from sqlalchemy import TextClause, bindparam, text
 
 from psched.backends.dialects import Dialect
 from psched.backends.taking import AS_SEEN, Taking, any_of, columns_of, each_of, lease_end
-from psched.model import Row, Settlement, Token
+from psched.model import MARKS, Row, Settlement, Token
 
 
 class Statements(Taking):
@@ -32,8 +32,16 @@ class Statements(Taking):
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
         self.look = _with_ids(f"SELECT {columns} FROM {table} WHERE id IN :ids")
-        self.deleting = _with_ids(
-            f"SELECT id FROM {table} WHERE id IN :ids AND status = 'deleting'"
+        marks = ", ".join(f"'{mark}'" for mark in MARKS)
+        self.marked = _with_ids(
+            f"SELECT id, status FROM {table} WHERE id IN :ids AND status IN ({marks})"
+        )
+        self.purgeable = text(
+            f"SELECT id FROM {table} WHERE retain_until <= {now} AND {_AT_REST}"
+            " ORDER BY retain_until LIMIT :limit"
+        )
+        self.purge = _with_ids(
+            f"DELETE FROM {table} WHERE id IN :ids AND retain_until + 0 <= {now} AND {_AT_REST}"
         )
         self._list(table, columns, dialect)
         # Change nothing, but need the right to.
@@ -50,6 +58,7 @@ class Statements(Taking):
             f"UPDATE {table} SET type = :type, data = :data, cron = :cron, timezone = :timezone,"
             " delay = :delay, next_time = :next_time, status = :status, reason = :reason,"
             " attempt = :attempt, alive_time = :alive_time, options = :options,"
+            " created_at = COALESCE(:created_at, created_at), retain_until = :retain_until,"
             " next_run_time = CASE WHEN owner IS NULL THEN :next_run_time ELSE next_run_time END,"
             " version = version + 1"
             " WHERE id = :id AND version = :seen_version AND fence = :seen_fence"
@@ -106,6 +115,7 @@ class Statements(Taking):
             ("status", ":status{0}"),
             ("reason", ":reason{0}"),
             ("settled_by", ":settled_by{0}"),
+            ("retain_until", f"{now} + {integer(':retain{0}')}"),
             # NULL for a row at rest: both bounds are NULL then, and so is the ELSE branch.
             ("next_run_time", next_run_time),
         )
@@ -161,6 +171,7 @@ class Statements(Taking):
                 # The store's clock is read to the second that has begun.
                 f"wait{i}": None if end.rest else end.wait + 1 if end.wait else 0,
                 f"attempt{i}": end.attempt,
+                f"retain{i}": end.retain,
                 f"status{i}": end.status,
                 f"reason{i}": end.reason,
             }
@@ -171,8 +182,30 @@ class Statements(Taking):
         return each_of(self._remove, _HELD_AS_DEFINED, len(ends)), _settled(ends)
 
 
+# Plain SQL that has put a row back to work need not know of ``retain_until``. Plus nothing: not to
+# be looked for through the index of times.
+_AT_REST = "next_run_time + 0 IS NULL"
+
 _HELD = "(id = :id{0} AND owner = :owner{0} AND fence = :fence{0})"
 _HELD_AS_DEFINED = _HELD[:-1] + " AND version = :version{0})"
+
+
+_REPLACED = (
+    "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "status", "reason",
+    "attempt", "alive_time", "options", "created_at", "retain_until",
+)  # fmt: skip
+
+
+def replaced(seen: Row, new: Row) -> dict[str, Any]:
+    """The values of `Statements.replace`."""
+    return {
+        **{name: getattr(new, name) for name in _REPLACED},
+        "id": new.key,
+        "seen_version": seen.version,
+        "seen_fence": seen.fence,
+        "seen_owner": seen.owner or "",
+        "seen_next_run_time": -1 if seen.next_run_time is None else seen.next_run_time,
+    }
 
 
 def _settled(ends: Sequence[Settlement]) -> dict[str, Any]:

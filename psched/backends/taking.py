@@ -13,7 +13,7 @@ from psched.timing import LONGEST_ALIVE_TIME
 COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
-    "options",
+    "options", "retain_until",
 )  # fmt: skip
 """In the order of the fields of `psched.model.Row`."""
 

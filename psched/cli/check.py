@@ -4,9 +4,9 @@ import click
 
 from psched import zone
 from psched.app import make_store, read_config
-from psched.application.router import load_dispatch
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
+from psched.handlers import Only, load_handlers
 
 
 @click.command()
@@ -16,8 +16,10 @@ def check(place: Place) -> None:
     """Validate the configuration, import the handlers, try the database."""
     settings = read_config(*place)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")
-    dispatch = load_dispatch(settings.load_path, settings.require, settings.dispatch)
-    if dispatch is not None:
+    dispatch = load_handlers(settings)
+    if isinstance(dispatch, Only):
+        click.echo(f"handlers: {dispatch.name} for every type: ok")
+    elif dispatch is not None:
         dispatch.load_all()
         click.echo(f"handlers: {len(dispatch.routes)} routes: ok")
     else:

@@ -4,8 +4,11 @@ import click
 
 from psched.cli import options
 from psched.cli.check import check
+from psched.cli.configure import configure
+from psched.cli.listing import list_, show
 from psched.cli.migrate import migrate
-from psched.cli.schedules import add, delete, init, list_
+from psched.cli.queue import cancel, push, requeue
+from psched.cli.schedules import add, delete, init
 from psched.cli.serve import run
 from psched.cli.status import status
 
@@ -19,5 +22,8 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
     context.obj = (config, environment)
 
 
-for command in (init, add, list_, delete, run, check, status, migrate):
+for command in (
+    *(init, add, push, list_, show, cancel, requeue, delete),
+    *(run, configure, check, status, migrate),
+):
     psched.add_command(command)

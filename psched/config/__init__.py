@@ -2,13 +2,14 @@
 
 Read `settings` first: the table of every setting. A value reaches it in five steps, each
 a module of its own: `document` (YAML as keys, values and lines), `reader` (which file,
-which environment), `references` (``${VAR}``), `kinds`, `inputs` and `urls` (is it possible?),
-`combinations` and `tls` (is it beside the others?). `checking` has them done, and tells what is
-wrong.
+which environment), `references` (``${VAR}``), `kinds`, `per_type`, `inputs` and `urls` (is it
+possible?), `combinations` and `tls` (is it beside the others?). `checking` has them done, and
+tells what is wrong.
 """
 
 from psched.config.checking import Setting
-from psched.config.reader import from_mapping, load
+from psched.config.per_type import OVERRIDES
+from psched.config.reader import from_mapping, load, written
 from psched.config.settings import SETTINGS, Config
 
-__all__ = ["SETTINGS", "Config", "Setting", "from_mapping", "load"]
+__all__ = ["OVERRIDES", "SETTINGS", "Config", "Setting", "from_mapping", "load", "written"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from psched.config.combinations import combine
 from psched.config.kinds import Kind
-from psched.config.problems import Problem, RefusedError, failure
+from psched.config.problems import Problem, RefusedError, RefusedPartsError, failure
 from psched.config.references import Surroundings
 
 _ALIASES = {"sslca": "ssl_ca"}
@@ -91,6 +91,8 @@ def _by_their_names(given: Mapping[str, Given], found: list[Problem]) -> Mapping
 def _noting(found: list[Problem], key: str, line: int | None = None) -> Iterator[None]:
     try:
         yield
+    except RefusedPartsError as refusal:
+        found += (Problem(p.text, key, p.line or line, p.path) for p in refusal.parts)
     except RefusedError as refusal:
         found.append(Problem(str(refusal), key, line))
 

@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 from psched import timing
 from psched.config import inputs, tls, urls
-from psched.config.problems import RefusedError
+from psched.config.problems import RefusedError, named
 from psched.config.references import Surroundings
 
 _TLS = frozenset({"url", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify"})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
+
+_HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
 
 class _Rule(NamedTuple):
@@ -101,6 +103,47 @@ def _check_heartbeat(values: Mapping[str, Any]) -> None:
         )
 
 
+def _check_exec(values: Mapping[str, Any]) -> None:
+    _check_alone("exec", values)
+
+
+def _check_script(values: Mapping[str, Any]) -> None:
+    _check_alone("script", values)
+
+
+def _check_alone(name: str, values: Mapping[str, Any]) -> None:
+    for other in ("script", "dispatch"):
+        if other != name and values[name] and values[other]:
+            raise RefusedError(
+                f"runs tasks of every type, and leaves none to {other}; remove one of the two"
+            )
+
+
+def _check_script_class(values: Mapping[str, Any]) -> None:
+    if values["script_class"] and not values["script"]:
+        raise RefusedError("needs script, the file that it is in")
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    timeout = values["database_timeout"]
+    if timeout is None:
+        timeout = timing.default_driver_timeout(values["alive_time"])
+    shortest = timing.shortest_alive_time(timeout)
+    for name, own in values["types"].items():
+        if "alive_time" not in own:
+            continue
+        if values["type"] == "rdb_compat":
+            raise RefusedError(
+                f"{named(name)}.alive_time: PerfectSched's table has none for a schedule; remove it"
+            )
+        if own["alive_time"] < shortest:
+            raise RefusedError(
+                f"{named(name)}.alive_time: must be at least {shortest}, so that a task can be"
+                f" stopped in time after two timeouts of {timeout:g} s; set a shorter"
+                " database_timeout, or raise it"
+            )
+
+
 def _check_strategy(values: Mapping[str, Any]) -> None:
     strategy = values["claim_strategy"]
     if strategy == "auto":
@@ -121,4 +164,8 @@ _RULES = (
     _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
+    _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
+    _Rule("exec", _HANDLERS, _check_exec),
+    _Rule("script", _HANDLERS, _check_script),
+    _Rule("script_class", _HANDLERS, _check_script_class),
 )

@@ -22,7 +22,8 @@ class Document(NamedTuple):
     """What a file says.
 
     Attributes:
-        given: its values by their keys. A value that is a mapping is again one of `Given`.
+        given: its values by their keys. A value that is a mapping is again one of `Given`, three
+            levels down: the deepest are those of a type in the settings of a section.
         problems: what it says that can mean nothing, and is therefore not in `given`.
     """
 
@@ -42,7 +43,7 @@ def parse(content: str, origin: Path) -> Document:
         if root is None or root.tag == _NULL:
             return Document({}, [])
         if isinstance(root, yaml.MappingNode):
-            return Document(loader.given(root, levels=2), loader.problems)
+            return Document(loader.given(root, levels=4), loader.problems)
         problem = Problem("holds no settings; write each as NAME: VALUE", line=_line(root))
     except yaml.reader.ReaderError as error:
         line = content.count("\n", 0, error.position) + 1

@@ -65,7 +65,7 @@ class Number:
         if isinstance(value, str) and references.occur_in(value):
             value = _as_number(references.expand(value, around))
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _unlike(self, value)
+            raise unlike(self, value)
         if not self._is_within(value) or (self.whole and value != int(value)):
             raise RefusedError(f"must be {self.describe()}")
         return int(value) if self.whole else float(value)
@@ -172,6 +172,36 @@ class Modules:
         return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program and its arguments; what names a file is made absolute.
+
+    Attributes:
+        script: the program is a file wherever it is; else a bare name is looked for in $PATH.
+    """
+
+    script: bool = False
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        what = "a .py file" if self.script else "a program"
+        return f"the path of {what}, or a list of that and of its arguments"
+
+    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+        """See `Kind.read`. What an argument holds is nobody's business but the program's."""
+        items = _items(value)
+        if not items:
+            raise RefusedError(f"must be {self.describe()}, not an empty list")
+        program = text(self, items[0], around)
+        if self.script or "/" in program:
+            program = str(around.cwd / program)
+        for item in items[1:]:
+            if not isinstance(item, str):
+                raise RefusedError(f"must be {self.describe()}; put {item!r} in quotes")
+        arguments = (references.expand(str(item), around) for item in items[1:])
+        return (program, *arguments)
+
+
 def text(kind: Kind, value: object, around: Surroundings, *, encode: range = range(0)) -> str:
     """The text of a value of some `kind`, with its references expanded.
 
@@ -187,7 +217,7 @@ def text(kind: Kind, value: object, around: Surroundings, *, encode: range = ran
     if isinstance(value, PurePath):
         value = str(value)
     if not isinstance(value, str):
-        raise _unlike(kind, value)
+        raise unlike(kind, value)
     expanded = references.expand(value, around, encode=encode)
     if not expanded:
         raise RefusedError(f"is empty; it must be {kind.describe()}")
@@ -210,7 +240,8 @@ def _as_number(digits: str) -> int | float | str:
     return digits
 
 
-def _unlike(kind: Kind, value: object) -> RefusedError:
+def unlike(kind: Kind, value: object) -> RefusedError:
+    """What a value must be, and what it is instead."""
     match value:
         case None:
             found = "nothing"

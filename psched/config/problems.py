@@ -5,7 +5,7 @@ stands in the wrong place.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +18,42 @@ class RefusedError(Exception):
     """A value cannot be used; the text tells why and what would do."""
 
 
+class Part(NamedTuple):
+    """A part of a value, and why it cannot be used.
+
+    Attributes:
+        path: the keys that lead to it.
+        text: see `RefusedError`.
+        line: of its key, if that is in a file.
+    """
+
+    path: tuple[object, ...]
+    text: str
+    line: int | None = None
+
+
+class RefusedPartsError(RefusedError):
+    """Parts of a value cannot be used."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        super().__init__("; ".join(f"{_path(part.path)}: {part.text}" for part in parts))
+        self.parts = parts
+
+
 class Problem(NamedTuple):
-    """One thing to mend."""
+    """One thing to mend.
+
+    Attributes:
+        text: what is wrong.
+        key: of which setting.
+        line: of its key, if that is in a file.
+        path: the keys that lead from there to the part of its value that is wrong.
+    """
 
     text: str
     key: str | None = None
     line: int | None = None
+    path: tuple[object, ...] = ()
 
 
 def named(key: object) -> str:
@@ -44,9 +74,13 @@ def failure(problems: Iterable[Problem], origin: Path | None = None) -> ConfigEr
     return ConfigError("\n".join(_sentence(problem, origin) for problem in in_order))
 
 
+def _path(keys: Iterable[object]) -> str:
+    return ".".join(map(named, keys))
+
+
 def _sentence(problem: Problem, origin: Path | None) -> str:
     place = None if origin is None else str(origin)
     if place is not None and problem.line is not None:
         place = f"{place}:{problem.line}"
-    key = None if problem.key is None else named(problem.key)
+    key = None if problem.key is None else _path((problem.key, *problem.path))
     return ": ".join(part for part in (place, key, problem.text) if part is not None)

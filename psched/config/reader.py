@@ -61,6 +61,28 @@ def from_mapping(
     return check(given, _surroundings(environ, cwd))
 
 
+def written(path: str | Path, environment: str | None = None) -> dict[str, object]:
+    """What a file says, as it stands there: references and all, nothing is checked.
+
+    Args:
+        path: the file.
+        environment: see `load`.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no such section.
+    """
+    source = _Source(Path(path), "asked for by name")
+    _, chosen = _settings_in(source, environment, os.environ)
+    return _plain(chosen)
+
+
+def _plain(given: Mapping[str, Given]) -> dict[str, object]:
+    return {
+        name: _plain(each.value) if isinstance(each.value, Mapping) else each.value
+        for name, each in given.items()
+    }
+
+
 class _Source(NamedTuple):
     path: Path
     reason: str
@@ -91,15 +113,22 @@ def _exists(path: Path) -> bool:
 
 
 def _from_file(source: _Source, environment: str | None, around: Surroundings) -> Config:
+    problems, chosen = _settings_in(source, environment, around.environ)
+    return check(chosen, around, origin=source.path, problems=problems)
+
+
+def _settings_in(
+    source: _Source, environment: str | None, environ: Mapping[str, str]
+) -> tuple[list[Problem], Mapping[str, Given]]:
     content = _content(source)
     # PyYAML is paid for only by those who have a file.
     from psched.config.document import parse  # noqa: PLC0415
 
     document = parse(content, source.path)
-    chosen = _section(document.given, environment, around.environ)
+    chosen = _section(document.given, environment, environ)
     if isinstance(chosen, Problem):
         raise failure([*document.problems, chosen], source.path)
-    return check(chosen, around, origin=source.path, problems=document.problems)
+    return document.problems, chosen
 
 
 def _content(source: _Source) -> str:

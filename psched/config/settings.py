@@ -14,15 +14,18 @@ from psched import timing
 from psched.config import checking, urls
 from psched.config.checking import Given, Setting
 from psched.config.inputs import Input
-from psched.config.kinds import Choice, File, Folders, Modules, Number, Word, Zone
+from psched.config.kinds import Choice, Command, File, Folders, Modules, Number, Word, Zone
+from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Surroundings
 from psched.config.tls import VERIFY, Tls, chosen_tls
+from psched.packing import LARGEST
 
 _TABLE = Word(
     "a name of letters, digits and _ that begins with no digit and has at most 48 of them",
     re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"),
 )
+_NAME = Word("the name of a class", re.compile(r"[^\W\d]\w*"))
 _ATTRIBUTE = Word(
     "module:attribute, such as myapp.schedules:Dispatch, or a name in what is required",
     re.compile(r"(?:(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*)?[^\W\d]\w*"),
@@ -89,6 +92,37 @@ class Config:
     retry_wait: Annotated[
         int, Number(whole=True), "Time from the failure of a task to its next attempt."
     ] = 300
+    retry_backoff: Annotated[
+        str,
+        Choice("fixed", "exponential"),
+        "Whether each further retry_wait is the same, or twice as long, less some jitter.",
+    ] = "fixed"
+    retry_wait_limit: Annotated[
+        int, Number(whole=True), "Longest wait before an attempt that retry_backoff may come to."
+    ] = 86_400
+    max_attempts: Annotated[
+        int,
+        Number(whole=True, unit="attempts"),
+        "Attempts after which an occurrence that fails is given up; 0 is never.",
+    ] = 0
+    expire: Annotated[
+        int,
+        Number(whole=True),
+        "Time after which a task that runs once and has not succeeded is given up; 0 is never.",
+    ] = 345_600
+    retention_time: Annotated[
+        int, Number(whole=True), "Time for which a task that has ended keeps its key."
+    ] = 864_000
+    data_limit: Annotated[
+        int,
+        Number(whole=True, unit="bytes", least=1024, most=LARGEST),
+        "Largest payload, as JSON, that is accepted.",
+    ] = 16 * 2**20
+    compress_above: Annotated[
+        int,
+        Number(whole=True, unit="bytes"),
+        "Payloads that are larger as JSON are stored compressed; 0 is none.",
+    ] = 64 * 2**10
     dst_policy: Annotated[
         str,
         Choice("debian", "wallclock"),
@@ -105,6 +139,12 @@ class Config:
     catchup_grace: Annotated[
         int, Number(whole=True), "An occurrence that starts no later than this is on time."
     ] = 60
+
+    types: Annotated[
+        Types,
+        PerType(lambda name: SETTINGS[name].kind),
+        "For some types of task, settings that are others than for all.",
+    ] = NO_TYPES
 
     processors: Annotated[
         int, Number(whole=True, unit="processes", least=1, most=1000), "Workers on this host."
@@ -155,6 +195,17 @@ class Config:
     ] = ()
     dispatch: Annotated[
         str | None, _ATTRIBUTE, "The Dispatch that routes tasks to handlers, as module:attribute."
+    ] = None
+    exec: Annotated[
+        tuple[str, ...] | None, Command(), "A program that is run for tasks of every type."
+    ] = None
+    script: Annotated[
+        tuple[str, ...] | None,
+        Command(script=True),
+        "A Python file with a class that runs tasks of every type.",
+    ] = None
+    script_class: Annotated[
+        str | None, _NAME, "The class in the script; by default Run, or the only one."
     ] = None
 
     log: Annotated[Path | None, File(), "The log file; by default standard error."] = None

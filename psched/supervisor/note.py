@@ -22,6 +22,8 @@ class Reason(IntEnum):
     """Its schedule has been deleted."""
     LEASE = 4
     """Its lease cannot be extended."""
+    CANCELLED = 5
+    """It was cancelled, or finished by force."""
 
 
 class StopNote:

@@ -41,6 +41,7 @@ from psched.testing.leases import Leases
 from psched.testing.overrides import ExactKeys, Overrides
 from psched.testing.records import Records
 from psched.testing.recovery import Recovery
+from psched.testing.retention import Retention
 from psched.testing.settlements import Settlements
 from psched.testing.table import TableContract
 
@@ -53,6 +54,7 @@ __all__ = [
     "Overrides",
     "Records",
     "Recovery",
+    "Retention",
     "TableContract",
 ]
 
@@ -63,5 +65,5 @@ class CoreContract(
     """What no store may lack. Needs the fixture ``backend_factory``."""
 
 
-class BackendContract(CoreContract, Records, Overrides, ExactKeys, Marks, Recovery):
+class BackendContract(CoreContract, Records, Overrides, ExactKeys, Marks, Retention, Recovery):
     """All that the protocol asks for. Needs the fixture ``backend_factory``."""

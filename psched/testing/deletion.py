@@ -55,7 +55,7 @@ class Deletion:
             store.delete("k")
 
     def test_nothing_is_marked_among_no_rows(self, backend_factory: BackendFactory) -> None:
-        assert backend_factory().deleting([]) == frozenset()
+        assert backend_factory().marked([]) == {}
 
 
 class Marks:
@@ -70,7 +70,7 @@ class Marks:
         assert not person.delete("k")
         marked = found(worker, "k")
         assert marked == changed(before, status=DELETING, version=before.version + 1)
-        assert worker.deleting(["k", "other", "missing"]) == {"k"}
+        assert worker.marked(["k", "other", "missing"]) == {"k": DELETING}
         leases = {"k": held.token, "other": other.token}
         assert worker.extend(leases, alive_time=LEASE, shortest=1) == {"k", "other"}
 

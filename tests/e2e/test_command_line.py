@@ -65,11 +65,12 @@ def test_list_has_perfectscheds_columns_and_shows_those_due_first(service):
 
     assert heading == (
         "                       key            type               cron   delay    timezone"
-        "                    next_time                next_run_time  data"
+        "                    next_time                next_run_time                   created_at"
+        "  data"
     )
-    assert early == (
+    assert re.sub(r"20(?!30)\d\d-.{14} UTC", "(when it was added)    ", early) == (
         "                     early               t         30 4 1 * *      90 Europe/Berlin"
-        "      2030-01-01 03:30:00 UTC      2030-01-01 03:31:30 UTC"
+        "      2030-01-01 03:30:00 UTC      2030-01-01 03:31:30 UTC      (when it was added)    "
         '  {"k":"ü\\n"}'
     )
     assert late.split()[:2] == ["late", "t"]

@@ -97,7 +97,8 @@ def test_the_environment_names_another_database(service, make_old, tmp_path):
 
 
 def test_killed_in_the_middle_and_run_again_every_task_runs_once(each_service, database):
-    """Beside a running master, which begins with what has been moved."""
+    """Beside a running master, which begins with what has been moved, however old it is."""
+    each_service.configure(expire=0)
     old = OldTable(database.url, "tasks")
     with contextlib.closing(old):
         old.create()

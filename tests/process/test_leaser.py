@@ -150,7 +150,7 @@ def refused_claims():
     scene.until(lambda: not scene.leaser.away)
     Path("gate").touch()
     scene.finished("one")
-    return took, scene.store.requests["deleting"], [*scene.bench.log.recent]
+    return took, scene.store.requests["marked"], [*scene.bench.log.recent]
 
 
 def test_a_store_that_can_only_be_read_is_away_until_it_can_be_written():
@@ -322,7 +322,7 @@ def test_a_stop_while_an_end_cannot_be_written_changes_nothing_about_that_end(ho
 def questions_while_the_store_is_away():
     scene = Scene("one", concurrency=2)
     scene.add("one", "asks_while_away")
-    scene.store.faults = {"deleting": ["away"] * 3}
+    scene.store.faults = {"marked": ["away"] * 3}
     scene.finished("one")
     return scene.store.requests["extend"]
 

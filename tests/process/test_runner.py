@@ -44,6 +44,10 @@ OUTCOMES = {
     "unknown": FAILED("no handler for the type 'unknown'; a route must lead there"),
     "finishes_and_raises": "Finish()",
     "retries": "Retry(wait=7, reason='retry asked for by the handler')",
+    "writes_too_much": FAILED(
+        "InvalidError: data: has 16777224 bytes as JSON, and data_limit is 16777216; keep what is"
+        " so large in another place and pass on where that is, or raise data_limit"
+    ),
     "releases": "Release()",
     "decides_twice": "Release()",
     "asks_from_threads": "Finish()",
@@ -65,7 +69,7 @@ def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks
 
 def asked_after_the_end():
     ours, theirs = Link.pair()
-    holder = _Holder(ours, Stop(StopNote()), list)
+    holder = _Holder(ours, Stop(StopNote()), list, data_limit=1024)
     theirs.send({"held": True})
     holder.extend()
     holder.close()

@@ -62,6 +62,13 @@ class Crowd:
     def key(self) -> str:
         return self.first[0].key
 
+    def ended(self) -> list[str]:
+        found = self.store._connector.run(
+            lambda c: c.execute(self.sql.purgeable, {"limit": LIMIT}).scalars().all()
+        )
+        assert len(found) == LIMIT
+        return [*found]
+
     def ends(self) -> list[Settlement]:
         return [
             Settlement(key=row.key, token=row.token, version=row.version, next_time=LATER)
@@ -74,7 +81,9 @@ Sent = tuple[TextClause, Mapping[str, Any]]
 JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "get": lambda c: (c.sql.get, {"id": c.key}),
     "look": lambda c: (c.sql.look, {"ids": [row.key for row in c.first]}),
-    "deleting": lambda c: (c.sql.deleting, {"ids": [row.key for row in c.first]}),
+    "marked": lambda c: (c.sql.marked, {"ids": [row.key for row in c.first]}),
+    "purgeable": lambda c: (c.sql.purgeable, {"limit": LIMIT}),
+    "purge": lambda c: (c.sql.purge, {"ids": c.ended()}),
     "first_timed": lambda c: (c.sql.first_timed, {"limit": LIMIT}),
     "timed": lambda c: (
         c.sql.timed,
@@ -101,6 +110,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         c.sql.replace,
         dict.fromkeys(("type", "data", "cron", "timezone", "options", "reason"))
         | dict.fromkeys(("delay", "next_time", "next_run_time", "attempt", "alive_time"), 0)
+        | dict.fromkeys(("created_at", "retain_until"), 0)
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
@@ -175,6 +185,10 @@ def gather(connection, kind, now, *, flooded):
             f" WHEN i % 10 = 6 THEN {LATER} ELSE {now} + 3600 + i * 7907 % 86413 END"
         ),
         status="CASE WHEN i % 10 = 5 THEN 'finished' ELSE 'waiting' END",
+        retain_until=(
+            f"CASE WHEN i % 1000 = 5 THEN {now} - 100 + i % 7"
+            f" WHEN i % 10 = 5 THEN {now} + 3600 + i * 7907 % 86413 END"
+        ),
     )
     leased = {"next_run_time": f"{now} + 30", "fence": "1"}
     fill(connection, kind, 300, id=joined(kind, "'busy'", digits), owner=digits, **leased)
@@ -185,6 +199,9 @@ def gather(connection, kind, now, *, flooded):
     if flooded:
         keys = joined(kind, "'flood'", digits)
         fill(connection, kind, ROWS, id=keys, next_run_time=str(now - 200))
+        keys = joined(kind, "'ended'", digits)
+        ended = {"status": "'finished'", "retain_until": str(now - 200)}
+        fill(connection, kind, ROWS // 10, id=keys, next_run_time="NULL", **ended)
 
 
 @pytest.mark.parametrize("name", JUDGED)

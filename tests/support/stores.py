@@ -11,7 +11,7 @@ from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
 
 
-def make_store(url, *, table="psched", timeout=5.0, strategy=None, tls=None):
+def make_store(url, *, table="psched", timeout=5.0, strategy=None, compress_above=0, tls=None):
     """A store as a worker makes it; not yet connected."""
     rng = random.Random()  # noqa: S311  # jitter
     return SqlBackend(
@@ -21,17 +21,18 @@ def make_store(url, *, table="psched", timeout=5.0, strategy=None, tls=None):
         clock=SystemClock(),
         rng=rng,
         strategy=strategy,
+        compress_above=compress_above,
         tls=tls,
     )
 
 
 @contextlib.contextmanager
-def store_factory(url, *, table="psched", timeout=5.0, strategy=None) -> Iterator:
+def store_factory(url, **how) -> Iterator:
     """Makes stores on one database, and disconnects them at the end."""
     opened = []
 
     def open_store():
-        opened.append(make_store(url, table=table, timeout=timeout, strategy=strategy))
+        opened.append(make_store(url, **how))
         return opened[-1]
 
     try:

@@ -125,6 +125,10 @@ def retries(task):
     task.retry(7)
 
 
+def writes_too_much(task):
+    task.update_data({"a": "x" * 2**24})
+
+
 def releases(task):
     task.release()
     os._exit(1)
@@ -359,6 +363,7 @@ HANDLERS = {
         leaves_a_zombie,
         finishes_and_raises,
         retries,
+        writes_too_much,
         releases,
         decides_twice,
         updates,

@@ -14,6 +14,7 @@ from sqlalchemy.engine import make_url
 
 from psched import timing
 from psched.config import SETTINGS, Config, from_mapping, load, reader
+from psched.config.per_type import OF_A_TYPE, Types
 from psched.config.tls import Tls
 from psched.errors import ConfigError
 
@@ -81,10 +82,18 @@ def test_defaults_are_those_of_the_documentation():
         timezone="UTC",
         alive_time=300,
         retry_wait=300,
+        retry_backoff="fixed",
+        retry_wait_limit=86_400,
+        max_attempts=0,
+        expire=4 * 86_400,
+        retention_time=10 * 86_400,
+        data_limit=16 * 2**20,
+        compress_above=64 * 2**10,
         dst_policy="debian",
         catchup="all",
         catchup_limit=1000,
         catchup_grace=60,
+        types=Types(),
         processors=1,
         concurrency=1,
         max_tasks_per_child=1,
@@ -122,6 +131,8 @@ def test_a_config_cannot_be_changed():
 
 def test_a_config_can_be_a_key_as_caches_need():
     assert len({take({}), take({}), take({"table": "other"})}) == 2
+    own = {"types": {"report": {"retry_wait": 5}}}
+    assert len({take({}), take(own), take(own), take(own).with_settings(retry_wait=1)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -131,6 +142,15 @@ def test_a_config_can_be_a_key_as_caches_need():
         ("poll_interval", 60),
         ("alive_time", timing.SHORTEST_ALIVE_TIME),
         ("retry_wait", 0),
+        ("retry_backoff", "exponential"),
+        ("retry_wait_limit", 0),
+        ("max_attempts", 0),
+        ("max_attempts", 1),
+        ("expire", 0),
+        ("retention_time", 0),
+        ("data_limit", 1024),
+        ("data_limit", 64 * 2**20),
+        ("compress_above", 0),
         ("catchup_limit", 1),
         ("catchup_limit", 10_000),
         ("catchup_grace", 0),
@@ -166,6 +186,18 @@ def test_a_value_at_the_edge_is_accepted(name, value):
         ("poll_interval", float("nan")),
         ("alive_time", timing.SHORTEST_ALIVE_TIME - 1),
         ("retry_wait", -1),
+        ("retry_backoff", "linear"),
+        ("retry_wait_limit", -1),
+        ("max_attempts", -1),
+        ("max_attempts", 1.5),
+        ("expire", -1),
+        ("expire", 10**9 + 1),
+        ("retention_time", -1),
+        ("data_limit", 1023),
+        ("data_limit", 64 * 2**20 + 1),
+        ("compress_above", -1),
+        ("types", 5),
+        ("types", ["report"]),
         ("catchup_limit", 0),
         ("catchup_limit", 100_001),
         ("catchup_grace", -1),
@@ -1200,6 +1232,10 @@ def test_even_a_url_that_nobody_checked_hides_its_password(url):
         "log: ${URL}\0c4n4ry",
         "require: [x, {c4n4ry: c4n4ry}]",
         "log_level: [c4n4ry]",
+        "types: {report: {retry_wait: c4n4ry}}",
+        "types: {'mysql://u:c4n4ry@db/x': 5}",
+        "types: {report: {'mysql://u:c4n4ry@db/x': 5}}",
+        "types: c4n4ry",
         "log: {a: {[c4n4ry]: c4n4ry}}",
         "url: mysql://u:c4n4ry@db/x\nalive_time: 6\ndatabase_timeout: 3",
         "url: mysql://u:c4n4ry@db/x\nnope: 3",
@@ -1222,6 +1258,64 @@ def test_no_error_shows_a_secret(tmp_path, content):
         load(file, environ=environ, cwd=tmp_path)
     # The traceback too, with all that it says was the cause.
     assert CANARY not in "".join(traceback.format_exception(caught.value))
+
+
+# --- settings of a type ---------------------------------------------------------------
+
+
+def test_a_type_may_have_settings_of_its_own(read):
+    own = {"report": {"alive_time": 60, "kill_timeout": 600, "dst_policy": "wallclock"}}
+    flat = "types:\n  report: {alive_time: 60, kill_timeout: 600, dst_policy: wallclock}\n"
+    assert take({"types": own}).types == own
+    assert read(flat).types == own
+    indented = "".join(f"  {line}\n" for line in flat.splitlines())
+    assert read(f"development:\n{indented}").types == own
+    assert read(flat).with_settings(poll_interval=2).types == own
+
+
+def test_no_types_may_be_an_empty_mapping_or_nothing(read):
+    assert read("types:\n").types == read("types: {}\n").types == {}
+    assert read("types:\n  report: {}\n").types == {"report": {}}
+
+
+def test_a_reference_may_stand_in_a_types_settings():
+    own = {"report": {"kill_timeout": "${LIMIT}"}}
+    assert take({"types": own}, LIMIT="7").types["report"]["kill_timeout"] == 7
+
+
+def test_what_is_wrong_in_a_type_is_told_by_its_path_and_line(refusal):
+    problems = refusal(
+        "types:\n"
+        "  report:\n"
+        "    kill_timeout: soon\n"
+        "    retry_wait: -1\n"
+        "  mail:\n"
+        "    max_atempts: 5\n"
+        "    processors: 5\n"
+        "  job: 5\n"
+        "  ' x': {}\n"
+    ).splitlines()
+    assert problems == [
+        "3: types.report.kill_timeout: must be a number of seconds from 0 to 1000000000, not text",
+        "4: types.report.retry_wait: must be a whole number of seconds from 0 to 1000000000",
+        "6: types.mail.max_atempts: is no setting of a type; did you mean max_attempts?",
+        f"7: types.mail.processors: is no setting of a type; there are {', '.join(OF_A_TYPE)}",
+        "8: types.job: must be a mapping of settings",
+        "9: types.(not a name): must be the name of a type",
+    ]
+    assert problem({"types": {7: {}, "": {}}}).count("types.(not a name): must be the name") == 2
+
+
+def test_a_types_lease_is_judged_beside_the_timeout(refusal):
+    assert take({"types": {"t": {"alive_time": 26}}}).types["t"]["alive_time"] == 26
+    assert refusal("table: x\ntypes: {report: {alive_time: 25}}\n") == (
+        "2: types: report.alive_time: must be at least 26, so that a task can be stopped in time"
+        " after two timeouts of 5 s; set a shorter database_timeout, or raise it"
+    )
+    assert take({"types": {"t": {"alive_time": 6}}, "database_timeout": 1}).alive_time == 300
+    assert "PerfectSched's table" in problem(
+        {"type": "rdb_compat", "types": {"t": {"alive_time": 60}}}
+    )
 
 
 # --- the shipped file ----------------------------------------------------------------
@@ -1251,9 +1345,21 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
     # There is a password in the url, or in a file.
     in_url = re.sub(r"^password_file: .*", "", examples, flags=re.MULTILINE)
     in_file = examples.replace(":${PSCHED_DB_PASSWORD}", "")
-    one, other = read(in_url, PSCHED_DB_PASSWORD="s3cret"), read(in_file)
-    assert one.url == other.url
-    assert all(getattr(other, name) is not None for name in SETTINGS)
+    # And either a dispatch, or a program, or a script.
+    ways = [("dispatch",), ("exec",), ("script", "script_class")]
+    found = []
+    for way in ways:
+        others = "|".join(name for each in ways if each != way for name in each)
+        for text, environ in ((in_url, {"PSCHED_DB_PASSWORD": "s3cret"}), (in_file, {})):
+            left = re.sub(rf"^({others}): .*", "", text, flags=re.MULTILINE)
+            found.append(read(left, **environ))
+    assert len({each.url for each in found}) == 1
+    for name in SETTINGS:
+        assert any(getattr(each, name) is not None for each in found), name
+    example = re.search(r"For example:\n((#   .*\n)+)", SHIPPED.read_text())[1]
+    types = read(example.replace("#   ", "")).types
+    assert types["report"]["kill_timeout"] == 7200
+    assert types["mail"] == {"retry_backoff": "exponential"}
 
 
 # --- weight --------------------------------------------------------------------------

@@ -215,3 +215,40 @@ class TestRedeclaringAtRest:
         seen = stored(cron=None, status=FINISHED, next_run_time=None, next_time=NOON - DAY)
         row = redeclare(seen, fields, SETTINGS, now)
         assert (row.status, row.next_time, row.next_run_time) == (WAITING, first, run)
+
+
+class TestTypes:
+    """A claim knows the lease of a row, and of the installation, and of nothing in between."""
+
+    SETTINGS = SETTINGS.with_settings(
+        types={"report": {"alive_time": 60, "retry_wait": 5}, "mail": {"alive_time": 90}}
+    )
+
+    def test_the_lease_of_a_type_stands_in_its_rows(self):
+        for fields, lease in (
+            ({"type": "report"}, 60),
+            ({"type": "report", "alive_time": 30}, 30),
+            ({"type": "other"}, None),
+            ({}, None),
+        ):
+            row = declare("k", fields, self.SETTINGS, now)
+            assert (row.alive_time, row.options) == (lease, None)
+
+    def test_what_came_from_a_type_goes_with_it(self):
+        report = declare("k", {"type": "report"}, self.SETTINGS, now)
+        for seen, fields, lease in (
+            (report, {"type": "mail"}, 90),
+            (report, {"type": "other"}, None),
+            (report, {"data": {}}, 60),
+            (report, {"alive_time": 30}, 30),
+            (changed(report, alive_time=30), {"type": "mail"}, 30),
+            (changed(report, alive_time=30), {"alive_time": None}, 60),
+            (changed(report, alive_time=30), {"alive_time": None, "type": "other"}, None),
+        ):
+            assert redeclare(seen, fields, self.SETTINGS, now).alive_time == lease
+
+    def test_data_that_are_too_large_are_refused(self):
+        settings = SETTINGS.with_settings(data_limit=1024)
+        declare("k", {"data": {"a": "x" * 1000}}, settings, now)
+        with pytest.raises(InvalidError, match=r"^data: has 1108 bytes as JSON, and data_limit is"):
+            declare("k", {"data": {"a": "x" * 1100}}, settings, now)

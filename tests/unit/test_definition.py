@@ -134,6 +134,18 @@ class TestUnderstanding:
         assert definition.settings.kill_timeout == 7
         assert definition.settings.retry_wait == SETTINGS.retry_wait
 
+    def test_a_types_settings_are_between_the_installations_and_the_rows_own(self):
+        own = {"retry_wait": 7, "kill_timeout": 70, "max_attempts": 3, "dst_policy": "wallclock"}
+        settings = SETTINGS.with_settings(types={"report": own, "mail": {"retry_wait": 9}})
+        row = Row(key="k", type="report", cron="@daily", options='{"retry_wait":8,"expire":5}')
+        definition = understand(row, settings)
+        assert definition.trigger.dst_policy == "wallclock"
+        own = definition.settings
+        assert (own.retry_wait, own.kill_timeout, own.max_attempts, own.expire) == (8, 70, 3, 5)
+        assert own.kill_interval == SETTINGS.kill_interval
+        assert understand(Row(key="k", type="mail"), settings).settings.retry_wait == 9
+        assert understand(Row(key="k"), settings).settings == settings
+
     def test_an_option_of_a_newer_psched_is_left_to_that(self):
         row = Row(key="k", options='{"overlap":"queue","catchup":"latest"}')
         assert understand(row, SETTINGS).settings.catchup == "latest"

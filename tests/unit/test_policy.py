@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 from psched import config, definition, trigger
 from psched.definition import LATEST_TIME
 from psched.model import (
+    CANCELLED,
+    CANCELLING,
     DELETING,
+    EXPIRED,
+    FAILED,
     FINISHED,
+    FINISHING,
     QUARANTINED,
     WAITING,
     Finish,
@@ -428,3 +433,133 @@ class TestRedefinition:
             assert conclusion(row, current, decision, SETTINGS) == changed(
                 conclusion(row, row, decision, SETTINGS), version=4
             )
+
+
+ONCE = {"cron": None, "created_at": NOON - 5}
+RETENTION = SETTINGS.retention_time
+
+
+class TestEnding:
+    """Somebody has cancelled or finished it by force, while it was leased."""
+
+    MARKS = pytest.mark.parametrize(
+        ("mark", "status"), [(CANCELLING, CANCELLED), (FINISHING, FINISHED)]
+    )
+
+    @MARKS
+    def test_who_finds_it_marked_after_its_holder_died_runs_nothing(self, mark, status):
+        for cron, retain in ((None, RETENTION), ("* * * * *", None)):
+            settlement = opening(leased(cron, status=mark), SETTINGS, NOON)
+            assert isinstance(settlement, Settlement)
+            assert (settlement.status, settlement.rest, settlement.retain) == (status, True, retain)
+            assert settlement.next_time == NOON
+            assert not settlement.remove
+
+    @MARKS
+    @pytest.mark.parametrize("decision", [Retry(reason="stopped"), Release()])
+    def test_a_task_that_was_stopped_for_it_ends_as_it_was_to(self, mark, status, decision):
+        row = leased(**ONCE)
+        current = changed(row, status=mark, version=4)
+        settlement = conclusion(row, current, decision, SETTINGS)
+        assert (settlement.status, settlement.rest, settlement.version) == (status, True, 4)
+        assert settlement.retain == RETENTION
+
+    @MARKS
+    def test_a_task_that_completes_first_has_finished(self, mark, status):
+        row = leased(**ONCE)
+        current = changed(row, status=mark, version=4)
+        settlement = conclusion(row, current, Finish(), SETTINGS)
+        assert (settlement.status, settlement.retain) == (FINISHED, RETENTION)
+        # But a schedule has an occurrence after this one.
+        row = leased()
+        current = changed(row, status=mark, version=4)
+        settlement = conclusion(row, current, Finish(), SETTINGS)
+        assert (settlement.status, settlement.rest, settlement.retain) == (status, True, None)
+
+    @MARKS
+    def test_no_limit_hides_the_mark(self, mark, status):
+        row = leased(**ONCE, status=mark, attempt=9)
+        for settings in (options(max_attempts=3), options(expire=1)):
+            assert opening(row, settings, NOON + DAY).status == status
+
+
+class TestGivingUp:
+    def test_a_task_that_used_up_its_attempts_has_failed_and_is_never_purged(self):
+        row, settings = leased(**ONCE, attempt=3), options(max_attempts=3)
+        settlement = conclusion(row, row, Retry(reason="ValueError: x"), settings)
+        assert (settlement.status, settlement.rest, settlement.retain) == (FAILED, True, None)
+        assert settlement.attempt == 3
+        assert settlement.reason == "gave up after 3 attempts: ValueError: x"
+
+    def test_before_that_it_is_tried_again(self):
+        row, settings = leased(**ONCE, attempt=2), options(max_attempts=3)
+        settlement = conclusion(row, row, Retry(), settings)
+        assert (settlement.status, settlement.wait, settlement.attempt) == (WAITING, 300, 2)
+        assert isinstance(opening(applied(settlement, row), settings, NOON), Run)
+
+    def test_a_wait_that_the_handler_asked_for_is_no_further_attempt(self):
+        row, settings = leased(**ONCE, attempt=3), options(max_attempts=3)
+        assert conclusion(row, row, Retry(5), settings).status == FAILED
+
+    def test_a_release_uses_up_nothing(self):
+        row, settings = leased(**ONCE, attempt=3), options(max_attempts=3)
+        settlement = conclusion(row, row, Release(), settings)
+        assert (settlement.status, settlement.attempt) == (WAITING, 2)
+        assert isinstance(opening(applied(settlement, row), settings, NOON), Run)
+
+    def test_a_schedule_goes_on_to_its_next_occurrence(self):
+        row, settings = leased(attempt=2, delay=7), options(max_attempts=2)
+        settlement = conclusion(row, row, Retry(reason="x"), settings)
+        assert (settlement.status, settlement.rest, settlement.attempt) == (WAITING, False, 0)
+        assert (settlement.next_time, settlement.not_before) == (NOON + MINUTE, NOON + MINUTE + 7)
+        assert settlement.reason == "2027-01-15T12:00:00Z: gave up after 2 attempts: x"
+
+    def test_what_lost_its_worker_in_the_last_attempt_is_given_up_when_it_is_claimed(self):
+        settings = options(max_attempts=2)
+        settlement = opening(leased(**ONCE, attempt=3), settings, NOON)
+        assert (settlement.status, settlement.rest, settlement.retain) == (FAILED, True, None)
+        settlement = opening(leased(attempt=3), settings, NOON)
+        assert (settlement.status, settlement.next_time) == (WAITING, NOON + MINUTE)
+        assert "its worker died in the last of 2" in settlement.reason
+
+    def test_a_row_may_have_a_number_of_its_own(self):
+        row = leased(**ONCE, attempt=1, options='{"max_attempts":1}')
+        assert conclusion(row, row, Retry(), SETTINGS).status == FAILED
+
+    def test_what_has_expired_is_not_run_and_is_purged_later(self):
+        row = leased(**ONCE)
+        assert isinstance(opening(row, options(expire=HOUR), NOON + HOUR - 1), Run)
+        settlement = opening(row, options(expire=HOUR), NOON + HOUR)
+        assert (settlement.status, settlement.rest) == (EXPIRED, True)
+        assert settlement.retain == RETENTION
+        assert settlement.reason.startswith("expired")
+
+    def test_a_success_comes_never_too_late(self):
+        row = leased(**ONCE)
+        assert conclusion(row, row, Finish(), options(expire=1), NOON + DAY).status == FINISHED
+
+    def test_a_failure_is_followed_by_a_wait_that_grows(self):
+        settings = options(retry_backoff="exponential", retry_wait=100)
+        for attempt in (1, 4):
+            row = leased(attempt=attempt)
+            wait = conclusion(row, row, Retry(), settings).wait
+            assert 50 * 2 ** (attempt - 1) < wait <= 100 * 2 ** (attempt - 1)
+
+
+class TestRetention:
+    def test_what_runs_once_is_kept_for_its_retention_time(self):
+        row = leased(**ONCE)
+        assert conclusion(row, row, Finish(), SETTINGS).retain == RETENTION
+        assert conclusion(row, row, Finish(), options(retention_time=0)).retain == 0
+        row = leased(**ONCE, options='{"retention_time":7}')
+        assert conclusion(row, row, Finish(), SETTINGS).retain == 7
+
+    def test_a_schedule_that_ended_is_kept(self):
+        row = leased(cron=f"@every {DAY}", next_time=LATEST_TIME // DAY * DAY)
+        settlement = conclusion(row, row, Finish(), SETTINGS)
+        assert (settlement.status, settlement.retain) == (FINISHED, None)
+
+    def test_what_goes_on_or_is_quarantined_is_kept(self):
+        for row, decision in ((leased(), Finish()), (leased(**ONCE), Retry())):
+            assert conclusion(row, row, decision, SETTINGS).retain is None
+        assert opening(leased(cron="x"), SETTINGS, NOON).retain is None

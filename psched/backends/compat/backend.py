@@ -48,7 +48,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, Settled
-from psched.backends import facts
+from psched.backends import facts, rights
 from psched.backends.compat import table as tables
 from psched.backends.compat.claims import Claims
 from psched.backends.compat.held import Held
@@ -64,9 +64,6 @@ from psched.errors import (
     AlreadyExistsError,
     NotFoundError,
     NotSupportedError,
-    SchemaError,
-    StoreError,
-    StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.model import Row, Settlement, Token
@@ -163,17 +160,9 @@ class CompatBackend:
 
     def try_rights(self) -> None:
         """See `Backend.try_rights`."""
-        refused: dict[str, str] = {}
-        for right, statement in self._sql.attempts.items():
-            try:
-                self._write(statement, {})
-            except (SchemaError, StoreUnavailableError):
-                raise
-            except StoreError as error:
-                refused[right] = str(error)
-        if refused:
-            rights, reason = ", ".join(refused), next(iter(refused.values()))
-            raise StoreError(f"cannot {rights} in the table {self._table!r}: {reason}")
+        rights.try_rights(
+            self._sql.attempts, lambda statement: self._write(statement, {}), self._table
+        )
 
     def replace(self, seen: Row, new: Row) -> bool:
         """See `Backend.replace`.
@@ -243,10 +232,15 @@ class CompatBackend:
         """See `Backend.update_data`; the type stays as it is."""
         return self._held.update_data(key, token, data)
 
-    def deleting(self, keys: Sequence[str]) -> frozenset[str]:
-        """See `Backend.deleting`: there are no marks."""
+    def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
+        """See `Backend.marked`: there are no marks."""
         del keys
-        return frozenset()
+        return {}
+
+    def purge(self, limit: int) -> int:
+        """See `Backend.purge`: nothing is kept that could be removed."""
+        del limit
+        return 0
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         """See `Backend.look`."""

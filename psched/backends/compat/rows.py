@@ -13,11 +13,6 @@ NEVER = 2**31 - 1
 LATEST = NEVER - 1
 """The last instant that the table's columns hold, in January 2038."""
 
-_GZIP = b"\x1f\x8b"
-_GZIP_WINDOW = 31  # zlib's number for: the longest window, and gzip's header
-_LARGEST = 64 * 2**20
-"""Bytes; what unpacks to more is no payload."""
-
 
 class Stored(NamedTuple):
     """A row as it stands in the table; any client may have written it.
@@ -136,18 +131,9 @@ def join_data(kind: str, data: str | bytes | None) -> bytes:
 
 def _object(stored: str | bytes | None) -> dict[str, Any]:
     try:
-        plain = _unpacked(stored) if isinstance(stored, bytes) else stored
-        return decode("data", plain) if plain else {}
-    except (InvalidError, zlib.error):
+        return decode("data", stored) if stored else {}
+    except InvalidError:
         return {}
-
-
-def _unpacked(stored: bytes) -> bytes:
-    if not stored.startswith(_GZIP):
-        return stored
-    packed = zlib.decompressobj(_GZIP_WINDOW)
-    plain = packed.decompress(stored, _LARGEST)
-    return plain if packed.eof else b""
 
 
 def _number(value: object) -> int:

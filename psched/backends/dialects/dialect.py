@@ -9,6 +9,7 @@ from sqlalchemy.engine import URL
 
 from psched.backends.dialects.bounded import Budget
 from psched.config.tls import Tls
+from psched.packing import Form
 
 
 class Fault(Enum):
@@ -55,6 +56,7 @@ class Dialect:
         now_floor: the same, whole seconds.
         integer: makes sure that a bound value, NULL too, is taken for a whole number.
         payload: reads a column that holds bytes or text, as either; its name is put in.
+        packed: makes of compressed bytes what such a column can hold.
         text: makes text again of what ``payload`` has made of text.
         hex: the bytes of a text column as hexadecimal digits.
         after: whether two columns are after two values, in the form in which its planner goes on
@@ -67,6 +69,7 @@ class Dialect:
         isolation: a query whose last column is the session's isolation level.
         encryption: a query whose last column tells how the session is encrypted; empty: not at
             all.
+        aborts: an error ends the transaction that it meets.
         begin: begins a transaction that will write.
         galera: a query that finds something on a node of a Galera cluster, if there is any.
         catch_up: statements by which a node of one waits for what others have committed.
@@ -96,6 +99,7 @@ class Dialect:
     now_floor: str
     integer: str
     payload: str
+    packed: Form
     text: str
     hex: str
     after: str
@@ -104,6 +108,7 @@ class Dialect:
     server: str
     isolation: str
     encryption: str
+    aborts: bool
     begin: str
     galera: str | None
     catch_up: tuple[str, ...]

@@ -181,6 +181,7 @@ MYSQL = Dialect(
     now_floor="TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())",
     integer="{}",
     payload="{}",
+    packed=bytes,
     text="{}",
     hex="HEX({})",
     # Not as a pair, nor as two queries: it then reads all that has the first value again.
@@ -195,6 +196,7 @@ MYSQL = Dialect(
         "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
     ),
     encryption="SHOW SESSION STATUS LIKE 'Ssl_version'",
+    aborts=False,
     begin="BEGIN",
     galera="SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'",
     catch_up=(

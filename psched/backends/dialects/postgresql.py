@@ -7,6 +7,7 @@ from typing import Any
 from psched.backends.dialects.bounded import Budget
 from psched.backends.dialects.dialect import Dialect, Fault
 from psched.config.tls import Tls
+from psched.packing import in_base64
 
 _FAULTS: Mapping[str, Fault] = {
     **dict.fromkeys(
@@ -152,6 +153,7 @@ POSTGRESQL = Dialect(
     now_floor="CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp())) AS BIGINT)",
     integer="CAST({} AS BIGINT)",
     payload="{}",
+    packed=in_base64,
     text="{}",
     hex="encode(convert_to({}, 'UTF8'), 'hex')",
     after="({}, {}) > ({}, {})",
@@ -162,6 +164,7 @@ POSTGRESQL = Dialect(
     server="SELECT 'PostgreSQL ' || current_setting('server_version')",
     isolation="SELECT current_setting('transaction_isolation')",
     encryption="SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
+    aborts=True,
     begin="BEGIN",
     galera=None,
     catch_up=(),

@@ -52,6 +52,7 @@ SQLITE = Dialect(
     integer="{}",
     # Its columns take numbers, too, and text that is none.
     payload="CAST({} AS BLOB)",
+    packed=bytes,
     # Not CAST: through that, a pair is not looked up in an index.
     text="({} || '')",
     hex="HEX({})",
@@ -61,6 +62,7 @@ SQLITE = Dialect(
     server="SELECT 'SQLite ' || sqlite_version()",
     isolation="SELECT 'serializable'",
     encryption="SELECT 'no need to, a file'",
+    aborts=False,
     begin="BEGIN IMMEDIATE",
     galera=None,
     catch_up=(),

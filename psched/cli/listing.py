@@ -1,0 +1,151 @@
+"""Commands that show schedules: list, show."""
+
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import click
+
+from psched.app import make_store, open_schedules, read_config
+from psched.cli.moments import moment
+from psched.cli.options import Place
+from psched.cli.refusals import refusing
+from psched.config import Config
+from psched.definition import decode
+from psched.errors import InvalidError
+from psched.model import ENDED, MARKS, QUARANTINED, WAITING, Row
+from psched.packing import readable
+
+_HEADINGS = (
+    "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "created_at", "data",
+)  # fmt: skip
+_WIDTHS = (26, 15, 18, 7, 11, 28, 28, 28)
+"""PerfectSched's; of created_at that of the other times."""
+
+_STATES = (WAITING, "running", *sorted(ENDED), QUARANTINED, *MARKS, "migrating")
+
+_INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
+
+
+@click.command("list")
+@click.option(
+    "--status",
+    "states",
+    type=click.Choice(_STATES),
+    multiple=True,
+    help="Only those that are this; may be given several times.",
+)
+@click.option(
+    "--type", "types", multiple=True, help="Only those of this type; may be given several times."
+)
+@click.option("--due", is_flag=True, help="Only those that a worker may take now.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object per line, with every column."
+)
+@click.pass_obj
+@refusing
+def list_(
+    place: Place, *, states: Collection[str], types: Collection[str], due: bool, as_json: bool
+) -> None:
+    """Show the schedules and tasks, those due first, those at rest last."""
+    settings = read_config(*place)
+    until = _now(settings) if due else None
+    number = 0
+    with open_schedules(settings) as schedules:
+        for metadata in schedules.list():
+            row = metadata.row
+            if (states and row.state not in states) or (types and row.type not in types):
+                continue
+            if until is not None and not _is_due(row, until):
+                continue
+            number += 1
+            if as_json:
+                click.echo(json.dumps(_object(row), ensure_ascii=False))
+                continue
+            if number == 1:  # not before the database has answered
+                click.echo(_line(_HEADINGS))
+            click.echo(_line(_cells(row)))
+    if not as_json:
+        if not number:
+            click.echo(_line(_HEADINGS))
+        click.echo(f"{number} entries.")
+
+
+@click.command()
+@click.argument("key")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, with every column.")
+@click.pass_obj
+@refusing
+def show(place: Place, key: str, *, as_json: bool) -> None:
+    """Show all that is known of a schedule or task, a field on each line."""
+    with open_schedules(read_config(*place)) as schedules:
+        row = schedules[key].metadata().row
+    if as_json:
+        click.echo(json.dumps(_object(row), ensure_ascii=False))
+        return
+    known = {name: getattr(row, name) for name in Row.__slots__} | {"status": row.state}
+    known = {name: value for name, value in known.items() if value is not None}
+    width = max(map(len, known)) + 1
+    for name, value in known.items():
+        click.echo(f"{name + ':':{width}} {_shown(name, value)}")
+
+
+def text(stored: str | bytes | None) -> str:
+    """What a row holds, so that it does not move the cursor."""
+    if stored is None:
+        return ""
+    words = stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else stored
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+
+
+def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # of a column
+    if name in _INSTANTS:
+        return moment(value)
+    if name == "data":
+        value = readable(value)
+    return text(value) if isinstance(value, (str, bytes)) else str(value)
+
+
+def _now(settings: Config) -> float:
+    """The store's clock."""
+    store = make_store(settings)
+    try:
+        return store.now()
+    finally:
+        store.disconnect()
+
+
+def _is_due(row: Row, now: float) -> bool:
+    # A lease that has ended is anybody's to take.
+    return row.status == WAITING and row.next_run_time is not None and row.next_run_time <= now
+
+
+def _cells(row: Row) -> Iterable[str]:
+    resting = row.next_run_time is None or row.status != WAITING
+    yield row.key
+    yield row.type
+    yield row.cron or ""
+    yield str(row.delay)
+    yield row.timezone or ""
+    yield moment(row.next_time)
+    yield row.status if resting else moment(row.next_run_time)
+    yield moment(row.created_at)
+    data = text(readable(row.data)) or "{}"
+    yield f"{data}  # {row.reason}" if row.reason else data
+
+
+def _line(cells: Iterable[str]) -> str:
+    *columns, last = map(text, cells)
+    padded = (cell.rjust(width) for cell, width in zip(columns, _WIDTHS, strict=True))
+    return "".join(f"{cell} " for cell in padded) + f" {last}"
+
+
+def _object(row: Row) -> dict[str, Any]:
+    """Every column, and beside the stored ``status`` what the row is."""
+    columns = {name: getattr(row, name) for name in Row.__slots__} | {"state": row.state}
+    for name in ("data", "options"):
+        try:
+            columns[name] = decode(name, columns[name]) if columns[name] else {}
+        except InvalidError:
+            columns[name] = text(readable(columns[name]))
+    return columns

@@ -1,0 +1,222 @@
+"""The queue: tasks that run once are schedules with one occurrence."""
+
+import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace as changed
+from math import ceil, floor
+from typing import Any, TypeVar
+
+from psched.backend import Backend
+from psched.clock import Clock
+from psched.config import Config
+from psched.declare import When, declare, redeclare
+from psched.definition import understand
+from psched.errors import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+    UnknownOutcomeError,
+)
+from psched.model import (
+    CANCELLED,
+    CANCELLING,
+    DEFAULT_TYPE,
+    DELETING,
+    ENDED,
+    FINISHED,
+    FINISHING,
+    QUARANTINED,
+    Row,
+)
+from psched.schedule import Schedule
+
+T = TypeVar("T")
+
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+"""Seconds between two looks at a task that is waited for."""
+
+_COLUMNS = {"run_at": "next_time", "timeout": "alive_time"}
+"""PerfectQueue's words, and the fields that they mean."""
+
+
+class Queue(abc.ABC):
+    """What a collection can do with tasks that run once."""
+
+    _backend: Backend
+    _settings: Config
+    _clock: Clock
+    _draw_nonce: Callable[[], str]
+
+    @abc.abstractmethod
+    def __getitem__(self, key: str) -> Schedule: ...
+
+    @abc.abstractmethod
+    def add(self, key: str, type: str = DEFAULT_TYPE, **fields: Any) -> Schedule:  # noqa: A002, ANN401, D102
+        ...
+
+    @abc.abstractmethod
+    def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]: ...  # noqa: D102
+
+    @abc.abstractmethod
+    def _row(self, key: str) -> Row: ...
+
+    @abc.abstractmethod
+    def _now(self) -> float: ...
+
+    @abc.abstractmethod
+    def _patiently(self, request: Callable[[], T]) -> T: ...
+
+    def push(
+        self,
+        key: str,
+        type: str = DEFAULT_TYPE,  # noqa: A002  # the word of the table
+        data: Mapping[str, Any] | None = None,
+        *,
+        run_at: When | None = None,
+        timeout: int | None = None,
+        connection: Any = None,  # noqa: ANN401  # a store's own
+        **more: Any,  # noqa: ANN401  # named and checked by psched.declare
+    ) -> Schedule:
+        """Submit a task that runs once.
+
+        Pushing is idempotent: the key is taken as long as the task waits or runs, and for
+        ``retention_time`` after its end.
+
+        Args:
+            key: unique name.
+            type: which handler runs it.
+            data: the handler's payload, a JSON object.
+            run_at: not before this; default: now, by the store's clock.
+            timeout: seconds of a lease (``alive_time``): how long it waits when its host dies.
+            connection: a connection of the caller's own to the same database (SQLAlchemy's): the
+                task is there when, and only if, the caller commits.
+            more: settings of its own: ``expire``, ``kill_interval``, ``kill_timeout``,
+                ``max_attempts``, ``retention_time``, ``retry_backoff``, ``retry_wait`` …
+
+        Raises:
+            AlreadyExistsError: the key is taken.
+            InvalidError: a value makes no sense; its ``field`` names it.
+            NotSupportedError: this store has no such connections.
+        """
+        fields = {"type": type, "data": data, "next_time": run_at, "alive_time": timeout, **more}
+        if connection is None:
+            return self.add(key, **fields)
+        add_through = getattr(self._backend, "add_through", None)
+        if add_through is None:
+            raise NotSupportedError("connection: this store has none that others could share")
+        row = declare(key, fields, self._settings, lambda: self._patiently(self._now))
+        add_through(connection, [row], nonce=self._draw_nonce())
+        return self[key]
+
+    def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
+        """Submit tasks, all or none, in a few round trips.
+
+        Args:
+            tasks: for each the arguments of `push`, by name, but for ``connection``.
+
+        Returns:
+            Each, in the same order.
+
+        Raises:
+            AlreadyExistsError: keys are taken; nothing was pushed.
+            InvalidError: a value makes no sense; its ``field`` names the task and the value.
+        """
+        return self.add_many(
+            {_COLUMNS.get(name, name): value for name, value in task.items()} for task in tasks
+        )
+
+    def cancel(self, key: str) -> bool:
+        """See `Schedule.cancel`."""
+        return self._end(key, CANCELLED, CANCELLING)
+
+    def force_finish(self, key: str) -> bool:
+        """See `Schedule.force_finish`."""
+        return self._end(key, FINISHED, FINISHING)
+
+    def requeue(self, key: str, run_at: When | None = None) -> None:
+        """See `Schedule.requeue`."""
+        unknown = False
+
+        def request() -> bool:
+            nonlocal unknown
+            seen = self._row(key)
+            if seen.status not in {*ENDED, QUARANTINED}:
+                if unknown:
+                    return True
+                raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
+            now = self._now()
+            start = floor(now) if run_at is None else run_at
+            new = redeclare(seen, {"next_time": start}, self._settings, self._now)
+            try:
+                return self._backend.replace(
+                    seen, changed(new, created_at=floor(now), retain_until=None)
+                )
+            except UnknownOutcomeError:
+                unknown = True
+                raise
+
+        while not self._patiently(request):
+            continue  # it has changed since it was read
+
+    def wait(self, key: str, timeout: float | None = None) -> str:
+        """See `Schedule.wait`."""
+        give_up_at = None if timeout is None else self._clock.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        while True:
+            row = self._patiently(lambda: self._row(key))
+            if row.status in ENDED or row.status == QUARANTINED:
+                return row.status
+            if row.cron is not None:
+                raise InvalidError("key", f"{key!r} has a trigger: it comes to no end")
+            if give_up_at is not None:
+                left = give_up_at - self._clock.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"{key!r} is still {row.state}")
+                pause = min(pause, left)
+            self._clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _end(self, key: str, status: str, mark: str) -> bool:
+        """Put a schedule at rest, or mark it for its holder; whether it rests."""
+        unknown = False
+
+        def request() -> bool | None:
+            nonlocal unknown
+            seen = self._row(key)
+            if seen.status == DELETING:
+                raise NotFoundError(f"the schedule {key!r} is being deleted")
+            if seen.status == mark or (unknown and seen.status == status):
+                return seen.status == status
+            if seen.status in ENDED:
+                raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
+            new = self._ended(seen, status, mark)
+            try:
+                return new.status == status if self._backend.replace(seen, new) else None
+            except UnknownOutcomeError:
+                unknown = True
+                raise
+
+        while (rests := self._patiently(request)) is None:
+            continue  # it has changed since it was read
+        return rests
+
+    def _ended(self, seen: Row, status: str, mark: str) -> Row:
+        if self._settings.type == "rdb_compat":
+            raise NotSupportedError("PerfectSched's table knows no schedules that have ended")
+        if seen.owner is not None:
+            return changed(seen, status=mark)
+        keep = seen.cron is not None
+        try:
+            retention = understand(seen, self._settings).settings.retention_time
+        except InvalidError:
+            retention = self._settings.retention_time
+        return changed(
+            seen,
+            status=status,
+            next_run_time=None,
+            reason=None,
+            retain_until=None if keep else ceil(self._now()) + retention,
+        )

@@ -1,0 +1,219 @@
+"""Tasks that run once, through the Python API."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import create_engine
+
+import psched
+from psched import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
+
+SOON = {"retry_wait": 0}
+
+
+@pytest.fixture
+def row(schedules):
+    """A task as it stands."""
+    return lambda key: schedules[key].metadata()
+
+
+class TestPushing:
+    def test_a_task_is_due_at_once_and_runs_once(self, schedules, row):
+        schedules.push("k", "t", {"n": 1})
+        assert row("k").status == "waiting"
+        task = schedules.poll()
+        assert (task.key, task.type, task.data) == ("k", "t", {"n": 1})
+        assert row("k").status == "running"
+        task.finish()
+        assert row("k").status == "finished"
+        assert schedules.poll() is None
+
+    def test_not_before_its_time(self, schedules, row, now):
+        later = datetime.now(UTC) + timedelta(hours=1)  # noqa: TID251  # what a user would write
+        schedules.push("k", run_at=later)
+        assert schedules.poll() is None
+        assert row("k").next_run_time - now() > 3500
+
+    @pytest.mark.parametrize("end", ["waiting", "running", "finished", "cancelled"])
+    def test_its_key_is_taken_whatever_became_of_it(self, schedules, end):
+        schedules.push("k")
+        if end in ("running", "finished"):
+            task = schedules.poll()
+            if end == "finished":
+                task.finish()
+        if end == "cancelled":
+            schedules["k"].cancel()
+        with pytest.raises(AlreadyExistsError, match="'k'"):
+            schedules.push("k")
+
+    def test_an_ended_task_is_purged_after_its_time_and_its_key_is_free(self, schedules, row):
+        schedules.push("k", retention_time=0)
+        schedules.push("kept")
+        for _ in range(2):
+            schedules.poll().finish()
+        assert schedules._backend.purge(10) == 1
+        assert not schedules["k"].exists()
+        assert row("kept").status == "finished"
+        schedules.push("k")
+
+    def test_ten_thousand_are_one_call(self, schedules):
+        pushed = schedules.push_many({"key": f"k{n}", "data": {"n": n}} for n in range(10_000))
+        assert len(pushed) == 10_000
+        assert schedules["k9999"].metadata().data == {"n": 9999}
+
+    def test_a_lease_of_its_own_length(self, schedules, row):
+        schedules.push("k", timeout=600)
+        assert row("k").row.alive_time == 600
+
+    def test_nonsense_is_refused_by_name(self, schedules):
+        with pytest.raises(InvalidError, match=r"^max_attempts: "):
+            schedules.push("k", max_attempts=-1)
+        assert not schedules["k"].exists()
+
+
+class TestWithinATransaction:
+    @pytest.fixture
+    def connect(self, settings, schedules):
+        schedules.close()
+        engine = create_engine(settings.url)
+        yield engine.connect
+        engine.dispose()
+
+    def test_a_task_is_there_when_its_callers_transaction_is(self, schedules, connect):
+        with connect() as mine, mine.begin() as transaction:
+            schedules.push("k", connection=mine)
+            transaction.rollback()
+        assert not schedules["k"].exists()
+        schedules.close()
+        with connect() as mine, mine.begin():
+            schedules.push("k", connection=mine)
+        assert schedules.poll().key == "k"
+
+    def test_a_key_that_is_taken_leaves_the_transaction_as_it_was(self, schedules, connect):
+        schedules.push("k")
+        schedules.close()
+        with connect() as mine, mine.begin():
+            schedules.push("other", connection=mine)
+            with pytest.raises(AlreadyExistsError):
+                schedules.push("k", connection=mine)
+        assert schedules["other"].exists()
+
+    def test_a_connection_to_another_kind_of_database_is_refused(self, schedules, database):
+        if database.kind == "sqlite":
+            return  # of the others, each has its own driver
+        other = create_engine("sqlite://")
+        with other.connect() as theirs, pytest.raises(psched.StoreError, match="another kind of"):
+            schedules.push("k", connection=theirs)
+        other.dispose()
+
+
+class TestEnding:
+    def test_a_cancelled_task_is_never_delivered(self, schedules, row):
+        schedules.push("k")
+        assert schedules["k"].cancel() is True
+        assert row("k").status == "cancelled"
+        assert schedules.poll() is None
+
+    def test_a_running_task_is_marked_and_ends_with_its_attempt(self, schedules, row):
+        schedules.push("k", **SOON)
+        task = schedules.poll()
+        assert schedules["k"].cancel() is False
+        assert schedules["k"].cancel() is False
+        assert row("k").status == "cancelling"
+        task.retry()
+        assert row("k").status == "cancelled"
+        assert schedules.poll() is None
+
+    def test_a_task_that_completes_before_it_is_stopped_has_finished(self, schedules, row):
+        schedules.push("k")
+        task = schedules.poll()
+        schedules["k"].cancel()
+        task.finish()
+        assert row("k").status == "finished"
+
+    def test_a_cancelled_schedule_runs_no_more(self, schedules, row):
+        schedules.add("k", cron="@hourly", next_time=3600)
+        task = schedules.poll()
+        schedules["k"].cancel()
+        task.finish()
+        assert (row("k").status, row("k").row.retain_until) == ("cancelled", None)
+
+    def test_a_task_can_be_finished_by_force(self, schedules, row):
+        schedules.push("waits")
+        assert schedules["waits"].force_finish() is True
+        schedules.push("runs")
+        task = schedules.poll()
+        assert schedules["runs"].force_finish() is False
+        task.release()
+        assert {row(key).status for key in ("waits", "runs")} == {"finished"}
+
+    def test_what_has_ended_cannot_end_again(self, schedules):
+        schedules.push("k")
+        schedules["k"].cancel()
+        for end in (schedules["k"].cancel, schedules["k"].force_finish):
+            with pytest.raises(
+                AlreadyFinishedError, match="'k' has ended already: it is cancelled"
+            ):
+                end()
+
+    def test_a_missing_task_cannot_end(self, schedules):
+        with pytest.raises(NotFoundError):
+            schedules["k"].cancel()
+
+    def test_after_its_last_attempt_it_has_failed_and_is_kept(self, schedules, row):
+        schedules.push("k", max_attempts=2, retention_time=0, **SOON)
+        for _ in range(2):
+            schedules.poll().retry()
+        assert row("k").status == "failed"
+        assert row("k").reason.startswith("gave up after 2 attempts: ")
+        assert schedules._backend.purge(10) == 0
+
+    def test_what_has_not_succeeded_in_time_has_expired(self, schedules, row, sql):
+        schedules.push("k", expire=60)
+        sql("UPDATE {table} SET created_at = created_at - 61, next_time = next_time - 61")
+        assert schedules.poll() is None
+        assert row("k").status == "expired"
+
+    def test_a_task_that_is_to_run_later_does_not_expire_before(self, schedules, row, now):
+        schedules.push("k", expire=1, run_at=int(now()) - 1)
+        schedules.push("later", expire=1, run_at=int(now()) + 3600)
+        assert row("later").status == "waiting"
+
+
+class TestRequeueing:
+    @pytest.mark.parametrize("end", ["cancel", "force_finish"])
+    def test_what_has_ended_runs_again(self, schedules, row, end):
+        schedules.push("k")
+        getattr(schedules["k"], end)()
+        schedules["k"].requeue()
+        assert (row("k").status, row("k").row.retain_until) == ("waiting", None)
+        assert schedules.poll().attempt == 1
+
+    def test_what_waits_is_not_requeued(self, schedules):
+        schedules.push("k")
+        with pytest.raises(AlreadyExistsError, match="it is waiting"):
+            schedules["k"].requeue()
+
+    def test_it_can_be_put_off(self, schedules, row, now):
+        schedules.push("k")
+        schedules["k"].cancel()
+        schedules["k"].requeue(run_at=int(now()) + 3600)
+        assert schedules.poll() is None
+        assert row("k").status == "waiting"
+
+
+class TestWaiting:
+    def test_the_outcome_is_told(self, schedules):
+        schedules.push("k")
+        schedules.poll().finish()
+        assert schedules["k"].wait(timeout=1) == "finished"
+
+    def test_it_is_waited_for_no_longer_than_asked(self, schedules):
+        schedules.push("k")
+        with pytest.raises(TimeoutError, match="'k' is still waiting"):
+            schedules["k"].wait(timeout=0.1)
+
+    def test_a_schedule_comes_to_no_end(self, schedules):
+        schedules.add("k", cron="@daily")
+        with pytest.raises(InvalidError, match="comes to no end"):
+            schedules["k"].wait(timeout=0.1)

@@ -1,0 +1,461 @@
+"""The queue on the command line: pushed, seen, cancelled, waited for, and run by any program."""
+
+import json
+import re
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from psched.app import read_config
+from support.processes import kill
+from support.waiting import wait_until
+
+SECONDS = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+
+WORK = """\
+    #!/bin/sh
+    # Notes its arguments and its input in one write, as others do at the same time.
+    echo "$* $(cat)" >>"$NOTES/ran"
+    while [ -e "$NOTES/hold" ]; do sleep 0.05; done
+    [ ! -e "$NOTES/fail" ] || exit 3
+    echo "$*" >>"$NOTES/done"
+"""
+
+
+@pytest.fixture
+def queue(service):
+    """A service with a program for its tasks, ``work.sh``."""
+    return with_work(service)
+
+
+def with_work(service):
+    """Give a service the program, and no handlers."""
+    service.configure(dispatch=None, load_path=None)
+    service.write("work.sh", WORK).chmod(0o755)
+    service.env["NOTES"] = str(service.folder)
+    return service
+
+
+def run(queue, *options, **more):
+    """A worker that runs the program for everything."""
+    return queue.start(*queue.psched_command, "run", "--exec", "./work.sh", *options, **more)
+
+
+def lines(queue, name):
+    """What the program has noted."""
+    file = queue.folder / name
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def refused(done, status=1):
+    """The line with which a command was refused."""
+    assert done.exit_code == status, (done.output, done.exception)
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.stdout == ""
+    return done.stderr.splitlines()[-1]
+
+
+# --- push ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "type_", "data"),
+    [
+        (["t1", '{"k": 1}'], "default", {"k": 1}),
+        (["t1", "mail", '{"k": 1}'], "mail", {"k": 1}),
+        (['t1={"k": "="}'], "default", {"k": "="}),
+        (["t1={}"], "default", {}),
+    ],
+)
+def test_a_push_is_key_type_and_data_or_perfectqueues_one_word(queue, words, type_, data):
+    pushed = queue.invoke("push", *words)
+
+    assert (pushed.exit_code, pushed.output) == (0, "t1: pushed\n")
+    seen = queue.row("t1")
+    assert (seen.type, seen.data, seen.cron, seen.status) == (type_, data, None, "waiting")
+
+
+def test_a_push_has_settings_of_its_own(queue):
+    pushed = queue.invoke(
+        *["push", "t1", "{}", "--at", "2030-01-01T00:00Z", "--timeout", "30", "--expire", "60"],
+        *["--max-attempts", "3", "--kill-timeout", "1.5", "--retry-wait", "2"],
+    )
+
+    assert pushed.exit_code == 0, pushed.output
+    row = queue.row("t1").row
+    assert (row.next_time, row.next_run_time, row.alive_time) == (1893456000, 1893456000, 30)
+    assert json.loads(row.options) == {
+        "max_attempts": 3, "expire": 60, "kill_timeout": 1.5, "retry_wait": 2,
+    }  # fmt: skip
+
+
+def test_data_can_come_from_standard_input(queue):
+    for word in ["t1", "-"], ["t2=-"]:
+        done = subprocess.run(
+            [*queue.psched_command, "push", *word],
+            cwd=queue.folder,
+            env=queue.env,
+            input='{"k": "ü"}\n'.encode(),
+            check=True,
+            capture_output=True,
+        )
+        assert done.stderr == b""
+
+    assert queue.row("t1").data == queue.row("t2").data == {"k": "ü"}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        (["t1"], 2, r"Error: DATA is missing: push t1 '\{\}' is a task without any"),
+        (["t1", "a", "b", "c"], 2, "Error: too many words: put quotes around DATA"),
+        (["t1", "hello"], 1, r"Error: data: is not JSON: .*; write an object in quotes, such as '"),
+        (["t1=hello"], 1, "Error: data: is not JSON: .*; write an object"),
+        (["t1", "[1]"], 1, "Error: data: must be a JSON object, not list; write an object"),
+        (["=1"], 1, "Error: data: must be a JSON object, not int"),
+        (["={}"], 1, "Error: key: must not be empty"),
+        (["t1", "", "{}"], 1, "Error: type: must not be empty"),
+        (["t1", "{}", "--at", "soon"], 1, "Error: at: 'soon' is neither Unix seconds nor ISO"),
+        (["t1", "{}", "--at", "9" * 15], 1, "Error: at: must be from 0 to"),
+        (["t1", "{}", "--timeout", "-1"], 1, "Error: timeout: must be from 0 to"),
+        (["t1", "{}", "--expire", "-1"], 1, "Error: expire: must be a whole number of seconds"),
+        (["t1", "{}", "--max-attempts", "-1"], 1, "Error: max_attempts: must be a whole number"),
+        (["t1", "{}", "--kill-timeout", "nan"], 1, "Error: kill_timeout: must be a number"),
+        (["t1", "{}", "--wait=-1"], 2, "Error: Invalid value for '--wait'"),
+    ],
+)
+def test_a_push_that_makes_no_sense_names_the_field_and_the_mend(queue, words, status, line):
+    assert re.match(line, refused(queue.invoke("push", *words), status))
+    assert "0 entries" in queue.invoke("list").output
+
+
+def test_a_key_is_pushed_once(queue):
+    queue.invoke("push", "t1", '{"k": 1}')
+
+    again = queue.invoke("push", "t1", '{"k": 2}')
+
+    assert refused(again) == "Error: the key 't1' is taken"
+    assert queue.row("t1").data == {"k": 1}
+
+
+def test_waiting_for_a_task_ends_with_its_outcome(queue):
+    queue.invoke("push", "later", "{}", "--at", "2030-01-01")
+    run(queue)
+
+    # What follows --wait is its number only if it is one.
+    good = queue.psched("push", "--wait", "good", "{}")
+    assert (good.returncode, good.stdout, good.stderr) == (0, "good: finished\n", "")
+
+    (queue.folder / "fail").touch()
+    bad = queue.invoke("push", "bad", "{}", "--max-attempts", "1", "--wait", "60")
+    assert re.fullmatch(r"Error: bad: failed: .*work.sh exited with status 3", refused(bad))
+
+    slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1")
+    assert refused(slow) == "Error: 'slow' is still waiting after 0.1 s; it goes on"
+
+
+# --- list and show -------------------------------------------------------------------
+
+
+def test_list_shows_when_a_task_was_created_and_can_be_asked_for_some(queue):
+    queue.invoke("push", "t1", "mail", "{}")
+    queue.invoke("push", "t2", "{}", "--at", "2030-01-01")
+    queue.invoke("push", "t3", "report", "{}")
+    queue.invoke("cancel", "t3")
+
+    def keys(*options):
+        listed = [
+            json.loads(line)
+            for line in queue.invoke("list", "--json", *options).stdout.split("\n")[:-1]
+        ]
+        return [each["key"] for each in listed]
+
+    heading, t1, *_, total = queue.invoke("list").stdout.splitlines()
+    assert heading.split()[-3:] == ["next_run_time", "created_at", "data"]
+    assert heading.endswith("                  created_at  data")
+    assert re.fullmatch(rf" +t1 +mail +0 +UTC( +{SECONDS}){{3}}  {{}}", t1)
+    assert total == "3 entries."
+    assert keys() == ["t1", "t2", "t3"]
+    assert keys("--due") == ["t1"]
+    assert keys("--status", "cancelled") == ["t3"]
+    assert keys("--status", "cancelled", "--status", "waiting", "--type", "mail") == ["t1"]
+    assert keys("--type", "default", "--due") == []
+    assert "'runing' is not one of 'waiting', 'running'" in refused(
+        queue.invoke("list", "--status", "runing"), 2
+    )
+
+
+def test_show_tells_all_that_is_known_a_field_on_each_line(queue):
+    queue.invoke("push", "t1", '{"k": "a\\nb"}', "--max-attempts", "3")
+    queue.invoke("cancel", "t1")
+
+    shown = dict(
+        re.split(": +", line, maxsplit=1) for line in queue.invoke("show", "t1").stdout.splitlines()
+    )
+    columns = json.loads(queue.invoke("show", "--json", "t1").stdout)
+
+    assert {name: shown[name] for name in ("key", "type", "data", "status", "options")} == {
+        "key": "t1", "type": "default", "data": r'{"k":"a\nb"}', "status": "cancelled",
+        "options": '{"max_attempts":3}',
+    }  # fmt: skip
+    for name in "next_time", "created_at", "retain_until":
+        assert re.fullmatch(SECONDS, shown[name])
+    assert "cron" not in shown
+    assert columns["data"] == {"k": "a\nb"}
+    assert columns["state"] == "cancelled"
+    assert refused(queue.invoke("show", "t2")) == "Error: no schedule has the key 't2'"
+
+
+# --- cancel and requeue --------------------------------------------------------------
+
+
+def test_what_is_refused_for_one_key_holds_up_no_other(queue):
+    for key in "t1", "t2":
+        queue.invoke("push", key, "{}")
+
+    cancelled = queue.invoke("cancel", "t1", "nobody", "t2")
+    again = queue.invoke("cancel", "t1")
+    requeued = queue.invoke("requeue", "t1", "nobody", "t2", "--at", "2030-01-01")
+    waiting = queue.invoke("requeue", "t1")
+
+    assert (cancelled.exit_code, requeued.exit_code) == (1, 1)
+    assert cancelled.stdout == "t1: cancelled\nt2: cancelled\n"
+    assert cancelled.stderr == "Error: no schedule has the key 'nobody'\n"
+    assert refused(again) == "Error: 't1' has ended already: it is cancelled"
+    assert requeued.stdout == "t1: waits again\nt2: waits again\n"
+    assert queue.row("t1").next_run_time == 1893456000
+    assert refused(waiting) == "Error: 't1' has not ended: it is waiting"
+
+
+# --- run -----------------------------------------------------------------------------
+
+
+def test_a_program_gets_data_and_key_of_tasks_of_every_type_also_after_a_restart(queue):
+    queue.configure(dispatch="no.such:Dispatch")  # which the option replaces
+    master = run(queue, "--retry-wait", "1", "--", "-a", "b c", "--log")
+    queue.invoke("push", "t1", '{"k": "ü"}')
+    queue.invoke("push", "t2", "mail", "{}")
+    queue.wait_for_finish("t1")
+    queue.wait_for_finish("t2")
+
+    master.send(signal.SIGHUP)
+    master.wait_for_generation(2)
+    (queue.folder / "fail").touch()
+    queue.invoke("push", "t3", "report", "{}")
+    queue.wait_for_row("t3", lambda seen: seen.reason)
+    (queue.folder / "fail").unlink()
+    queue.wait_for_finish("t3")
+    # psched's own types keep their meaning.
+    queue.add("own", "exec", data={"command": ["touch", "made"]})
+    queue.wait_for_finish("own")
+
+    assert sorted(lines(queue, "done")) == [f"-a b c --log t{number}" for number in (1, 2, 3)]
+    assert '-a b c --log t1 {"k": "ü"}' in lines(queue, "ran")
+    assert (queue.folder / "made").exists()
+    assert master.stop() == 0
+
+
+def test_a_running_program_is_stopped_when_its_task_is_cancelled(queue):
+    (queue.folder / "hold").touch()
+    run(queue)
+    queue.invoke("push", "t1", "{}")
+    wait_until(lambda: lines(queue, "ran"), what="the program's start")
+    assert "1 entries." in queue.invoke("list", "--status", "running").stdout
+
+    cancelled = queue.invoke("cancel", "t1")
+
+    assert cancelled.output == "t1: is cancelled when its running task has stopped\n"
+    queue.wait_for_row("t1", lambda seen: seen.status == "cancelled")
+    assert lines(queue, "done") == []
+
+
+SCRIPT = """
+    import sys
+    import time
+    from pathlib import Path
+
+    import neighbour
+
+    class Run:
+        def __init__(self, task):
+            self.task = task
+            self.stopped = False
+
+        def run(self):
+            print("runs", self.task.key, self.task.type, sys.argv[1:], neighbour.WORD, flush=True)
+            while self.task.data.get("stay") and not self.stopped:
+                time.sleep(0.05)
+
+        def kill(self):
+            print("killed", self.task.key, flush=True)
+            self.stopped = True
+"""
+
+
+def test_a_script_has_a_class_like_perfectqueues_for_tasks_of_every_type(queue):
+    queue.write("lib/neighbour.py", "WORD = 'hello'\n")
+    queue.write("lib/job.py", SCRIPT)
+    master = queue.start(
+        *queue.psched_command, "run", "--script", "lib/job.py", "--kill-timeout", 1, "--", "-x"
+    )
+
+    queue.invoke("push", "t1", "mail", "{}")
+    queue.invoke("push", "t2", '{"stay": 1}')
+
+    queue.wait_for_finish("t1")
+    master.wait_for_log(r"killed t2")
+    assert "runs t1 mail ['-x'] hello" in master.text
+    assert master.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "text"),
+    [
+        (["--exec", "./no.sh"], 65, "exec: there is no program '.*/no.sh' that can be run"),
+        (["--exec", "work.sh a"], 65, "write its arguments apart from it"),
+        (["--script", "no.py"], 65, "there is no file '.*/no.py'"),
+        (["--script", "two.py"], 65, "should have one class with run.*, but has One, Two; name"),
+        (["--script", "two.py", "--class", "Three"], 65, "script: there is no class 'Three' in"),
+        (["--script", "work.sh"], 65, "is not a Python file; its name must end in .py"),
+        (["--class", "Run"], 78, "Error: script_class: needs script, the file that it is in"),
+        (["--exec", "a", "--script", "b.py"], 2, "Error: --exec and --script cannot both run"),
+        (["one:Dispatch", "two:Dispatch"], 2, "Error: only one DISPATCH can route tasks"),
+        (["--exec", "./work.sh", "--timeout", 5], 78, "Error: alive_time: must be a whole number"),
+        (
+            ["--exec", "./work.sh", "--timeout", 60, "--heartbeat-interval", 46],
+            78,
+            "Error: heartbeat-interval: 46 s is not within three quarters of the timeout of 60 s",
+        ),
+    ],
+)
+def test_workers_that_make_no_sense_do_not_start(queue, options, status, text):
+    queue.write("two.py", "class One:\n def run(self): 0\nclass Two:\n def run(self): 0\n")
+
+    done = queue.psched("run", *options)
+
+    assert done.returncode == status, done.stderr
+    assert re.search(text, done.stderr)
+
+
+@pytest.mark.mariadb
+def test_two_hosts_deliver_every_task_though_one_is_killed_and_none_that_was_cancelled(
+    make_service, mariadb_server
+):
+    name = mariadb_server.create_database()
+    queue = with_work(make_service(mariadb_server.url(name)))
+    queue.init()
+    options = ["--timeout", 6, "--heartbeat-interval", 4.5, "--workers", 2]
+    with queue.schedules() as schedules:
+        schedules.push_many({"key": f"calm{number}"} for number in range(20))
+        schedules.push_many({"key": f"no{number}"} for number in range(3))
+    assert queue.invoke("cancel", "no0", "no1", "no2").exit_code == 0
+    first, second = run(queue, *options, generation=0), run(queue, *options, generation=0)
+    wait_until(lambda: len(lines(queue, "done")) == 20, what="the tasks of the calm")
+    assert sorted(lines(queue, "ran")) == sorted(f"calm{number} {{}}" for number in range(20))
+
+    (queue.folder / "hold").touch()
+    with queue.schedules() as schedules:
+        schedules.push_many({"key": f"storm{number}"} for number in range(8))
+    wait_until(lambda: len(lines(queue, "ran")) == 20 + 4, what="a task on each worker")
+    # A host: a master with all its workers, so that nobody is left to release anything.
+    lost = [first.pid, *first.workers()]
+    for number in signal.SIGSTOP, signal.SIGKILL:
+        for pid in lost:
+            kill(pid, number)
+    (queue.folder / "hold").unlink()
+
+    wait_until(
+        lambda: {f"storm{number}" for number in range(8)} <= {*lines(queue, "done")},
+        what="the tasks of the storm",
+    )
+    wait_until(
+        lambda: (
+            "0 entries" in queue.invoke("list", "--status", "waiting", "--status", "running").output
+        ),
+        what="the end of all tasks",
+    )
+    assert "28 entries" in queue.invoke("list", "--status", "finished").output
+    assert not [line for line in lines(queue, "ran") if line.startswith("no")]
+    assert second.stop() == 0
+    queue.close()  # or its masters would hold the database open
+    mariadb_server.drop_database(name)
+
+
+# --- configure -----------------------------------------------------------------------
+
+
+def test_what_configure_has_written_runs_from_any_folder(queue):
+    written = queue.psched(
+        *["configure", "q.yml", "--exec", "./work.sh", "--timeout", 30, "--workers", 2],
+        *["--log", "q.log", "--kill-interval", 5, "--", "-x", "${NOTES}"],
+    )
+    assert (written.returncode, written.stderr) == (0, "")
+    queue.invoke("push", "t1", "{}")
+    path = queue.folder / "q.yml"
+    elsewhere = queue.folder / "elsewhere"
+    elsewhere.mkdir()
+
+    settings = read_config(path)
+    master = queue.start(
+        *["/bin/sh", "-c", 'cd elsewhere; exec "$@"', "sh", sys.executable, "-m", "psched"],
+        *["-c", path, "run"],
+        log="q.log",
+    )
+    queue.wait_for_finish("t1")
+
+    assert settings.exec == (str(queue.folder / "work.sh"), "-x", "${NOTES}")
+    assert (settings.alive_time, settings.processors, settings.kill_interval) == (30, 2, 5)
+    assert lines(queue, "done") == ["-x ${NOTES} t1"]
+    assert master.stop() == 0
+
+
+def test_configure_takes_over_a_file_as_it_stands_but_for_what_is_said_anew(queue):
+    queue.configure(
+        url="mysql://u:${PASSWORD}@db/q", dispatch="a:B", types={"mail": {"retry_wait": 7}}
+    )
+    queue.env["PASSWORD"] = "s3cret"
+
+    done = queue.psched("configure", "q.yml", "--script", "job.py", "--class", "Job")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    settings = yaml.safe_load((queue.folder / "q.yml").read_text())
+    assert settings["url"] == "mysql://u:${PASSWORD}@db/q"
+    assert settings["types"] == {"mail": {"retry_wait": 7}}
+    assert settings["script"] == [str(queue.folder / "job.py")]
+    assert settings["script_class"] == "Job"
+    assert "dispatch" not in settings
+
+
+def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(queue):
+    path = queue.folder / "new.yml"
+
+    def configure(*options):
+        return queue.run(sys.executable, "-m", "psched", "configure", path.name, *options)
+
+    assert configure("--database", "sqlite://q.db").returncode == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert yaml.safe_load(path.read_text()) == {"url": f"sqlite:///{queue.folder}/q.db"}
+
+    again = configure("--database", "mysql://u:p@db/q")
+    assert again.returncode == 1
+    assert again.stderr == "Error: new.yml is there already; --force replaces it\n"
+    assert "mysql" not in path.read_text()
+
+    assert configure("--force", "--database", "mysql://u:p@db/q").returncode == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert yaml.safe_load(path.read_text()) == {"url": "mysql://u:p@db/q"}
+    assert sorted(each.name for each in queue.folder.glob("*new.yml*")) == ["new.yml"]
+
+    nowhere = queue.invoke("configure", "no/where.yml")
+    assert refused(nowhere) == "Error: no/where.yml: cannot be written: No such file or directory"
+    for options, line in {
+        ("--timeout", 5): "Error: alive_time: must be a whole number of seconds from 6",
+        ("--heartbeat-interval", 300): "Error: heartbeat-interval: 300 s is not within three",
+        ("--database", "oracle://x/y"): "Error: url: is of no known kind",
+    }.items():
+        refusal = configure("--force", *options)
+        assert (refusal.returncode, refusal.stderr.startswith(line)) == (1, True), refusal.stderr

@@ -1,0 +1,149 @@
+"""Large payloads on every database: stored compressed, read as they were declared."""
+
+import base64
+import json
+import random
+import zlib
+
+import pytest
+
+from psched.app import open_schedules
+from psched.backends.sql import SqlBackend
+from psched.definition import decode
+from psched.errors import InvalidError, UnknownOutcomeError
+from psched.model import QUARANTINED, Row, Settlement
+from psched.policy import opening
+from support.stores import store_factory
+
+MIB = 2**20
+
+LARGE = {"rows": [{"id": n, "é": "鍵\u0000\\'\"%\n" * 3} for n in range(2000)]}
+"""A few hundred kilobytes, of all that could be taken for something else."""
+
+
+def noise(size):
+    """A payload of so many bytes that hardly gets smaller, whatever one does to it."""
+    drawn = random.Random(7).randbytes(size)  # noqa: S311
+    letters = bytes(b for b in range(32, 127) if b not in b'"\\')
+    table = bytes(letters[b % len(letters)] for b in range(256))
+    return {"a": drawn[: size - len('{"a":""}')].translate(table).decode()}
+
+
+@pytest.fixture
+def compressing(database):
+    """Opens stores that compress almost everything."""
+    with store_factory(database.url, compress_above=100) as open_store:
+        open_store().init()
+        yield open_store
+
+
+@pytest.fixture
+def schedules(database, compressing):  # noqa: ARG001  # the table is there
+    with open_schedules({"url": database.url, "compress_above": 1000}) as opened:
+        yield opened
+
+
+def stored_size(sql):
+    return sql("SELECT LENGTH(data) FROM {table} WHERE id = 'k'")[0][0]
+
+
+def test_large_data_are_small_in_the_table_and_whole_in_the_program(schedules, sql):
+    schedules.push("k", data=LARGE)
+    size = len(json.dumps(LARGE, ensure_ascii=False).encode())
+    assert size > 100_000
+    assert stored_size(sql) < size / 10
+    assert schedules["k"].metadata().data == LARGE
+    assert [each.data for each in schedules.list()] == [LARGE]
+    task = schedules.poll()
+    assert task.data == LARGE
+    changed = {**LARGE, "page": 2}
+    task.update_data(changed)
+    assert stored_size(sql) < size / 10
+    assert schedules["k"].metadata().data == changed
+    task.release()
+    schedules["k"].modify(retry_wait=5)
+    assert stored_size(sql) < size / 10
+    assert schedules["k"].metadata().data == changed
+    schedules["k"].modify(data={"small": 1})
+    assert stored_size(sql) == len('{"small":1}')
+    assert schedules.poll().data == {"small": 1}
+
+
+def test_data_that_another_store_does_not_compress_it_can_read(compressing, open_store):
+    row = Row(key="k", next_time=1, next_run_time=1, data=json.dumps(LARGE))
+    compressing().add([row], nonce="n")
+    plain = open_store()
+    seen = plain.get("k")
+    assert decode("data", seen.data) == LARGE
+    # Nor does it spoil what it writes back.
+    assert plain.replace(seen, seen)
+    assert compressing().get("k").data == seen.data
+    (held,) = plain.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
+    assert decode("data", held.data) == LARGE
+
+
+@pytest.mark.parametrize("compress_above", [0, 65_536])
+@pytest.mark.usefixtures("store")
+def test_as_much_as_may_be_is_stored_even_if_it_gets_no_smaller(database, compress_above):
+    limit = 4 * MIB
+    settings = {"url": database.url, "data_limit": limit, "compress_above": compress_above}
+    with open_schedules(settings) as schedules:
+        data = noise(limit)
+        schedules.push("k", data=data)
+        assert schedules.poll().data == data
+        with pytest.raises(InvalidError, match=rf"^data: has {limit + 1} bytes .* data_limit is"):
+            schedules.push("other", data=noise(limit + 1))
+        with pytest.raises(InvalidError, match=r"^schedules\[0\].data: has"):
+            schedules.push_many([{"key": "other", "data": noise(limit + 1)}])
+        with pytest.raises(InvalidError, match=r"^data: has"):
+            schedules["k"].modify(data=noise(limit + 1))
+        assert schedules["k"].metadata().data == data
+
+
+@pytest.mark.usefixtures("store")
+def test_a_polled_task_cannot_grow_its_data_beyond_the_limit(database):
+    with open_schedules({"url": database.url, "data_limit": 1024}) as schedules:
+        schedules.push("k", data={"a": 1})
+        task = schedules.poll()
+        with pytest.raises(InvalidError, match=r"^data: has"):
+            task.update_data({"a": "x" * 1100})
+        task.update_data({"a": "x" * 1000})
+
+
+def test_many_large_ones_are_pushed_at_once(schedules):
+    tasks = [{"key": f"k{n}", "data": {"n": n, "text": f"{n} " * 20_000}} for n in range(100)]
+    schedules.push_many(tasks)
+    found = {each.key: each.data for each in schedules.list()}
+    assert found == {task["key"]: task["data"] for task in tasks}
+
+
+def test_who_is_not_answered_knows_the_data_that_it_wrote_again(schedules, sql):
+    """What is compared is the payload, not how it is stored."""
+    schedules.push("k", data=LARGE)
+    backend = schedules._backend
+    replaced = []
+
+    def replace(seen, new):
+        replaced.append(new)
+        assert SqlBackend.replace(backend, seen, new)
+        raise UnknownOutcomeError("no answer")
+
+    backend.replace = replace
+    schedules["k"].modify(data={**LARGE, "page": 2})
+    assert len(replaced) == 1
+    assert sql("SELECT version FROM {table}") == [(2,)]
+
+
+def test_a_bomb_in_a_row_is_a_quarantined_row(database, open_store, settings, sql):
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = b"".join(packer.compress(b"[" * MIB) for _ in range(100)) + packer.flush()
+    value = base64.b64encode(bomb).decode() if database.kind == "postgresql" else bomb
+    sql("INSERT INTO {table} (id, data, next_time) VALUES ('bomb', :data, 1)", data=value)
+    store = open_store()
+    (held,) = store.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
+    verdict = opening(held, settings, store.now())
+    assert isinstance(verdict, Settlement)
+    assert verdict.status == QUARANTINED
+    assert verdict.reason == "data: is compressed, and has more than 16777216 bytes"
+    assert [*store.settle([verdict]).values()]
+    assert store.get("bomb").status == QUARANTINED

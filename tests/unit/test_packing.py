@@ -1,0 +1,131 @@
+"""Large payloads: compressed, known again, and never unpacked beyond a limit."""
+
+import base64
+import gzip
+import json
+import tracemalloc
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched.config import from_mapping
+from psched.definition import decode, encode, understand
+from psched.errors import InvalidError
+from psched.model import Row
+from psched.packing import in_base64, packed, readable, unpacked
+
+MIB = 2**20
+LARGE = json.dumps({"text": "é" * 5000}, ensure_ascii=False)
+SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
+
+
+@pytest.mark.parametrize("form", [bytes, in_base64])
+@pytest.mark.parametrize("plain", [LARGE, LARGE.encode()])
+def test_what_is_large_is_smaller_when_it_is_stored_and_the_same_when_it_is_read(form, plain):
+    stored = packed(plain, 100, form)
+    assert len(stored) < len(LARGE) / 10
+    assert unpacked(stored) == LARGE.encode()
+    assert decode("data", stored) == json.loads(LARGE)
+    assert readable(stored) == LARGE.encode()
+    # It may be read and written again by who does not look into it.
+    assert packed(stored, 10, form) == stored
+
+
+@given(st.binary(max_size=200), st.sampled_from([bytes, in_base64]))
+def test_any_bytes_survive(content, form):
+    plain = b"{" + content
+    stored = packed(plain, 1, form)
+    assert len(stored) <= len(plain)
+    assert unpacked(stored) == plain
+
+
+def test_it_is_gzip_as_any_client_knows_it():
+    stored = packed(LARGE, 100, bytes)
+    assert stored.startswith(b"\x1f\x8b")
+    assert gzip.decompress(stored) == LARGE.encode()
+    assert packed(LARGE, 100, in_base64).startswith("H4sI")
+    assert unpacked(gzip.compress(LARGE.encode())) == LARGE.encode()
+    # As a database's own function writes it: in lines.
+    lines = base64.encodebytes(gzip.compress(LARGE.encode()))
+    assert unpacked(lines) == unpacked(lines.decode()) == LARGE.encode()
+
+
+def test_what_is_not_larger_than_the_limit_stays_readable_in_the_table():
+    content = LARGE.encode()
+    assert packed(LARGE, len(content), bytes) == LARGE
+    assert packed(LARGE, len(content) - 1, bytes) != LARGE
+    assert packed(LARGE, 0, bytes) == LARGE
+
+
+def test_what_does_not_get_smaller_stays_as_it_is():
+    plain = '{"a":"xyz"}'
+    assert packed(plain, 1, bytes) == plain
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (gzip.compress(b"{}")[:-1], "has no end"),
+        (gzip.compress(b"{}")[:5], "has no end"),
+        (gzip.compress(b"{}")[:-8] + b"\0" * 8, "broken"),
+        (b"\x1f\x8b", "has no end"),
+        (b"\x1f\x8bnonsense", "broken"),
+        (in_base64(b"\x1f\x8b\x08nonsense"), "broken"),
+        (gzip.compress(b"[]"), "must be a JSON object"),
+        (gzip.compress(b"\xff"), "is not JSON"),
+        (gzip.compress(gzip.compress(b"{}")), "is not JSON"),
+        ("H4sI", "has no end"),
+        ("H4sI no base64!", "is not JSON"),
+        ("H4sIé", "is not JSON"),
+        (b"H4sI\xff", "is not JSON"),
+    ],
+    # What gzip makes says when it was made.
+    ids=lambda value: value if isinstance(value, str) and value.isascii() else "",
+)
+def test_what_cannot_be_unpacked_is_refused_with_the_columns_name(stored, reason):
+    with pytest.raises(InvalidError, match=rf"^data: .*{reason}"):
+        decode("data", stored)
+    assert readable(stored) is not None
+
+
+def test_nothing_stays_nothing():
+    assert readable(None) is None
+    assert readable("") == ""
+    assert readable("no JSON") == "no JSON"
+
+
+@pytest.mark.parametrize("form", [bytes, in_base64])
+def test_of_a_bomb_no_more_is_unpacked_than_may_be(form):
+    packer = zlib.compressobj(9, wbits=31)
+    start = packer.compress(b'{"a":"')
+    bomb = start + b"".join(packer.compress(b"x" * MIB) for _ in range(500)) + packer.flush()
+    assert len(bomb) < MIB
+    row = Row(key="k", data=form(bomb))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidError, match=f"data: is compressed, and .* {16 * MIB} bytes"):
+            understand(row, SETTINGS)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 60 * MIB
+
+
+def test_a_limit_that_was_raised_counts_and_one_that_was_lowered_makes_no_row_unreadable():
+    large = {"a": "x" * 17 * MIB}
+    row = Row(key="k", data=packed(json.dumps(large), 1, bytes))
+    with pytest.raises(InvalidError, match="is compressed"):
+        understand(row, SETTINGS)
+    assert understand(row, SETTINGS.with_settings(data_limit=20 * MIB)).data == large
+    row = Row(key="k", data=packed(LARGE, 1, bytes))
+    assert understand(row, SETTINGS.with_settings(data_limit=1024)).data == json.loads(LARGE)
+
+
+def test_a_payload_that_is_too_large_is_refused_with_its_size_and_the_mend():
+    assert encode("data", {"a": "é"}, most=10) == '{"a":"é"}'
+    with pytest.raises(InvalidError) as refused:
+        encode("data", {"a": "éé"}, most=10)
+    assert refused.value.field == "data"
+    assert str(refused.value).startswith("data: has 12 bytes as JSON, and data_limit is 10; keep")
