@@ -114,6 +114,9 @@ def test_only_a_worker_has_its_database_and_a_runner_nothing_but_its_line_and_th
     wait_until(lambda: len(descendants(master.pid)) == 6, what="the waiting runner")
     workers = master.workers()
     runners = [pid for worker in workers for pid in children(worker)]
+    # A process that was forked just now is its parent's copy for a moment.
+    settled = lambda: all(title(pid).startswith("psched runner: ") for pid in runners)  # noqa: E731
+    wait_until(settled, what="the runners' titles")
     assert {run.pid for run in runs} < {*runners}
     wait_until(lambda: all(" tasks" in title(worker) for worker in workers), what="their titles")
 
