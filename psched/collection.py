@@ -11,10 +11,10 @@ from psched.declare import When, declare, declare_all, redeclare
 from psched.errors import (
     AlreadyExistsError,
     NotFoundError,
-    StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.model import DEFAULT_TYPE, DELETING, Row
+from psched.patience import patiently
 from psched.polling import Poller
 from psched.queue import Queue
 from psched.schedule import Schedule, ScheduleMetadata
@@ -28,9 +28,6 @@ _TRIES = 5
 
 _NAMED = 5
 """Keys named in an error at most."""
-
-_PAUSE = 0.2
-"""Seconds before the second try; each further pause is twice as long."""
 
 
 class ScheduleCollection(Queue):
@@ -276,14 +273,7 @@ class ScheduleCollection(Queue):
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Send a request, again and again while the store is unavailable."""
-        pause = _PAUSE
-        for _ in range(_TRIES - 1):
-            try:
-                return request()
-            except StoreUnavailableError:
-                self._clock.sleep(pause)
-                pause *= 2
-        return request()
+        return patiently(request, clock=self._clock, tries=_TRIES)
 
 
 def _taken(keys: Sequence[str]) -> str:

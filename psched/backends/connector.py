@@ -80,7 +80,7 @@ class Connector:
             self._engines = deque(self._engine(host, timeout, tls) for host in hosts)
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
             # The last two: an option after its question mark that is no number, say.
-            raise ConfigError(f"url: {_explained(error)}") from None
+            raise ConfigError(f"url: {_unusable(error)}") from None
         self.evenness = Evenness(clock)
         self._clock = clock
         self._rng = rng
@@ -312,7 +312,7 @@ class Connector:
         return self.dialect.explain(error.orig if error.orig is not None else error)
 
 
-def _explained(error: Exception) -> str:
+def _unusable(error: Exception) -> str:
     if isinstance(error, ImportError) and error.name == "psycopg":
         return "needs the driver psycopg: pip install 'psched[postgresql]'"
     return str(error)

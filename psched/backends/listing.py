@@ -1,11 +1,11 @@
 """Reading a whole table in pages: short queries, whatever its size, and little memory."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from sqlalchemy import TextClause
 
-from psched.backends.statements import Statements
 from psched.model import Row
 
 PAGE = 500
@@ -16,20 +16,29 @@ Read = Callable[[TextClause, Mapping[str, Any]], Sequence[Sequence[Any]]]
 
 
 class Listing(Iterator[Row]):
-    """Every row, those due first, those at rest last.
+    """Every row, part by part of the table.
 
     Not a generator: when the store has been away, it goes on where it was.
 
     Args:
         read: reads from the store; what it raises is passed on.
-        sql: the table's statements.
+        parts: for each part of the table the statement for its first page, and that for the page
+            after a row, which is given as ``:id`` and, if it has one, ``:time``. They return the
+            key as it is stored (what is no text reads otherwise, and the next page would begin
+            elsewhere), the time, and what `understand` takes.
+        understand: makes a row of what was read of it.
     """
 
-    def __init__(self, read: Read, sql: Statements) -> None:
+    def __init__(
+        self,
+        read: Read,
+        parts: Sequence[tuple[TextClause, TextClause]],
+        understand: Callable[..., Row],
+    ) -> None:
         self._read = read
-        self._sql = sql
-        self._next: TextClause | None = sql.first_timed
-        self._at: dict[str, Any] = {}
+        self._parts = deque(parts)
+        self._understand = understand
+        self._after: dict[str, Any] = {}
         self._page: list[Row] = []  # the last one comes first
 
     def __iter__(self) -> Self:
@@ -37,21 +46,19 @@ class Listing(Iterator[Row]):
 
     def __next__(self) -> Row:
         while not self._page:
-            if self._next is None:
+            if not self._parts:
                 raise StopIteration
-            self._turn(self._next)
+            self._turn(*self._parts[0])
         return self._page.pop()
 
-    def _turn(self, statement: TextClause) -> None:
+    def _turn(self, first: TextClause, following: TextClause) -> None:
         """Read a page, and find out which is the next."""
-        sql = self._sql
-        found = self._read(statement, {**self._at, "limit": PAGE})
-        self._page = [Row(*columns) for _, *columns in reversed(found)]
-        timed = statement in (sql.first_timed, sql.timed)
-        if len(found) == PAGE:
-            self._at = {"id": found[-1][0]}
-            if timed:
-                self._at["time"] = self._page[0].next_run_time
-            self._next = sql.timed if timed else sql.resting
-        else:
-            self._at, self._next = {}, sql.first_resting if timed else None
+        statement = following if self._after else first
+        found = self._read(statement, {**self._after, "limit": PAGE})
+        self._page = [self._understand(*columns) for _, _, *columns in reversed(found)]
+        if len(found) < PAGE:
+            self._after = {}
+            self._parts.popleft()
+            return
+        key, time, *_ = found[-1]
+        self._after = {"id": key} if time is None else {"id": key, "time": time}

@@ -5,17 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil, floor
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, Settled
-from psched.backends import facts, rights
+from psched.backends import facts
 from psched.backends.batches import BATCH, holds, in_batches, result_of
 from psched.backends.claims import Strategy, choose, held_by
-from psched.backends.connector import Connector
 from psched.backends.listing import Listing
 from psched.backends.parcels import in_parcels
+from psched.backends.relational import TableStore
 from psched.backends.schema import Schema
 from psched.backends.statements import Statements, replaced
 from psched.clock import Clock
@@ -30,17 +30,11 @@ from psched.model import DELETING, Row, Settlement, Token
 from psched.packing import packed
 from psched.timing import LONGEST_ALIVE_TIME
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 Request = tuple[TextClause, Mapping[str, Any]]
 """A statement and its values."""
 
-_INIT_TIMEOUT = 3600.0
-"""Seconds; adding a column may copy the table."""
 
-
-class SqlBackend:
+class SqlBackend(TableStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
@@ -66,50 +60,21 @@ class SqlBackend:
         tls: Tls | None = None,
         compress_above: int = 0,
     ) -> None:
-        self._connect = partial(Connector, url, clock=clock, rng=rng, tls=tls)
-        self._connector = self._connect(timeout=timeout, greet=self._check)
+        super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._schema = Schema(table, self._connector.dialect)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
         self._pack = partial(packed, above=compress_above, form=self._connector.dialect.packed)
         self._in_batches = partial(in_batches, clock=clock, patience=timeout)
-        self._clock = clock
         self._wanted = strategy
         self._chosen: Strategy | None = None
-
-    @property
-    def closes_before_fork(self) -> bool:
-        """See `Backend.closes_before_fork`."""
-        return self._connector.dialect.closes_before_fork
-
-    def init(self) -> Sequence[str]:
-        """See `Backend.init`."""
-        # A connection of its own: there may be no table to check yet, and an upgrade of a
-        # large one takes longer than any lease.
-        self._connector.dialect.prepare(self._connector.url)
-        connector = self._connect(timeout=_INIT_TIMEOUT, greet=lambda _connection: None)
-        try:
-            return connector.run(self._schema.init)
-        finally:
-            connector.disconnect()
-
-    def now(self) -> float:
-        """See `Backend.now`."""
-        return float(self._connector.read(lambda c: c.execute(self._sql.now).scalar_one()))
 
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         """See `Backend.add`."""
         batches = self._inserts(rows, nonce)
         if len(batches) == 1:
-            self._write(batches[0])
+            self._write(*batches[0])
         elif batches:
             self._connector.transact(lambda c: self._insert(c, batches))
-
-    def _insert(
-        self, connection: Connection, batches: Sequence[tuple[TextClause, Mapping[str, Any]]]
-    ) -> None:
-        for batch in batches:
-            self._connector.renew()
-            connection.execute(*batch)
 
     def add_through(self, connection: Connection, rows: Sequence[Row], *, nonce: str) -> None:
         """Insert rows on somebody else's connection, which will be committed, or not.
@@ -130,25 +95,14 @@ class SqlBackend:
 
     def rows(self) -> Iterator[Row]:
         """See `Backend.rows`."""
-        return Listing(
-            lambda statement, values: self._connector.read(
-                lambda c: c.execute(statement, values).all()
-            ),
-            self._sql,
-        )
-
-    def try_rights(self) -> None:
-        """See `Backend.try_rights`."""
-        rights.try_rights(
-            self._sql.attempts,
-            lambda statement: self._write((statement, {})),
-            self._schema.table.name,
-        )
+        sql = self._sql
+        parts = (sql.first_timed, sql.timed), (sql.first_resting, sql.resting)
+        return Listing(self._query, parts, Row)
 
     def replace(self, seen: Row, new: Row) -> bool:
         """See `Backend.replace`."""
         new = changed(new, data=new.data and self._pack(new.data))
-        return self._write((self._sql.replace, replaced(seen, new))) == 1
+        return self._write(self._sql.replace, replaced(seen, new)) == 1
 
     def delete(self, key: str) -> bool:
         """See `Backend.delete`."""
@@ -160,9 +114,9 @@ class SqlBackend:
             values["over"] = floor(self._clock.wall())
             if self._connector.evenness.seconds() <= LONGEST_ALIVE_TIME:
                 values["over"] = -1
-        if self._write((self._sql.delete, values)):
+        if self._write(self._sql.delete, values):
             return True
-        if self._write((self._sql.mark_deleting, {"id": key})):
+        if self._write(self._sql.mark_deleting, {"id": key}):
             return False
         row = self.get(key)
         if row is None:
@@ -193,7 +147,7 @@ class SqlBackend:
         def extend(keys: Sequence[str]) -> Mapping[str, bool]:
             batch = {key: leases[key] for key in keys}
             statement, values = self._sql.extend(batch)
-            if self._write((statement, {**values, **lease})) == len(batch):
+            if self._write(statement, {**values, **lease}) == len(batch):
                 return dict.fromkeys(batch, True)
             rows = self.look(keys)
             return {key: key in rows and holds(token, rows[key]) for key, token in batch.items()}
@@ -206,7 +160,7 @@ class SqlBackend:
 
         def settle(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
-            written = self._write(build(ends))
+            written = self._write(*build(ends))
             if written == len(ends):
                 return {end.key: Settled.DONE for end in ends}
             try:
@@ -226,21 +180,18 @@ class SqlBackend:
     def update_data(self, key: str, token: Token, data: str) -> bool:
         """See `Backend.update_data`."""
         values = {"id": key, "owner": token.owner, "fence": token.fence}
-        return self._write((self._sql.update_data, {**values, "data": self._pack(data)})) == 1
+        return self._write(self._sql.update_data, {**values, "data": self._pack(data)}) == 1
 
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
         """See `Backend.marked`."""
         if not keys:
             return {}
-        query, values = self._sql.marked, {"ids": list(keys)}
-        return self._connector.read(lambda c: {row[0]: row[1] for row in c.execute(query, values)})
+        return dict(map(tuple, self._query(self._sql.marked, {"ids": list(keys)})))
 
     def purge(self, limit: int) -> int:
         """See `Backend.purge`."""
-        found = self._connector.read(
-            lambda c: c.execute(self._sql.purgeable, {"limit": limit}).scalars().all()
-        )
-        return self._write((self._sql.purge, {"ids": [*found]})) if found else 0
+        found = [key for (key,) in self._query(self._sql.purgeable, {"limit": limit})]
+        return self._write(self._sql.purge, {"ids": found}) if found else 0
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         """See `Backend.look`."""
@@ -273,10 +224,6 @@ class SqlBackend:
             released += self.recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
         return released
 
-    def disconnect(self) -> None:
-        """See `Backend.disconnect`."""
-        self._connector.disconnect()
-
     def examine(self) -> Sequence[tuple[str, str]]:
         """See `Backend.examine`."""
         self.now()  # connects
@@ -287,6 +234,9 @@ class SqlBackend:
         self._schema.check(connection)
         # It may be another server than the last.
         self._chosen = None
+
+    def _make(self, connection: Connection) -> Sequence[str]:
+        return self._schema.init(connection)
 
     def _strategy(self) -> Strategy:
         if self._chosen is None:
@@ -300,11 +250,10 @@ class SqlBackend:
         stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
         return [self._sql.insert(batch, nonce) for batch in in_parcels(stored)]
 
-    def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
-        return self._connector.read(
-            lambda c: [Row(*columns) for columns in c.execute(statement, values)]
-        )
+    def _insert(self, connection: Connection, batches: Sequence[Request]) -> None:
+        for batch in batches:
+            self._connector.renew()
+            connection.execute(*batch)
 
-    def _write(self, request: Request) -> int:
-        """Send one statement that writes; the number of rows it met."""
-        return self._connector.run(lambda c: c.execute(*request).rowcount)
+    def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
+        return [Row(*columns) for columns in self._query(statement, values)]

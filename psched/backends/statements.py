@@ -122,9 +122,9 @@ class Statements(Taking):
         self._remove = f"DELETE FROM {table} WHERE "
 
     def _list(self, table: str, columns: str, dialect: Dialect) -> None:
-        # Every row, page by page, each through an index. The key once more, as it is stored:
-        # what is no text reads otherwise, and the next page would begin elsewhere.
-        page = f"SELECT {dialect.payload.format('id')}, {columns} FROM {table} WHERE "
+        # Every row, page by page, each through an index; see `psched.backends.listing`.
+        place = f"{dialect.payload.format('id')}, next_run_time"
+        page = f"SELECT {place}, {columns} FROM {table} WHERE "
         in_time = "ORDER BY next_run_time, id LIMIT :limit"
         at_rest = f"ORDER BY {dialect.rest_order} LIMIT :limit"
         key = dialect.text.format(":id")

@@ -8,7 +8,7 @@ from psched.config import inputs, tls, urls
 from psched.config.problems import RefusedError, named
 from psched.config.references import Surroundings
 
-_TLS = frozenset({"url", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify"})
+_TLS = frozenset({"url", *tls.SETTINGS})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})

@@ -8,6 +8,9 @@ from typing import Any
 from psched.config import urls
 from psched.config.problems import RefusedError
 
+SETTINGS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
+"""Their names."""
+
 VERIFY = ("full", "ca", "none")
 """What of a server is checked: its certificate and its name, the certificate only, nothing."""
 

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
+from psched.backends.parcels import divided
 from psched.clock import Clock
-from psched.config import Config, urls
+from psched.config import Config, tls, urls
 from psched.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -20,6 +21,7 @@ from psched.migration.destination import Copy, Destination
 from psched.migration.judging import Judge, Left, Move
 from psched.migration.kinds import Old, is_marked
 from psched.migration.source import Source
+from psched.patience import patiently
 
 T = TypeVar("T")
 
@@ -31,15 +33,6 @@ _LOOK_AGAIN = 1.0
 
 _TRIES = 6
 """How often a page is tried while a database is unavailable."""
-
-_PAUSE = 0.2
-"""Seconds before the second try; each further pause is twice as long."""
-
-_BATCH_BYTES = 1_000_000
-"""Payload in one statement, about; a server may refuse one of more than 4 MB."""
-
-_ENCRYPTION = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
-"""The settings for encrypted connections."""
 
 
 class Migration:
@@ -143,7 +136,8 @@ class Migration:
         if not dry:
             self._finish([move.copy for move in moves if move.taken])
             self._withdraw_stale([move for move in moves if move.stale], left)
-            for batch in _batches([m for m in moves if not m.taken and not m.stale]):
+            todo = [move for move in moves if not move.taken and not move.stale]
+            for batch in divided(todo, _payload):
                 self._take(self._insert(batch, left), left)
         return page, left
 
@@ -202,14 +196,7 @@ class Migration:
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Do some work, again and again while a database is unavailable."""
-        pause = _PAUSE
-        for _ in range(_TRIES - 1):
-            try:
-                return work()
-            except StoreUnavailableError:
-                self._clock.sleep(pause)
-                pause *= 2
-        return work()
+        return patiently(work, clock=self._clock, tries=_TRIES)
 
 
 @contextmanager
@@ -270,25 +257,14 @@ def _elsewhere(settings: Config, url: str) -> Config:
     Where a url says nothing of encryption it is encrypted as psched's: no password goes to a
     server that nobody has checked because somebody forgot an option.
     """
-    encryption = {name: getattr(settings, name) for name in _ENCRYPTION}
+    encryption = {name: getattr(settings, name) for name in tls.SETTINGS}
     alone = settings.with_settings(
-        url=url, password_file=None, claim_strategy="auto", **dict.fromkeys(_ENCRYPTION)
+        url=url, password_file=None, claim_strategy="auto", **dict.fromkeys(tls.SETTINGS)
     )
     if alone.url.startswith("sqlite") or urls.tls_options(alone.url):
         return alone
     return alone.with_settings(**encryption)
 
 
-def _batches(moves: Sequence[Move]) -> Iterator[Sequence[Move]]:
-    """Divide moves so that no statement is too long."""
-    batch: list[Move] = []
-    size = 0
-    for move in moves:
-        length = len(move.old.values["data"] or "")
-        if batch and size + length > _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(move)
-        size += length
-    if batch:
-        yield batch
+def _payload(move: Move) -> int:
+    return len(move.old.values["data"] or "")

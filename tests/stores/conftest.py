@@ -1,5 +1,7 @@
 """Fixtures for tests of the SQL stores beyond their contract."""
 
+import contextlib
+
 import pytest
 
 from psched import config
@@ -17,6 +19,17 @@ def open_store(database):
 @pytest.fixture
 def store(open_store):
     return open_store()
+
+
+@pytest.fixture
+def open_at():
+    """Opens a store at any url."""
+    with contextlib.ExitStack() as opened:
+
+        def open_at(url, timeout=10.0):
+            return opened.enter_context(store_factory(url, timeout=timeout))()
+
+        yield open_at
 
 
 @pytest.fixture

@@ -33,11 +33,6 @@ def open_store(database):
 
 
 @pytest.fixture
-def store(open_store):
-    return open_store()
-
-
-@pytest.fixture
 def settings(database):
     return config.from_mapping({"url": database.url, "type": "rdb_compat"})
 

@@ -10,7 +10,6 @@ from psched.backend import Settled
 from psched.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
 from psched.model import Row, Settlement
 from support.servers import LOOPBACK
-from support.stores import store_factory
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
@@ -56,17 +55,6 @@ def user(database, name, store):  # noqa: ARG001  # the table is there
     yield user
     for account in made:
         database.server.query(f"DROP USER {account}@'%'")
-
-
-@pytest.fixture
-def open_at():
-    """Opens a store at any url."""
-    with contextlib.ExitStack() as opened:
-
-        def open_at(url, timeout=10.0):
-            return opened.enter_context(store_factory(url, timeout=timeout))()
-
-        yield open_at
 
 
 def execute(connection, *statements):

@@ -81,17 +81,6 @@ def user(database, name, store):
 
 
 @pytest.fixture
-def open_at():
-    """Opens a store at any url."""
-    with contextlib.ExitStack() as opened:
-
-        def open_at(url, timeout=10.0):
-            return opened.enter_context(store_factory(url, timeout=timeout))()
-
-        yield open_at
-
-
-@pytest.fixture
 def terminate(database, name):
     """Ends the sessions on the test's database; whether there were any."""
 

@@ -45,18 +45,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, TextClause
+from sqlalchemy import Connection
 
 from psched.backend import Claimed, Settled
-from psched.backends import facts, rights
-from psched.backends.compat import table as tables
+from psched.backends import facts
 from psched.backends.compat.claims import Claims
 from psched.backends.compat.held import Held
 from psched.backends.compat.leases import Leases, is_leased
 from psched.backends.compat.reader import Reader
 from psched.backends.compat.rows import Stored, as_row, as_stored
 from psched.backends.compat.statements import Statements, as_new, as_seen
-from psched.backends.connector import Connector
+from psched.backends.compat.table import make
+from psched.backends.listing import Listing
+from psched.backends.relational import TableStore
 from psched.clock import Clock
 from psched.config.tls import Tls
 from psched.definition import decode
@@ -72,11 +73,8 @@ from psched.timing import lease_time
 _BATCH = 200
 """Rows in one statement at most."""
 
-_INIT_TIMEOUT = 3600.0
-"""Seconds; an index of a large table takes its time."""
 
-
-class CompatBackend:
+class CompatBackend(TableStore[Statements]):
     """Schedules in a table of PerfectSched's.
 
     Args:
@@ -98,10 +96,7 @@ class CompatBackend:
         rng: random.Random,
         tls: Tls | None = None,
     ) -> None:
-        self._connect = partial(Connector, url, clock=clock, rng=rng, tls=tls)
-        self._connector = self._connect(timeout=timeout, greet=self._check)
-        self._table = table
-        self._clock = clock
+        super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
         self._reader = Reader(self._connector, self._sql)
         self._leases = Leases()
@@ -111,25 +106,6 @@ class CompatBackend:
         self._held = Held(self._connector, self._sql, self._leases, clock=clock, patience=timeout)
         # What was inserted, perhaps, by the nonces of those who did.
         self._unsure: dict[str, Sequence[Stored]] = {}
-
-    @property
-    def closes_before_fork(self) -> bool:
-        """See `Backend.closes_before_fork`."""
-        return self._connector.dialect.closes_before_fork
-
-    def init(self) -> Sequence[str]:
-        """See `Backend.init`."""
-        dialect = self._connector.dialect
-        dialect.prepare(self._connector.url)
-        connector = self._connect(timeout=_INIT_TIMEOUT, greet=lambda _connection: None)
-        try:
-            return connector.run(lambda c: tables.make(c, self._table, dialect))
-        finally:
-            connector.disconnect()
-
-    def now(self) -> float:
-        """See `Backend.now`."""
-        return float(self._connector.read(lambda c: c.execute(self._sql.now).scalar_one()))
 
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         """See `Backend.add`.
@@ -156,13 +132,7 @@ class CompatBackend:
 
     def rows(self) -> Iterator[Row]:
         """See `Backend.rows`."""
-        return tables.Listing(self._reader.all, self._sql, self._leases.row)
-
-    def try_rights(self) -> None:
-        """See `Backend.try_rights`."""
-        rights.try_rights(
-            self._sql.attempts, lambda statement: self._write(statement, {}), self._table
-        )
+        return Listing(self._query, [(self._sql.first, self._sql.following)], self._listed)
 
     def replace(self, seen: Row, new: Row) -> bool:
         """See `Backend.replace`.
@@ -252,10 +222,6 @@ class CompatBackend:
         del nonce, alive_time, retry_wait
         return ()
 
-    def disconnect(self) -> None:
-        """See `Backend.disconnect`."""
-        self._connector.disconnect()
-
     def examine(self) -> Sequence[tuple[str, str]]:
         """See `Backend.examine`."""
         strategy = "cas, beside PerfectSched's workers"
@@ -263,6 +229,9 @@ class CompatBackend:
 
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
+
+    def _make(self, connection: Connection) -> Sequence[str]:
+        return make(connection, self._table, self._connector.dialect)
 
     def _insert(self, rows: Sequence[Stored], connection: Connection) -> None:
         for start in range(0, len(rows), _BATCH):
@@ -275,9 +244,8 @@ class CompatBackend:
             row.id in found and found[row.id].version == row.version for row in rows
         )
 
-    def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
-        """Send one statement that writes; the number of rows it met."""
-        return self._connector.run(lambda c: c.execute(statement, values).rowcount)
+    def _listed(self, now: float, *columns: Any) -> Row:  # noqa: ANN401  # of the table
+        return self._leases.row(Stored(*columns), float(now))
 
 
 def _new(row: Row) -> Stored:

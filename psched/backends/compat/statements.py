@@ -46,16 +46,13 @@ class Statements:
             f" WHERE timeout <= {dialect.now_floor} + :horizon AND timeout < {NEVER}{takeable}"
             " ORDER BY timeout LIMIT :limit"
         )
-        # Every row, page by page; the key once more as it is stored: what is no text reads
-        # otherwise, and the next page would begin elsewhere.
-        page = f"SELECT {dialect.payload.format('id')}, {dialect.now}, {columns} FROM {table} WHERE"
+        # Every row, page by page; see `psched.backends.listing`.
+        place = f"{dialect.payload.format('id')}, timeout"
+        page = f"SELECT {place}, {dialect.now}, {columns} FROM {table} WHERE"
         in_time = "ORDER BY timeout, id LIMIT :limit"
-        beyond = dialect.text.format(":id")
+        beyond = dialect.after.format("timeout", "id", ":time", dialect.text.format(":id"))
         self.first = text(f"{page} 1 = 1 {in_time}")
-        self.same_time = text(
-            f"{page} timeout = :timeout AND id > {beyond} ORDER BY id LIMIT :limit"
-        )
-        self.later = text(f"{page} timeout > :timeout {in_time}")
+        self.following = text(f"{page} {beyond} {in_time}")
         self.attempts = {
             "SELECT": self.check,
             "INSERT": text(
