@@ -104,7 +104,10 @@ class Statements(Taking):
             f" :next_run_time{{0}}, :nonce, :alive_time{{0}}, :options{{0}}, {now})"
         )
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end(dialect)} WHERE "
-        self._settle = f"UPDATE {table} SET owner = NULL, "
+        # Who inserted it by plain SQL need not have said when.
+        self._settle = (
+            f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
+        )
         not_before, wait = integer(":not_before{0}"), integer(":wait{0}")
         next_run_time = (
             f"CASE WHEN {not_before} > {now} + {wait} THEN {not_before} ELSE {now} + {wait} END"
