@@ -13,6 +13,7 @@ from psched.backend import Claimed, Settled
 from psched.backends import facts
 from psched.backends.batches import BATCH, holds, in_batches, result_of
 from psched.backends.claims import Strategy, choose, held_by
+from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
 from psched.backends.parcels import in_parcels
 from psched.backends.relational import TableStore
@@ -180,7 +181,8 @@ class SqlBackend(TableStore[Statements]):
     def update_data(self, key: str, token: Token, data: str) -> bool:
         """See `Backend.update_data`."""
         values = {"id": key, "owner": token.owner, "fence": token.fence}
-        return self._write(self._sql.update_data, {**values, "data": self._pack(data)}) == 1
+        with refusing_data():
+            return self._write(self._sql.update_data, {**values, "data": self._pack(data)}) == 1
 
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
         """See `Backend.marked`."""

@@ -22,6 +22,9 @@ _OPTIONS = {"alive_time": "timeout", "next_time": "at"}
 
 _MEND = """write an object in quotes, such as '{"text": "hello"}'"""
 
+_PENDING = 3
+"""Exit status: not done yet."""
+
 _MOST_WORDS = 3
 """Of a task: its key, type and data."""
 
@@ -51,7 +54,8 @@ class _WithWait(click.Command):
     "--wait",
     type=click.FloatRange(min=0),
     metavar="[SEC]",
-    help="Wait for its end, so many seconds at most; exit with 0 only if it has finished.",
+    help="Wait for its end, so many seconds at most; exit with 0 if it has finished, 1 if it has not"
+    " and never will, 3 if it goes on.",
 )
 @click.option("--max-attempts", type=int, metavar="N", help="Attempts before it is given up.")
 @click.option("--expire", type=int, metavar="SEC", help="Give it up when it is so old.")
@@ -166,7 +170,9 @@ def _await(task: Schedule, seconds: float) -> None:
     try:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
-        raise click.ClickException(f"{error} after {seconds:g} s; it goes on") from None
+        unfinished = click.ClickException(f"{error} after {seconds:g} s; it goes on")
+        unfinished.exit_code = _PENDING
+        raise unfinished from None
     if status != FINISHED:
         why = task.metadata().reason
         raise click.ClickException(f"{task.key}: {status}" + (f": {text(why)}" if why else ""))

@@ -197,7 +197,7 @@ class Command:
             program = str(around.cwd / program)
         for item in items[1:]:
             if not isinstance(item, str):
-                raise RefusedError(f"must be {self.describe()}; put {item!r} in quotes")
+                raise RefusedError(f"must be {self.describe()}; put each argument in quotes")
         arguments = (references.expand(str(item), around) for item in items[1:])
         return (program, *arguments)
 

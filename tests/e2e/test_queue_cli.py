@@ -127,7 +127,7 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     assert re.fullmatch(r"Error: bad: failed: .*work.sh exited with status 3", refused(bad))
 
     slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1")
-    assert refused(slow) == "Error: 'slow' is still waiting after 0.1 s; it goes on"
+    assert refused(slow, 3) == "Error: 'slow' is still waiting after 0.1 s; it goes on"
 
 
 # --- list and show -------------------------------------------------------------------

@@ -118,3 +118,36 @@ def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
         assert len(kills) == 3
         assert kills[2] - kills[0] >= 2 * interval - 0.1
     assert master.stop() == 0
+
+
+GROWS = """
+    from psched.errors import InvalidError
+
+    class Run:
+        def __init__(self, task):
+            self.task = task
+
+        def run(self):
+            try:
+                self.task.update_data({"text": "x" * 2_000_000})
+            except InvalidError as error:
+                self.task.update_data({"error": str(error)})
+"""
+
+
+@pytest.mark.mariadb
+def test_data_that_the_database_cannot_take_are_the_tasks_affair_alone(make_service, start_mariadb):
+    server = start_mariadb("--max-allowed-packet=1M")
+    queue = make_service(server.url(server.create_database()), compress_above=0)
+    queue.configure(dispatch=None, load_path=None)
+    queue.init()
+    queue.write("job.py", GROWS)
+    master = queue.start(*queue.psched_command, "run", "--script", "job.py")
+    queue.invoke("push", "grows", "{}")
+
+    told = queue.wait_for_finish("grows").data["error"]
+
+    assert told.startswith("data: the database refused: (1153, 'the statement has 2,000,")
+    assert "ERROR" not in master.text
+    assert master.stop() == 0
+    queue.close()
