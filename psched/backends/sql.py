@@ -47,6 +47,7 @@ class SqlBackend(TableStore[Statements]):
         strategy: the way to claim; None: the best that the server can do.
         tls: how connections are encrypted; None: as the url's own options, or the driver, will.
         compress_above: bytes; larger payloads are compressed. 0: none are.
+        only: the types of rows that claims take; none: all.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class SqlBackend(TableStore[Statements]):
         strategy: str | None = None,
         tls: Tls | None = None,
         compress_above: int = 0,
+        only: Sequence[str] = (),
     ) -> None:
         super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._schema = Schema(table, self._connector.dialect)
-        self._sql = Statements(self._connector.quote(table), self._connector.dialect)
+        self._sql = Statements(self._connector.quote(table), self._connector.dialect, only)
         self._pack = partial(packed, above=compress_above, form=self._connector.dialect.packed)
         self._in_batches = partial(in_batches, clock=clock, patience=timeout)
         self._wanted = strategy

@@ -25,8 +25,8 @@ class Statements(Taking):
         dialect: the database's ways.
     """
 
-    def __init__(self, table: str, dialect: Dialect) -> None:
-        super().__init__(table, dialect)
+    def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
+        super().__init__(table, dialect, only)
         now, integer = dialect.now_floor, dialect.integer.format
         columns = columns_of(dialect)
         self.now = text(f"SELECT {dialect.now}")

@@ -22,11 +22,14 @@ _OPTIONS = {"alive_time": "timeout", "next_time": "at"}
 
 _MEND = """write an object in quotes, such as '{"text": "hello"}'"""
 
-_PENDING = 3
-"""Exit status: not done yet."""
-
 _MOST_WORDS = 3
 """Of a task: its key, type and data."""
+
+
+class _PendingError(click.ClickException):
+    """It is not done yet."""
+
+    exit_code = 3
 
 
 class _WithWait(click.Command):
@@ -170,9 +173,7 @@ def _await(task: Schedule, seconds: float) -> None:
     try:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
-        unfinished = click.ClickException(f"{error} after {seconds:g} s; it goes on")
-        unfinished.exit_code = _PENDING
-        raise unfinished from None
+        raise _PendingError(f"{error} after {seconds:g} s; it goes on") from None
     if status != FINISHED:
         why = task.metadata().reason
         raise click.ClickException(f"{task.key}: {status}" + (f": {text(why)}" if why else ""))

@@ -156,12 +156,18 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
         raise RefusedError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
 
 
+def _check_only(values: Mapping[str, Any]) -> None:
+    if values["only"] and values["type"] == "rdb_compat":
+        raise RefusedError("cannot be with type: rdb_compat, whose types are hidden in the data")
+
+
 _RULES = (
     _Rule("ssl_cert", _TLS, tls.check_cert),
     _Rule("ssl_key", _TLS, tls.check_key),
     _Rule("ssl_verify", _TLS, tls.check_verify),
     _Rule("url", _TLS, tls.check_url),
     _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
+    _Rule("only", {"only", "type"}, _check_only),
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),

@@ -172,6 +172,18 @@ class Modules:
         return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
 
 
+class Names:
+    """A list of names, such as those of types."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the name of a type, or a list of such"
+
+    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+        """See `Kind.read`."""
+        return tuple(text(self, item, around) for item in _items(value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A program and its arguments; what names a file is made absolute.

@@ -120,6 +120,23 @@ def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
     assert master.stop() == 0
 
 
+def test_workers_may_be_for_some_types_alone(queue):
+    with queue.schedules() as schedules:
+        schedules.push_many(
+            {"key": f"{type_}1", "type": type_} for type_ in ("a", "b", "c", "exec")
+        )
+    some = run_work(queue, "--only", "a", "--only", "c")
+    queue.wait_for_finish("a1")
+    queue.wait_for_finish("c1")
+    assert some.stop() == 0
+    assert sorted(lines(queue, "ran")) == ["a1 {}", "c1 {}"]
+    queue.configure(only="b")
+    others = run_work(queue)
+    queue.wait_for_finish("b1")
+    assert others.stop() == 0
+    assert queue.row("exec1").row.fence == 0
+
+
 GROWS = """
     from psched.errors import InvalidError
 
