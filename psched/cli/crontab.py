@@ -4,6 +4,7 @@ import os
 import pwd
 import sys
 from pathlib import Path
+
 import click
 
 from psched.app import open_schedules, read_config
