@@ -24,7 +24,7 @@ _SETTING = re.compile(
     re.VERBOSE,
 )
 
-_ITEM = re.compile(r"(?:\*|(?P<begin>\w+)(?P<range>-(?P<end>\w+))?)(?P<step>/\d+)?", re.ASCII)
+_ITEM = re.compile(r"(?:\*|(?P<begin>\w+)(?:-(?P<end>\w+))?)(?P<step>/\d+)?", re.ASCII)
 """Of a field's list; crontab(5) has no more than this."""
 
 _NAMES = {
@@ -181,6 +181,8 @@ def _when(line: str) -> tuple[str, str]:
     while len(words) < _FIELDS:
         word, rest = _first_word(rest)
         words.append(word)
+    if not all(words):
+        raise _BadLineError("it is neither NAME=VALUE nor five fields and a command")
     for word in words:
         _check_field(word)
     return " ".join(words), rest
@@ -190,15 +192,15 @@ def _check_field(text: str) -> None:
     """Refuse what crontab(5) does not know, or what cron takes for something else than we do."""
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
-        if match is None or (match["step"] and match["begin"] and not match["range"]):
+        numbers = [_number(word) for word in match.group("begin", "end") if word] if match else []
+        is_step_of_one = match and match["step"] and len(numbers) == 1
+        if match is None or is_step_of_one or None in numbers:
             raise _BadLineError(f"{text!r} is no field that crontab(5) knows")
-        if match["range"]:
-            begin, end = _number(match["begin"]), _number(match["end"])
-            if begin is not None and end is not None and begin > end:
-                raise _BadLineError(
-                    f"the range {item} runs backwards, which cron takes for never;"
-                    " write two ranges if it is to go past the end"
-                )
+        if numbers != sorted(numbers, key=lambda number: number or 0):
+            raise _BadLineError(
+                f"the range {item} runs backwards, which cron takes for never;"
+                " write two ranges if it is to go past the end"
+            )
 
 
 def _number(word: str) -> int | None:

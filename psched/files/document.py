@@ -61,7 +61,7 @@ class Reader:
         self._label = label
         self._documents: dict[str | None, Document] = {}
         self._places: dict[str, str] = {}
-        self._problems: list[str] = []
+        self._problems: list[tuple[str, int, str]] = []
 
     def read(self, paths: Iterable[Path]) -> Sequence[Document]:
         """What files, or the files of folders, declare; one for each label.
@@ -92,7 +92,8 @@ class Reader:
             self._refuse(origin, line, "not YAML: a character that is not allowed")
         except yaml.MarkedYAMLError as error:
             problem = syntax_problem(error)
-            hint = "; put what begins with * in quotes" if "alias" in problem.text else ""
+            is_alias = "alias" in (error.context or "")
+            hint = "; put what begins with * in quotes" if is_alias else ""
             self._refuse(origin, problem.line, problem.text + hint)
         except RecursionError:
             self._refuse(origin, None, "nested too deeply")
@@ -110,7 +111,8 @@ class Reader:
             ConfigError: there are problems; see `read`.
         """
         if self._problems:
-            raise ConfigError("\n".join(dict.fromkeys(self._problems)))
+            in_order = sorted(dict.fromkeys(self._problems), key=lambda problem: problem[:2])
+            raise ConfigError("\n".join(text for _, _, text in in_order))
         return list(self._documents.values())
 
     def _files(self, path: Path) -> Sequence[Path]:
@@ -193,7 +195,7 @@ class Reader:
 
     def _refuse(self, origin: Path, line: int | None, text: str) -> None:
         place = f"{origin}" if line is None else f"{origin}:{line}"
-        self._problems.append(f"{place}: {text}")
+        self._problems.append((str(origin), line or 0, f"{place}: {text}"))
 
 
 class _SchedulesLoader(Loader):
