@@ -14,6 +14,9 @@ from psched.errors import InvalidError
 from psched.files.plan import declared_label, differing
 from psched.model import DELETING, WAITING, Row
 
+_FIRST = ("type", "cron", "timezone", "delay", "data")
+"""Fields, in the order in which a person tells them; others follow."""
+
 _LINE = 100
 """Columns, as far as a text can be broken."""
 
@@ -44,7 +47,8 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
         fields = differing(row, settings)
         label = declared_label(row)
         fields.pop("label", None)
-        documents.setdefault(label, {})[row.key] = fields
+        first = {name: fields[name] for name in _FIRST if name in fields}
+        documents.setdefault(label, {})[row.key] = first | fields
         if row.status != WAITING:
             remarks.append(f"{row.key}: is {row.status}, which no file can say")
     return documents, remarks, omitted

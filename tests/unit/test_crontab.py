@@ -256,7 +256,14 @@ class TestCarrying:
             "6 * * * * : 1 2",
         ]
         keys = {each["cron"][0]: each["key"] for each in carried("\n".join(lines), name="a b")[0]}
-        names = ["a-b.sessionclean", "a-b.scrub", "a-b.sa1", "a-b.sa1", "a-b.command", "a-b.command"]
+        names = [
+            "a-b.sessionclean",
+            "a-b.scrub",
+            "a-b.sa1",
+            "a-b.sa1",
+            "a-b.command",
+            "a-b.command",
+        ]
         assert [key.rpartition(".")[0] for key in keys.values()] == names
         assert len(set(keys.values())) == len(lines)
         assert keys["6"] == keys["5"] + "-2"

@@ -103,9 +103,13 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
         "s.yml:2: retries: is not label or schedules; for anchors, begin it with x-",
         "s.yml:9: two: timezone: 'Europe/Berlyn' is not a zone; did you mean 'Europe/Berlin'?",
         "s.yml:10: two: label: stands at the top of a document, for all of its schedules",
-        "s.yml:11: three: must be a mapping of fields; there are " + ", ".join(FIELDS[:-2]) + ", note",
-        "s.yml:13: four: data: cannot be written as JSON: Object of type date is not JSON"
-        " serializable",
+        "s.yml:11: three: must be a mapping of fields; there are "
+        + ", ".join(FIELDS[:-2])
+        + ", note",
+        (
+            "s.yml:13: four: data: cannot be written as JSON: Object of type date is not JSON"
+            " serializable"
+        ),
         "s.yml:15: five: cron: is missing; what runs only once is not declared, but pushed",
         "s.yml:16: data: cannot be read; put it in quotes",
         "s.yml:17: one: stands twice; remove this one or that of line 4",
@@ -117,8 +121,10 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
             cron: "99 * * * *"
             crom: "@daily"
         """) == [
-        "s.yml:4: one: cron: minute '99' is not allowed; use 0-59, ranges such as 1-5,"
-        " steps from /1 on, and lists",
+        (
+            "s.yml:4: one: cron: minute '99' is not allowed; use 0-59, ranges such as 1-5,"
+            " steps from /1 on, and lists"
+        ),
         "s.yml:5: one: crom: is nothing a schedule has; did you mean cron?",
     ]
 
@@ -217,7 +223,7 @@ _TEXTS = st.one_of(
 _JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), _TEXTS,
               st.floats(allow_nan=False, allow_infinity=False)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_TEXTS, inner, max_size=3)),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(_TEXTS, each, max_size=3),
     max_leaves=6,
 )  # fmt: skip
 _FIELDS = st.fixed_dictionaries(

@@ -108,8 +108,8 @@ def test_two_labels_never_touch_each_others_schedules():
 
 
 def test_taking_over_is_a_change_like_others_and_has_to_be_asked_for():
-    made = planned([wanted("theirs"), wanted("nobodys")],
-                   [row("theirs", label="theirs"), row("nobodys", label=None)], adopt=True)  # fmt: skip
+    rows = [row("theirs", label="theirs"), row("nobodys", label=None)]
+    made = planned([wanted("theirs"), wanted("nobodys")], rows, adopt=True)
 
     assert [item.changes for item in made.changed] == [
         (Change("label", "theirs", "mine"),),
