@@ -26,29 +26,29 @@ SCHEDULES = "next: " + ", ".join([r"\d{4}-\d\d-\d\d \d\d:\d\d [+-]\d\d:\d\d"] * 
 
 def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service):
     service = each_service
-    service.write("s.yml", FILE)
+    path = str(service.write("s.yml", FILE))
 
     dry = service.psched("apply", "s.yml", "--dry-run")
     assert (dry.returncode, dry.stderr) == (3, "")
     lines = dry.stdout.splitlines()
     assert [lines[0], lines[1], lines[3]] == ["label reports: 2 to add", "+ nightly", "+ weekly"]
     assert re.fullmatch(f"    {SCHEDULES}", lines[2])
-    assert "0 entries.\n" in service.psched("list").stdout
+    assert "0 entries.\n" in service.invoke("list").stdout
 
-    done = service.psched("apply", "s.yml")
-    assert (done.returncode, done.stderr) == (0, "")
+    done = service.invoke("apply", path)
+    assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.endswith("nightly: added\nweekly: added\n")
-    for again in (("apply", "s.yml"), ("apply", "s.yml", "--dry-run", "--prune")):
-        nothing = service.psched(*again)
-        assert (nothing.returncode, nothing.stdout) == (0, "label reports: 2 unchanged\n")
-    assert service.psched("export").stdout == FILE
+    for again in (("apply", path), ("apply", path, "--dry-run", "--prune")):
+        nothing = service.invoke(*again)
+        assert (nothing.exit_code, nothing.stdout) == (0, "label reports: 2 unchanged\n")
+    assert service.invoke("export").stdout == FILE
 
     before = service.row("nightly")
     service.write(
         "s.yml", FILE.partition("  weekly:")[0].replace("30 2 ", "45 2 ").replace("Ann", "Bo")
     )
-    changed = service.psched("apply", "s.yml")
-    assert changed.returncode == 0
+    changed = service.invoke("apply", path)
+    assert changed.exit_code == 0
     shown = changed.stdout.splitlines()
     assert shown[:4] == [
         "label reports: 1 to change, 1 left the files and stay (see --prune)",
@@ -62,9 +62,9 @@ def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service)
     assert shown[6:] == ["- weekly (stays)", "nightly: changed"]
     assert service.row("nightly").next_time == before.next_time + 15 * 60
 
-    pruned = service.psched("apply", "s.yml", "--prune")
+    pruned = service.invoke("apply", path, "--prune")
     assert pruned.stdout.endswith("weekly: removed\n")
-    assert "weekly" not in service.psched("list").stdout
+    assert "weekly" not in service.invoke("list").stdout
 
 
 def test_two_labels_stay_apart(service):
@@ -157,23 +157,20 @@ HOME={folder}
 
 def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
     service = each_service
-    service.write("cron.d/tab", CRONTAB.format(folder=service.folder))
-    tab = "cron.d/tab"
+    tab = str(service.write("cron.d/tab", CRONTAB.format(folder=service.folder)))
+    made, words = str(service.folder / "tab.yml"), ("--user", "ann", "--any-user")
 
-    refused = service.psched("import-crontab", tab, "--user", "ann", "--system")
-    assert refused.returncode == 2
-    told = service.psched("import-crontab", tab, "--user", "ann", "--any-user", "-o", "tab.yml")
-    assert (told.returncode, told.stdout) == (1, "")
+    assert service.invoke("import-crontab", tab, *words, "--system").exit_code == 2
+    told = service.invoke("import-crontab", tab, *words, "-o", made)
+    assert (told.exit_code, told.stdout) == (1, "")
     assert "tab:5: not carried over: @reboot" in told.stderr
     assert "tab:4: cron runs it as ann" in told.stderr
 
     text = (service.folder / "tab.yml").read_text()
     assert text.startswith("label: crontab:tab\nschedules:\n  tab.echo.")
-    applied = service.psched("apply", "tab.yml")
-    assert (applied.returncode, applied.stderr) == (0, "")
-    directly = service.psched(
-        *("import-crontab", tab, "--user", "ann", "--any-user", "--apply", "--dry-run")
-    )
+    applied = service.invoke("apply", made)
+    assert (applied.exit_code, applied.stderr) == (0, "")
+    directly = service.invoke("import-crontab", tab, *words, "--apply", "--dry-run")
     assert directly.stdout == "label crontab:tab: 1 unchanged\n"
 
     [key] = re.findall(r"tab\.echo\.\w+", text)
