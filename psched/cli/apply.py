@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from psched.collection import ScheduleCollection
 from psched.config import Config
 from psched.errors import AlreadyExistsError
 from psched.files import preview
-from psched.files.applying import carry_out, make_plan
+from psched.files.applying import carry_out, look_at_all, make_plan
 from psched.files.document import Document, Reader
-from psched.files.plan import Item, Plan, is_of
+from psched.files.plan import Item, Plan
 from psched.files.writing import export as exported
 from psched.files.writing import text_of
+from psched.model import WAITING
 
 PENDING = 3
 """Exit status: there is something to do, and it was only to be looked at."""
@@ -128,8 +129,8 @@ def export(place: Place, path: Path, label: str | None, *, force: bool) -> None:
     """
     settings = read_config(*place)
     with open_schedules(settings) as schedules:
-        rows = [each.row for each in schedules.list() if label is None or is_of(each.row, label)]
-    documents, remarks, omitted = exported({row.key: row for row in rows}.values(), settings)
+        rows = look_at_all(schedules, label)
+    documents, remarks, omitted = exported(rows, settings)
     if label is not None and label not in documents:
         documents = {label: {}}
     content = text_of(documents)
@@ -165,6 +166,14 @@ def _lines(made: Plan, settings: Config, now: float, *, prune: bool) -> Iterator
                 yield text(f"    {change.field}: {_value(change.old)} -> {_value(change.new)}")
             if not kept:
                 yield from _next(item, settings, now)
+    yield from map(text, _at_rest(made.unchanged))
+
+
+def _at_rest(items: Iterable[Item]) -> Iterator[str]:
+    """What is as declared, but does not run."""
+    for item in items:
+        if item.found is not None and item.found.status != WAITING:
+            yield f"= {item.key} (unchanged: it stays {item.found.state})"
 
 
 def _next(item: Item, settings: Config, now: float) -> Iterator[str]:

@@ -70,8 +70,12 @@ class Reader:
             ConfigError: there are problems; it tells all, one ``FILE:LINE: key: field: text`` on
                 each line.
         """
+        seen = set[Path]()
         for path in paths:
             for file in self._files(path):
+                if file.resolve() in seen:
+                    continue
+                seen.add(file.resolve())
                 try:
                     self.take(file.read_text(encoding="utf-8-sig"), file)
                 except OSError as error:
@@ -195,7 +199,8 @@ class Reader:
 
     def _refuse(self, origin: Path, line: int | None, text: str) -> None:
         place = f"{origin}" if line is None else f"{origin}:{line}"
-        self._problems.append((str(origin), line or 0, f"{place}: {text}"))
+        shown = "".join(c if c.isprintable() else "?" for c in f"{place}: {text}")
+        self._problems.append((str(origin), line or 0, shown))
 
 
 class _SchedulesLoader(Loader):

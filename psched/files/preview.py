@@ -10,7 +10,7 @@ from psched.config import Config
 from psched.definition import LATEST_TIME, understand
 from psched.errors import InvalidError
 from psched.files.plan import Item
-from psched.model import WAITING, Row
+from psched.model import QUARANTINED, WAITING, Row
 from psched.zone import find_zone
 
 COUNT = 3
@@ -55,6 +55,8 @@ def after(item: Item, settings: Config, now: float) -> Firings | None:
         return None
     anew = not _SETTING_ANEW.isdisjoint(change.field for change in item.changes)
     if found is not None and not anew:
+        if found.status == QUARANTINED and item.changes and found.next_time is not None:
+            return _firings(wanted, found.next_time, settings)  # it is taken back into service
         return before(item, settings)
     start = item.fields.get("next_time", ceil(now)) if found is None else ceil(now)
     if not isinstance(start, int):

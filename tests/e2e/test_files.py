@@ -124,6 +124,21 @@ def test_a_plan_can_be_read_by_programs(service):
     ]  # fmt: skip
 
 
+def test_what_rests_stays_at_rest_and_is_named(service):
+    path = str(service.write("s.yml", FILE))
+    service.invoke("apply", path)
+    service.invoke("cancel", "weekly")
+
+    # The same file twice is no doubled key.
+    again = service.invoke("apply", path, str(service.folder / "." / "s.yml"))
+
+    assert again.stdout == (
+        "label reports: 2 unchanged\n= weekly (unchanged: it stays cancelled)\n"
+    )
+    assert service.row("weekly").status == "cancelled"
+    assert service.invoke("export").stderr == "weekly: is cancelled, which no file can say\n"
+
+
 def test_mistakes_are_told_before_anything_is_done(service):
     service.write("s.yml", "label: a\nschedules:\n  one: {crom: '@daily'}\n  two: {cron: '@x'}\n")
     refused = service.invoke("apply", str(service.folder / "s.yml"))

@@ -176,3 +176,9 @@ class TestPreview:
     def test_what_is_at_rest_does_not_fire(self):
         [item] = planned([wanted(delay=1)], [changed(row(), status=CANCELLED)]).changed
         assert preview.after(item, SETTINGS, NOON).shown == "none: it is cancelled"
+
+    def test_what_is_quarantined_is_taken_back_into_service_by_a_change(self):
+        broken = changed(row(), status=QUARANTINED, data="{")
+        [item] = planned([wanted()], [broken]).changed
+        assert preview.before(item, SETTINGS).shown == "none: it is quarantined"
+        assert preview.after(item, SETTINGS, NOON).instants[0] == broken.next_time
