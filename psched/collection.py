@@ -103,7 +103,8 @@ class ScheduleCollection(Queue):
             next_run_time: earliest start of the first run; default: its occurrence + ``delay``.
             data: the handler's payload, a JSON object.
             more: settings of its own: ``alive_time``, ``catchup``, ``catchup_limit``,
-                ``catchup_grace``, ``dst_policy``, ``kill_timeout``, ``retry_wait``.
+                ``catchup_grace``, ``dst_policy``, ``kill_timeout``, ``retry_wait`` …; and for
+                people ``label`` (whose it is) and ``note``.
 
         Raises:
             AlreadyExistsError: the key is taken.
@@ -171,6 +172,11 @@ class ScheduleCollection(Queue):
         """
         return ScheduleMetadata(self._patiently(lambda: self._row(key)))
 
+    def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
+        """Read those of the schedules that exist, in few round trips."""
+        found = self._patiently(lambda: self._backend.look(keys))
+        return {key: ScheduleMetadata(row) for key, row in found.items()}
+
     def delete(self, key: str) -> bool:
         """Remove a schedule, or mark it; see `Schedule.delete`.
 
@@ -194,7 +200,13 @@ class ScheduleCollection(Queue):
 
         return self._patiently(request)
 
-    def modify(self, key: str, **changes: Any) -> None:  # noqa: ANN401  # checked by psched.declare
+    def modify(
+        self,
+        key: str,
+        decide: Callable[[Row], Mapping[str, Any]] | None = None,
+        /,
+        **changes: Any,  # noqa: ANN401  # checked by psched.declare
+    ) -> None:
         """Change a schedule's definition.
 
         A change of ``cron``, ``timezone`` or ``dst_policy`` sets the next occurrence anew, from
@@ -205,6 +217,8 @@ class ScheduleCollection(Queue):
 
         Args:
             key: the schedule's.
+            decide: returns the changes instead, given the schedule as it stands; asked again if
+                that has changed before they were written. Nothing is written if there are none.
             changes: any of the arguments of `add`; None for one of ``more``: the
                 installation's setting is to hold again.
 
@@ -221,7 +235,10 @@ class ScheduleCollection(Queue):
                 raise NotFoundError(f"the schedule {key!r} is being deleted")
             if any(is_replaced(seen, new, old) for new, old in unsure):
                 return True
-            new = redeclare(seen, changes, self._settings, self._now)
+            wanted = changes if decide is None else decide(seen)
+            if decide is not None and not wanted:
+                return True
+            new = redeclare(seen, wanted, self._settings, self._now)
             try:
                 return self._backend.replace(seen, new)
             except UnknownOutcomeError:

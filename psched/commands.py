@@ -31,6 +31,7 @@ class Program:
         arguments: the program and its arguments.
         env: environment variables besides those of the worker.
         cwd: the folder to run in.
+        stdin: what it gets on its standard input instead.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class Program:
         *,
         env: Mapping[str, str] = MappingProxyType({}),
         cwd: str | None = None,
+        stdin: str | None = None,
     ) -> None:
         self._task = task
         self._arguments = arguments
         self._env = env
         self._cwd = cwd
+        self._stdin = stdin
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
@@ -67,13 +70,18 @@ class Program:
         if self._process.stdin is not None:
             # It need not read them.
             with suppress(BrokenPipeError), self._process.stdin as stream:
-                stream.write(json.dumps(self._task.data, ensure_ascii=False).encode())
+                stream.write(self._input().encode())
         status = _wait(self._process)
         if status:
             how = (
                 f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
             )
             raise CommandError(f"{self._arguments[0]} {how}")
+
+    def _input(self) -> str:
+        if self._stdin is not None:
+            return self._stdin
+        return json.dumps(self._task.data, ensure_ascii=False)
 
     def kill(self, reason: str) -> None:
         """Pass a TERM on to it and to what it has started.
@@ -99,6 +107,7 @@ class Exec(Program):
     ``env``          environment variables besides those of the worker
     ``cwd``          the folder to run in
     ``append_key``   true: the schedule's key becomes the last argument
+    ``stdin``        a text for its standard input, in place of the data
     ===============  ====================================================================
 
     Args:
@@ -110,7 +119,10 @@ class Exec(Program):
 
     def __init__(self, task: Task) -> None:
         env = _texts("env", task.data.get("env", {}))
-        super().__init__(task, _arguments(task), env=env, cwd=task.data.get("cwd"))
+        stdin = task.data.get("stdin")
+        if not isinstance(stdin, str | None):
+            raise InvalidError("data", '"stdin" must be a text')
+        super().__init__(task, _arguments(task), env=env, cwd=task.data.get("cwd"), stdin=stdin)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:

@@ -14,6 +14,7 @@ from psched.definition import (
     Definition,
     check_name,
     check_number,
+    check_words,
     decode,
     encode,
     understand,
@@ -25,7 +26,10 @@ from psched.timing import LONGEST_ALIVE_TIME
 When = int | datetime
 """An instant: Unix seconds, or a datetime that knows its zone."""
 
-FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES)
+SAID = {"label": check_name, "note": check_words}
+"""What nobody acts upon, and how it is checked: whose a schedule is, and what is to be known."""
+
+FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *SAID)
 """What is declared about a schedule, besides its key and times."""
 
 TIMES = ("next_time", "next_run_time")
@@ -140,24 +144,24 @@ def redeclare(
 def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
     """The row with some fields of its definition changed, and the whole of it understood."""
     _refuse_unknown(fields)
-    columns = {n: v for n, v in fields.items() if n not in OVERRIDES and n not in TIMES}
-    overrides = {name: value for name, value in fields.items() if name in OVERRIDES}
+    own = {name: value for name, value in fields.items() if name in OVERRIDES or name in SAID}
+    columns = {n: v for n, v in fields.items() if n not in own and n not in TIMES}
     if "data" in columns:
         columns["data"] = encode("data", columns["data"], most=settings.data_limit)
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
-    if overrides:
-        columns["options"] = _overridden(row.options, overrides, settings)
+    if own:
+        columns["options"] = _overridden(row.options, own, settings)
     new = changed(row, **columns)
     definition = understand(new, settings)
     given = new.alive_time
-    if "alive_time" not in columns and given == _lease_of(row.type, settings):
+    if "alive_time" not in columns and given == lease_of(row.type, settings):
         given = None  # it came from the type it had
-    lease = _lease_of(new.type, settings) if given is None else given
+    lease = lease_of(new.type, settings) if given is None else given
     return changed(new, alive_time=lease), definition
 
 
-def _lease_of(kind: str, settings: Config) -> int | None:
+def lease_of(kind: str, settings: Config) -> int | None:
     """The ``alive_time`` of a type. A claim does not know it: it has to stand in the row."""
     lease: int | None = settings.types.get(kind, {}).get("alive_time")
     return lease
@@ -169,14 +173,14 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
             raise InvalidError(name, f"is nothing a schedule has; it has {', '.join(FIELDS)}")
 
 
-def _overridden(
-    stored: str | bytes | None, overrides: Mapping[str, Any], settings: Config
-) -> str | None:
-    """The column ``options`` with some overrides changed; None: the setting is to hold again."""
+def _overridden(stored: str | bytes | None, own: Mapping[str, Any], settings: Config) -> str | None:
+    """The column ``options`` with some of it changed; None: the setting is to hold again."""
     options = decode("options", stored) if stored else {}
-    for name, value in overrides.items():
+    for name, value in own.items():
         options.pop(name, None)
-        if value is not None:
+        if value is not None and name in SAID:
+            options[name] = SAID[name](name, value)
+        elif value is not None:
             try:
                 settings.with_settings(**{name: value})
             except ConfigError as error:

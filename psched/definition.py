@@ -23,6 +23,9 @@ from psched.zone import find_zone
 NAME_LENGTH = 255
 """Characters of a key or a type at most."""
 
+WORDS_LENGTH = 4000
+"""Characters of a note at most."""
+
 _USUAL_LIMIT = 16 * 2**20
 """Bytes; a payload of so many can be read also by those whose ``data_limit`` has been lowered."""
 
@@ -103,6 +106,32 @@ def check_name(field: str, name: object) -> str:
             field, f"{name!r} must be printable and must not begin or end with a blank"
         )
     return name
+
+
+def check_words(field: str, words: object) -> str:
+    """A text for people, of one line or several, that every store keeps and a terminal can show.
+
+    Raises:
+        InvalidError: it is something else, empty, or too long.
+    """
+    if not isinstance(words, str):
+        raise InvalidError(field, f"must be a text, not {type(words).__name__}")
+    if not words.strip():
+        raise InvalidError(field, "must not be empty")
+    if len(words) > WORDS_LENGTH:
+        raise InvalidError(field, f"must not be longer than {WORDS_LENGTH} characters")
+    if "\ufffd" in words or not all(c.isprintable() or c in "\n\t" for c in words):
+        raise InvalidError(field, "holds a character that cannot be printed")
+    return words
+
+
+def said_about(row: Row, name: str) -> str | None:
+    """A row's ``label`` or ``note``; None if it has none that can be read."""
+    try:
+        said = _object("options", row.options).get(name)
+    except InvalidError:
+        return None
+    return said if isinstance(said, str) else None
 
 
 def check_number(field: str, value: object, most: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psched.declare import When
-from psched.definition import decode
+from psched.definition import decode, said_about
 from psched.errors import NotFoundError
 from psched.model import Row
 
@@ -88,6 +88,16 @@ class ScheduleMetadata:
     def created_at(self) -> int | None:
         """When it was added, Unix seconds; None if that was by plain SQL, which did not say."""
         return self.row.created_at
+
+    @property
+    def label(self) -> str | None:
+        """Whose it is: see `psched.files`."""
+        return said_about(self.row, "label")
+
+    @property
+    def note(self) -> str | None:
+        """What is to be known about it, for people."""
+        return said_about(self.row, "note")
 
     @property
     def reason(self) -> str | None:

@@ -3,8 +3,10 @@
 import click
 
 from psched.cli import options
+from psched.cli.apply import apply, export
 from psched.cli.check import check
 from psched.cli.configure import configure
+from psched.cli.crontab import import_crontab
 from psched.cli.listing import list_, show
 from psched.cli.migrate import migrate
 from psched.cli.queue import cancel, push, requeue
@@ -26,6 +28,7 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
 
 for command in (
     *(init, add, push, list_, show, cancel, requeue, delete),
+    *(apply, export, import_crontab),
     *(run, configure, check, status, migrate),
 ):
     psched.add_command(command)

@@ -1,8 +1,5 @@
 """``psched configure``: options, kept in a file."""
 
-import os
-import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,9 +8,9 @@ import yaml
 
 from psched import config
 from psched.cli import options, workers
+from psched.cli.output import write_whole
 from psched.cli.refusals import refusing
 from psched.config import Config, urls
-from psched.errors import ConfigError
 
 _HEADER = """\
 # Written by psched configure. psched -c THIS_FILE reads it; etc/psched.yml explains each setting,
@@ -52,7 +49,7 @@ def configure(
     whole = config.from_mapping(settings)
     workers.check_heartbeat(given["heartbeat_interval"], whole)
     settings |= _absolute({name: settings[name] for name in overrides if name in settings}, whole)
-    _write(path, _HEADER + _yaml(settings), secret=_is_secret(settings), force=force)
+    write_whole(path, _HEADER + _yaml(settings), secret=_is_secret(settings), force=force)
     click.echo(f"{path}: written; psched -c {path} check tries it")
 
 
@@ -88,31 +85,3 @@ def _is_secret(settings: Mapping[str, object]) -> bool:
 
 def _yaml(settings: Mapping[str, object]) -> str:
     return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
-
-
-def _write(path: Path, content: str, *, secret: bool, force: bool) -> None:
-    """Write a file whole, or leave what is there.
-
-    Raises:
-        ConfigError: there is one, and it is not to be replaced; or it cannot be written.
-    """
-    if path.exists() and not force:
-        raise ConfigError(f"{path} is there already; --force replaces it")
-    umask = os.umask(0o077)
-    os.umask(umask)
-    mode = stat.S_IRUSR | stat.S_IWUSR if secret else 0o666 & ~umask
-    place = path.resolve()
-    try:
-        # Nobody is ever to see half of it, nor a secret before its mode is set.
-        descriptor, made = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(content)
-                os.fchmod(descriptor, mode)
-            Path(made).replace(place)
-        finally:
-            Path(made).unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
-    except UnicodeEncodeError:
-        raise ConfigError(f"{path}: cannot be written: an option is not UTF-8 text") from None

@@ -38,6 +38,12 @@ _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until
 @click.option(
     "--type", "types", multiple=True, help="Only those of this type; may be given several times."
 )
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    help="Only those with this label; may be given several times.",
+)
 @click.option("--due", is_flag=True, help="Only those that a worker may take now.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line, with every column."
@@ -45,16 +51,24 @@ _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until
 @click.pass_obj
 @refusing
 def list_(
-    place: Place, *, states: Collection[str], types: Collection[str], due: bool, as_json: bool
+    place: Place,
+    *,
+    states: Collection[str],
+    types: Collection[str],
+    labels: Collection[str],
+    due: bool,
+    as_json: bool,
 ) -> None:
     """Show the schedules and tasks, those due first, those at rest last."""
     settings = read_config(*place)
-    until = _now(settings) if due else None
+    until = store_time(settings) if due else None
     number = 0
     with open_schedules(settings) as schedules:
         for metadata in schedules.list():
             row = metadata.row
             if (states and row.state not in states) or (types and row.type not in types):
+                continue
+            if labels and metadata.label not in labels:
                 continue
             if until is not None and not _is_due(row, until):
                 continue
@@ -79,11 +93,13 @@ def list_(
 def show(place: Place, key: str, *, as_json: bool) -> None:
     """Show all that is known of a schedule or task, a field on each line."""
     with open_schedules(read_config(*place)) as schedules:
-        row = schedules[key].metadata().row
+        metadata = schedules[key].metadata()
+    row = metadata.row
     if as_json:
         click.echo(json.dumps(_object(row), ensure_ascii=False))
         return
     known = {name: getattr(row, name) for name in Row.__slots__} | {"status": row.state}
+    known |= {"label": metadata.label, "note": metadata.note}
     known = {name: value for name, value in known.items() if value is not None}
     width = max(map(len, known)) + 1
     for name, value in known.items():
@@ -106,7 +122,7 @@ def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # of a column
     return text(value) if isinstance(value, (str, bytes)) else str(value)
 
 
-def _now(settings: Config) -> float:
+def store_time(settings: Config) -> float:
     """The store's clock."""
     store = make_store(settings)
     try:

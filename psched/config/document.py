@@ -38,25 +38,25 @@ def parse(content: str, origin: Path) -> Document:
         ConfigError: it is not YAML, or no mapping.
     """
     try:
-        loader = _Loader(content)
+        loader = Loader(content)
         root = loader.get_single_node()
         if root is None or root.tag == _NULL:
             return Document({}, [])
         if isinstance(root, yaml.MappingNode):
             return Document(loader.given(root, levels=4), loader.problems)
-        problem = Problem("holds no settings; write each as NAME: VALUE", line=_line(root))
+        problem = Problem("holds no settings; write each as NAME: VALUE", line=line_of(root))
     except yaml.reader.ReaderError as error:
         line = content.count("\n", 0, error.position) + 1
         problem = Problem("not YAML: a character that is not allowed", line=line)
     except yaml.MarkedYAMLError as error:
-        problem = _syntax_problem(error)
+        problem = syntax_problem(error)
     except RecursionError:
         problem = Problem("nested too deeply to be a configuration")
     # Raised out here to leave PyYAML's errors behind: they quote what may be a password.
     raise failure([problem], origin)
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """PyYAML's safe loader, with lines; it refuses tags and notes doubled keys."""
 
     def __init__(self, content: str) -> None:
@@ -69,20 +69,21 @@ class _Loader(yaml.SafeLoader):
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:
-                self.problems.append(Problem("a key that is not text", line=_line(key)))
+                self.problems.append(Problem("a key that is not text", line=line_of(key)))
             elif levels > 1 and isinstance(value, yaml.MappingNode):
-                entries[key.value] = Given(self.given(value, levels=levels - 1), _line(key))
+                entries[key.value] = Given(self.given(value, levels=levels - 1), line_of(key))
             else:
                 try:
                     plain = self.construct_object(value, deep=True)
-                    entries[key.value] = Given(plain, _line(key))
+                    entries[key.value] = Given(plain, line_of(key))
                 except (yaml.constructor.ConstructorError, ValueError):
                     self.problems.append(
-                        Problem("cannot be read; put it in quotes", key.value, _line(key))
+                        Problem("cannot be read; put it in quotes", key.value, line_of(key))
                     )
         return entries
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """PyYAML's, but for tags."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(
@@ -91,6 +92,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: dict[str, yaml.Node]) -> yaml.MappingNode:
+        """PyYAML's, which also notes doubled keys."""
         node = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
@@ -99,16 +101,18 @@ class _Loader(yaml.SafeLoader):
                 continue
             if key.value in first:
                 text = f"stands twice; remove this one or that of line {first[key.value]}"
-                self.problems.append(Problem(text, key.value, _line(key)))
-            first.setdefault(key.value, _line(key))
+                self.problems.append(Problem(text, key.value, line_of(key)))
+            first.setdefault(key.value, line_of(key))
         return node
 
 
-def _line(node: yaml.Node) -> int:
+def line_of(node: yaml.Node) -> int:
+    """The line at which it begins, from 1."""
     return node.start_mark.line + 1
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
+def syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
+    """What PyYAML has found, without quoting any of it."""
     mark = error.problem_mark or error.context_mark
     # Names are left out, as anything may be taken for one; single characters and <tokens> stay.
     text = re.sub(r" '[^'<][^']+'", "", error.problem or error.context or "")

@@ -97,12 +97,13 @@ def test_only_with_shell_is_a_text_given_to_the_shell(service):
         "numbers": {"command": ["touch", 7]},
         "env": {"command": ["touch", "no"], "env": {"A": 1}},
         "nul": {"command": ["touch", "no\0"]},
+        "stdin": {"command": ["touch", "no"], "stdin": ["no text"]},
     }.items():
         service.add(name, "exec", data=data, retry_wait=600)
     master = service.start()
 
     service.wait_for_finish("asked")
-    master.wait_for_log("failed after", count=7)
+    master.wait_for_log("failed after", count=8)
 
     assert (service.folder / "out").read_text() == "asked sh asked\n"
     assert not (service.folder / "no").exists()
@@ -130,6 +131,18 @@ def test_a_command_that_fails_is_run_again_and_its_status_is_told(service):
     assert master.text.count("run 2\n") == 2
     assert "/no/such/program" in (service.row("missing").reason or "")
     assert "/no/where" in (service.row("nowhere").reason or "")
+
+
+def test_a_command_can_have_a_text_for_its_input_in_place_of_the_data(service):
+    service.add("said", "exec", data={"command": ["tee", "said"], "stdin": "ü\n"})
+    service.add("empty", "exec", data={"command": ["tee", "empty"], "stdin": ""})
+    service.start()
+
+    service.wait_for_finish("said")
+    service.wait_for_finish("empty")
+
+    assert (service.folder / "said").read_text() == "ü\n"
+    assert (service.folder / "empty").read_text() == ""
 
 
 def test_a_command_that_does_not_read_its_input_finishes_all_the_same(service):

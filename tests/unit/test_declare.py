@@ -9,6 +9,7 @@ from psched import config
 from psched.declare import declare, redeclare
 from psched.errors import InvalidError
 from psched.model import FINISHED, QUARANTINED, WAITING, Row
+from psched.schedule import ScheduleMetadata
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 NOON = 1_800_014_400
@@ -252,3 +253,27 @@ class TestTypes:
         declare("k", {"data": {"a": "x" * 1000}}, settings, now)
         with pytest.raises(InvalidError, match=r"^data: has 1108 bytes as JSON, and data_limit is"):
             declare("k", {"data": {"a": "x" * 1100}}, settings, now)
+
+
+class TestLabelsAndNotes:
+    def test_they_are_kept_beside_the_settings_and_can_be_changed_and_taken_away(self):
+        row = declare("k", {"label": "a", "note": "b\n\tc", "catchup": "skip"}, SETTINGS, now)
+        assert ScheduleMetadata(row).label == "a"
+        assert ScheduleMetadata(row).note == "b\n\tc"
+        row = redeclare(row, {"label": None, "note": "d"}, SETTINGS, never)
+        assert (ScheduleMetadata(row).label, ScheduleMetadata(row).note) == (None, "d")
+        assert row.options == '{"catchup":"skip","note":"d"}'
+        assert ScheduleMetadata(Row(key="k", options='{"label": 5')).label is None
+        assert ScheduleMetadata(Row(key="k", options='{"label": 5}')).label is None
+
+    def test_a_new_label_leaves_times_alone(self):
+        row = declare("k", {"cron": "@daily"}, SETTINGS, now)
+        new = redeclare(changed(row, owner="w", next_run_time=5), {"label": "a"}, SETTINGS, never)
+        assert (new.next_time, new.next_run_time) == (row.next_time, 5)
+
+    @pytest.mark.parametrize("name", ["label", "note"])
+    @pytest.mark.parametrize("value", ["", " ", 5, "a\0", "a\x1b[2J", "x" * 5000, ["a"], "\ud800"])
+    def test_they_are_texts_that_can_be_shown(self, name, value):
+        with pytest.raises(InvalidError) as refused:
+            declare("k", {name: value}, SETTINGS, now)
+        assert refused.value.field == name

@@ -1,0 +1,240 @@
+"""Files in which schedules are declared: YAML, read so that each mistake is told with its line.
+
+A file holds one document or several, each with whose its schedules are, and the schedules::
+
+    label: reports
+    schedules:
+      nightly:
+        type: exec
+        cron: "30 2 * * *"
+        data: {command: [report, --all]}
+
+What begins with ``x-`` beside these is for anchors, and means nothing by itself.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from psched.config import Config
+from psched.config.checking import Given
+from psched.config.document import Loader, line_of, syntax_problem
+from psched.declare import FIELDS, declare
+from psched.errors import ConfigError, InvalidError
+
+_FIELDS = tuple(name for name in FIELDS if name != "label")
+"""What a schedule in a file can have; its label is the document's."""
+
+_SUFFIXES = (".yml", ".yaml")
+
+_LEVELS = 3
+"""Of mappings whose lines are kept: the document, the schedules, the fields of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What one or several files say of one label.
+
+    Attributes:
+        label: whose the schedules are; None: nobody's.
+        schedules: their ``key`` and their fields.
+    """
+
+    label: str | None
+    schedules: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Reader:
+    """Reads files, and gathers what is wrong with them.
+
+    Args:
+        settings: the installation's.
+        label: whose the schedules of a document are that does not say so.
+    """
+
+    def __init__(self, settings: Config, label: str | None = None) -> None:
+        self._settings = settings
+        self._label = label
+        self._documents: dict[str | None, Document] = {}
+        self._places: dict[str, str] = {}
+        self._problems: list[tuple[str, int, str]] = []
+
+    def read(self, paths: Iterable[Path]) -> Sequence[Document]:
+        """What files, or the files of folders, declare; one for each label.
+
+        Raises:
+            ConfigError: there are problems; it tells all, one ``FILE:LINE: key: field: text`` on
+                each line.
+        """
+        seen = set[Path]()
+        for path in paths:
+            for file in self._files(path):
+                if file.resolve() in seen:
+                    continue
+                seen.add(file.resolve())
+                try:
+                    self.take(file.read_text(encoding="utf-8-sig"), file)
+                except OSError as error:
+                    self._refuse(file, None, f"cannot be read: {error.strerror}")
+                except UnicodeDecodeError:
+                    self._refuse(file, None, "not UTF-8 text")
+        return self.result()
+
+    def take(self, content: str, origin: Path) -> None:
+        """Take in the content of one file."""
+        loader = _SchedulesLoader(content)
+        try:
+            roots = list(loader.roots())
+            for root in roots:
+                self._take_document(loader, root, origin)
+        except yaml.reader.ReaderError as error:
+            line = content.count("\n", 0, error.position) + 1
+            self._refuse(origin, line, "not YAML: a character that is not allowed")
+        except yaml.MarkedYAMLError as error:
+            problem = syntax_problem(error)
+            is_alias = "alias" in (error.context or "")
+            hint = "; put what begins with * in quotes" if is_alias else ""
+            self._refuse(origin, problem.line, problem.text + hint)
+        except RecursionError:
+            self._refuse(origin, None, "nested too deeply")
+        else:
+            if not roots:
+                self._refuse(origin, None, "is empty; write label: and schedules:")
+        for problem in loader.problems:
+            said = ": ".join(filter(None, (problem.key, problem.text)))
+            self._refuse(origin, problem.line, said)
+
+    def result(self) -> Sequence[Document]:
+        """All that was taken in.
+
+        Raises:
+            ConfigError: there are problems; see `read`.
+        """
+        if self._problems:
+            in_order = sorted(dict.fromkeys(self._problems), key=lambda problem: problem[:2])
+            raise ConfigError("\n".join(text for _, _, text in in_order))
+        return list(self._documents.values())
+
+    def _files(self, path: Path) -> Sequence[Path]:
+        if not path.is_dir():
+            return [path]
+        found = sorted(
+            file
+            for file in path.iterdir()
+            if file.suffix in _SUFFIXES and not file.name.startswith(".")
+        )
+        if not found:
+            self._refuse(path, None, f"holds no file that ends with {' or '.join(_SUFFIXES)}")
+        return found
+
+    def _take_document(self, loader: "_SchedulesLoader", root: yaml.Node, origin: Path) -> None:
+        line = line_of(root)
+        if not isinstance(root, yaml.MappingNode):
+            self._refuse(origin, line, "holds no schedules; write label: and schedules:")
+            return
+        top = loader.given(root, levels=_LEVELS)
+        for name, given in top.items():
+            if name not in {"label", "schedules"} and not name.startswith("x-"):
+                text = f"{name}: is not label or schedules; for anchors, begin it with x-"
+                self._refuse(origin, given.line, text)
+        schedules = top.get("schedules", Given(None, line))
+        if not isinstance(schedules.value, Mapping):
+            text = "schedules: must be a mapping from keys to fields, or {} for none"
+            self._refuse(origin, schedules.line, text)
+            return
+        known, label = self._label_of(top.get("label"), origin, line)
+        if not known:
+            return
+        document = self._documents.setdefault(label, Document(label))
+        for key, given in schedules.value.items():
+            self._take_schedule(document, key, given, origin)
+
+    def _label_of(self, given: Given | None, origin: Path, line: int) -> tuple[bool, str | None]:
+        """Whether it is known whose a document's schedules are, and whose."""
+        if given is None:
+            if self._label is None:
+                text = (
+                    "label: is missing; say whose these are, or null for nobody's; or use --label"
+                )
+                self._refuse(origin, line, text)
+            return self._label is not None, self._label
+        label = given.value
+        if label is None or isinstance(label, str):
+            if self._label not in {None, label}:
+                text = f"label: is {label!r}, and not {self._label!r}, as was said"
+                self._refuse(origin, given.line, text)
+            return True, label
+        self._refuse(origin, given.line, "label: must be a text; put it in quotes")
+        return False, None
+
+    def _take_schedule(self, document: Document, key: str, given: Given, origin: Path) -> None:
+        place = f"{origin}:{given.line}"
+        if self._places.setdefault(key, place) != place:
+            self._refuse(origin, given.line, f"{key}: is declared in {self._places[key]} as well")
+            return
+        if not isinstance(given.value, Mapping):
+            text = f"{key}: must be a mapping of fields; there are {', '.join(_FIELDS)}"
+            self._refuse(origin, given.line, text)
+            return
+        lines = {name: each.line for name, each in given.value.items()}
+        fields = {name: each.value for name, each in given.value.items()}
+        unknown = [name for name in fields if name not in _FIELDS]
+        for name in unknown:
+            self._refuse(origin, lines[name], f"{key}: {_unknown(name)}")
+            del fields[name]
+        try:
+            row = declare(key, {**fields, "label": document.label}, self._settings, lambda: 0)
+        except InvalidError as error:
+            line = lines.get(error.field, given.line)
+            self._refuse(origin, line, f"{key}: {error.field}: {error.problem}")
+            return
+        if row.cron is None and not unknown:
+            text = f"{key}: cron: is missing; what runs only once is not declared, but pushed"
+            self._refuse(origin, given.line, text)
+        document.schedules.append({"key": key, **fields})
+
+    def _refuse(self, origin: Path, line: int | None, text: str) -> None:
+        place = f"{origin}" if line is None else f"{origin}:{line}"
+        shown = "".join(c if c.isprintable() else "?" for c in f"{place}: {text}")
+        self._problems.append((str(origin), line or 0, shown))
+
+
+class _SchedulesLoader(Loader):
+    """The loader of configurations, for documents in which numbers such as 22:30 are a slip."""
+
+    def roots(self) -> Iterator[yaml.Node]:
+        """The documents that are not empty."""
+        while self.check_node():
+            node = self.get_node()
+            if node is not None and node.tag != "tag:yaml.org,2002:null":
+                yield node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """A whole number, but for one to the base of sixty, which YAML 1.1 has."""
+        if ":" in node.value:
+            raise ValueError(node.value)
+        return int(super().construct_yaml_int(node))
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        """A number, but for one to the base of sixty."""
+        if ":" in node.value:
+            raise ValueError(node.value)
+        return float(super().construct_yaml_float(node))
+
+
+for _kind in ("int", "float"):
+    _SchedulesLoader.add_constructor(
+        f"tag:yaml.org,2002:{_kind}", getattr(_SchedulesLoader, f"construct_yaml_{_kind}")
+    )
+
+
+def _unknown(name: str) -> str:
+    if name == "label":
+        return "label: stands at the top of a document, for all of its schedules"
+    if near := get_close_matches(name, _FIELDS, 1):
+        return f"{name}: is nothing a schedule has; did you mean {near[0]}?"
+    return f"{name}: is nothing a schedule has; it has {', '.join(_FIELDS)}"

@@ -1,0 +1,112 @@
+"""What is wanted becomes what there is, on real stores, also while others are at work."""
+
+import pytest
+
+from psched.errors import AlreadyExistsError, InvalidError, NotFoundError
+from psched.files.applying import carry_out, make_plan, reconcile
+
+WANTED = [
+    {"key": "a", "cron": "0 9 * * *"},
+    {"key": "b", "type": "exec", "cron": "@daily", "data": {"command": ["true"]}, "note": "why"},
+]
+
+
+@pytest.fixture
+def apply(schedules, settings):
+    """Reconcile, and what was done."""
+
+    def apply(wanted, label="mine", **more):
+        done = []
+        reconcile(
+            schedules, wanted, label, settings=settings,
+            tell=lambda what, key: done.append((what, key)), **more,
+        )  # fmt: skip
+        return done
+
+    return apply
+
+
+def test_it_adds_changes_and_removes_what_is_to_be_and_nothing_else(schedules, apply):
+    schedules.add("theirs", cron="@daily", label="theirs")
+    schedules.add("nobodys", cron="@daily")
+    assert apply(WANTED) == [("added", "a"), ("added", "b")]
+    assert (schedules["b"].metadata().label, schedules["b"].metadata().note) == ("mine", "why")
+    before = {each.key: each.row for each in schedules.list()}
+
+    assert apply(WANTED) == []
+    assert {each.key: each.row for each in schedules.list()} == before
+
+    changed = [{**WANTED[0], "data": {"n": 1}}]
+    assert apply(changed) == [("changed", "a")]
+    assert schedules["a"].metadata().data == {"n": 1}
+    assert schedules["a"].metadata().next_time == before["a"].next_time
+    assert apply(changed, prune=True) == [("removed", "b")]
+    assert {each.key for each in schedules.list()} == {"a", "theirs", "nobodys"}
+
+
+def test_somebody_elses_is_left_alone_and_nothing_is_done_by_half(schedules, apply):
+    schedules.add("b", cron="@hourly", label="theirs")
+    with pytest.raises(AlreadyExistsError, match="b belongs to the label 'theirs'"):
+        apply(WANTED)
+    assert not schedules["a"].exists()
+    with pytest.raises(InvalidError, match=r"c\.cron"):
+        apply([*WANTED, {"key": "c", "cron": "x"}], adopt=True)
+    assert schedules["b"].metadata().label == "theirs"
+
+    assert apply(WANTED, adopt=True) == [("added", "a"), ("changed", "b")]
+    assert schedules["b"].metadata().label == "mine"
+
+
+def test_a_running_task_is_not_disturbed_by_a_change_and_is_marked_by_a_removal(
+    schedules, apply, sql
+):
+    apply(WANTED)
+    sql("update {table} set next_run_time = 0, next_time = 1800000000 where id = 'a'")
+    task = schedules.poll()
+    assert task.key == "a"
+
+    assert apply([{**WANTED[0], "cron": "0 10 * * *"}, WANTED[1]]) == [("changed", "a")]
+    task.extend()
+    assert apply([WANTED[1]], prune=True) == [("marked", "a")]
+    assert apply([WANTED[1]], prune=True) == []
+    with pytest.raises(AlreadyExistsError, match="a is being deleted; apply again"):
+        apply(WANTED)
+    task.finish()
+    assert apply(WANTED) == [("added", "a")]
+
+
+def test_who_comes_second_writes_nothing_and_sets_no_time_anew(schedules, settings, apply, sql):
+    apply(WANTED)
+    wanted = [{**WANTED[0], "cron": "30 9 * * *"}, WANTED[1], {"key": "c", "cron": "@daily"}]
+    stale = make_plan(schedules, wanted, "mine", settings=settings)
+    assert apply(wanted) == [("added", "c"), ("changed", "a")]
+    sql("update {table} set next_time = 1800000000 where id = 'a'")
+    before = schedules["a"].metadata().row
+
+    with pytest.raises(AlreadyExistsError, match="the key 'c' is taken"):
+        carry_out(stale, schedules, settings=settings)
+    schedules["c"].delete()
+    carry_out(stale, schedules, settings=settings)
+
+    assert schedules["a"].metadata().row == before
+
+
+def test_what_others_have_taken_over_meanwhile_is_theirs(schedules, settings, apply):
+    apply(WANTED)
+    wanted = [{**WANTED[0], "delay": 5}]
+    stale = make_plan(schedules, wanted, "mine", settings=settings)
+    for key in "ab":
+        schedules[key].modify(label="theirs")
+
+    with pytest.raises(AlreadyExistsError, match="a belongs to the label 'theirs'"):
+        carry_out(stale, schedules, settings=settings, prune=True)
+    schedules["a"].modify(label="mine")
+    carry_out(stale, schedules, settings=settings, prune=True)
+    assert schedules["b"].exists()
+
+    schedules["a"].modify(delay=0)
+    stale = make_plan(schedules, wanted, "mine", settings=settings)
+    schedules["a"].delete()
+    with pytest.raises(NotFoundError):
+        carry_out(stale, schedules, settings=settings)
+    assert apply(wanted) == [("added", "a")]

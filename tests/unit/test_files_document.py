@@ -1,0 +1,281 @@
+"""Files in which schedules are declared, read and written."""
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched import config
+from psched.declare import FIELDS, declare
+from psched.errors import ConfigError, InvalidError
+from psched.files.document import Reader
+from psched.files.plan import declared, plan
+from psched.files.writing import export, text_of
+
+SETTINGS = config.from_mapping(
+    {
+        "url": "sqlite:///unused.db",
+        "timezone": "Asia/Tokyo",
+        "types": {"report": {"alive_time": 60}},
+    }
+)
+FILE = Path("s.yml")
+
+
+def read(content, label=None):
+    reader = Reader(SETTINGS, label)
+    reader.take(dedent(content), FILE)
+    return reader.result()
+
+
+def problems(content, label=None):
+    with pytest.raises(ConfigError) as refused:
+        read(content, label)
+    return str(refused.value).splitlines()
+
+
+def test_a_file_says_whose_its_schedules_are_and_what_they_are():
+    [document] = read("""
+        label: reports
+        x-usual: &usual {type: exec, catchup: latest}
+        schedules:
+          nightly:
+            <<: *usual
+            cron: "30 2 * * *"
+            data: {command: [report, --all]}
+            note: |
+              Ann reads it.
+          hourly: {<<: *usual, cron: "@hourly", catchup: skip}
+        """)
+
+    assert document.label == "reports"
+    assert document.schedules == [
+        {
+            "key": "nightly",
+            "type": "exec",
+            "catchup": "latest",
+            "cron": "30 2 * * *",
+            "data": {"command": ["report", "--all"]},
+            "note": "Ann reads it.\n",
+        },
+        {"key": "hourly", "type": "exec", "catchup": "skip", "cron": "@hourly"},
+    ]
+
+
+def test_a_file_may_hold_several_documents_and_a_label_may_be_given_for_it():
+    documents = read("""
+        label: a
+        schedules: {one: {cron: "@daily"}}
+        ---
+        label: null
+        schedules: {two: {cron: "@daily"}}
+        ---
+        label: a
+        schedules: {}
+        """)
+    assert [(each.label, len(each.schedules)) for each in documents] == [("a", 1), (None, 1)]
+    [document] = read('schedules: {one: {cron: "@daily"}}', label="b")
+    assert document.label == "b"
+
+
+def test_every_mistake_is_told_with_file_line_key_field_and_mend():
+    assert problems("""\
+        label: a
+        retries: 5
+        schedules:
+          one:
+            cron: "99 * * * *"
+            crom: "@daily"
+          two:
+            cron: "@daily"
+            timezone: Europe/Berlyn
+            label: b
+          three: "@daily"
+          four:
+            data: {day: 2026-01-31}
+            cron: "@daily"
+          five: {type: exec}
+          six: {cron: "@daily", data: {at: 22:30}}
+          one: {cron: "@daily"}
+        """) == [
+        "s.yml:2: retries: is not label or schedules; for anchors, begin it with x-",
+        "s.yml:9: two: timezone: 'Europe/Berlyn' is not a zone; did you mean 'Europe/Berlin'?",
+        "s.yml:10: two: label: stands at the top of a document, for all of its schedules",
+        "s.yml:11: three: must be a mapping of fields; there are "
+        + ", ".join(FIELDS[:-2])
+        + ", note",
+        (
+            "s.yml:13: four: data: cannot be written as JSON: Object of type date is not JSON"
+            " serializable"
+        ),
+        "s.yml:15: five: cron: is missing; what runs only once is not declared, but pushed",
+        "s.yml:16: data: cannot be read; put it in quotes",
+        "s.yml:17: one: stands twice; remove this one or that of line 4",
+    ]
+    assert problems("""\
+        label: a
+        schedules:
+          one:
+            cron: "99 * * * *"
+            crom: "@daily"
+        """) == [
+        (
+            "s.yml:4: one: cron: minute '99' is not allowed; use 0-59, ranges such as 1-5,"
+            " steps from /1 on, and lists"
+        ),
+        "s.yml:5: one: crom: is nothing a schedule has; did you mean cron?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "s.yml: is empty; write label: and schedules:"),
+        ("- 1", "s.yml:1: holds no schedules; write label: and schedules:"),
+        ("label: a", "s.yml:1: schedules: must be a mapping from keys to fields, or {} for none"),
+        ("label: a\nschedules:", "s.yml:2: schedules: must be a mapping"),
+        ("schedules: {}", "s.yml:1: label: is missing"),
+        ("label: 7\nschedules: {}", "s.yml:1: label: must be a text; put it in quotes"),
+        ("label: a\nschedules:\n  one:\n    cron: * * * * *\n", "s.yml:4: not YAML: "),
+        ("label: a\nschedules: {1: {}}", "s.yml:2: a key that is not text"),
+        ("label: a\nschedules: {a: {type: !x b}}", "s.yml:2: not YAML: a tag (!) has no"),
+        ("a: [", "s.yml:1: not YAML"),
+    ],
+)
+def test_what_is_no_declaration_is_refused(content, problem):
+    assert problems(content)[0].startswith(problem)
+
+
+def test_an_asterisk_without_quotes_gets_its_mend():
+    [problem] = problems("label: a\nschedules:\n  one:\n    cron: * * * * *\n")
+    assert problem.endswith("put what begins with * in quotes")
+
+
+def test_a_label_that_was_given_is_not_another():
+    [problem] = problems("label: a\nschedules: {}", label="b")
+    assert problem == "s.yml:1: label: is 'a', and not 'b', as was said"
+
+
+def test_a_folder_is_read_file_by_file_and_no_key_twice(tmp_path):
+    for name, key in (("a.yml", "one"), ("b.yaml", "two"), (".c.yml", "x"), ("d.txt", "y")):
+        (tmp_path / name).write_text(f'label: l\nschedules: {{{key}: {{cron: "@daily"}}}}\n')
+    (tmp_path / "below").mkdir()
+
+    [document] = Reader(SETTINGS).read([tmp_path])
+    assert [each["key"] for each in document.schedules] == ["one", "two"]
+
+    (tmp_path / "e.yml").write_text('label: other\nschedules:\n  one: {cron: "@daily"}\n')
+    with pytest.raises(ConfigError) as refused:
+        Reader(SETTINGS).read([tmp_path])
+    assert str(refused.value) == (
+        f"{tmp_path}/e.yml:3: one: is declared in {tmp_path}/a.yml:2 as well"
+    )
+    with pytest.raises(ConfigError, match="holds no file that ends with"):
+        Reader(SETTINGS).read([tmp_path / "below"])
+    with pytest.raises(ConfigError, match=r"nothing\.yml: cannot be read: No such file"):
+        Reader(SETTINGS).read([tmp_path / "nothing.yml"])
+
+
+def test_an_export_is_ordered_leaves_out_defaults_and_is_told_what_it_cannot_say():
+    rows = [
+        declare(key, {"cron": "@daily", **fields}, SETTINGS, lambda: 0)
+        for key, fields in {
+            "b": {"label": "l", "type": "report", "note": "two\nlines", "timezone": "UTC"},
+            "a": {"label": "l", "timezone": "Asia/Tokyo", "data": {}, "delay": 0},
+            "c": {},
+            "d": {"cron": None},
+        }.items()
+    ]
+
+    documents, remarks, omitted = export(rows, SETTINGS)
+
+    assert text_of(documents) == dedent("""\
+        ---
+        label: l
+        schedules:
+          a:
+            cron: '@daily'
+          b:
+            type: report
+            cron: '@daily'
+            timezone: UTC
+            note: |-
+              two
+              lines
+        ---
+        label: null
+        schedules:
+          c:
+            cron: '@daily'
+        """)
+    assert (remarks, omitted) == ([], [])
+
+
+# --- the two are inverse --------------------------------------------------------------
+
+_WORDS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+_TEXTS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(["22:30", "yes", "null", "~", "2026-01-31", "1e3", "* *", "<<", "=", "&a", ""]),
+)
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), _TEXTS,
+              st.floats(allow_nan=False, allow_infinity=False)),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(_TEXTS, each, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+_FIELDS = st.fixed_dictionaries(
+    {"cron": st.sampled_from(["* * * * *", "@daily", "@every 90", "0 9 * * MON-FRI", "5 4 L * *"])},
+    optional={
+        "type": st.sampled_from(["default", "report", "exec", "null", "ü"]),
+        "data": st.dictionaries(_TEXTS, _JSON, max_size=3),
+        "timezone": st.sampled_from(["Asia/Tokyo", "UTC", None]),
+        "delay": st.integers(0, 100),
+        "alive_time": st.sampled_from([60, 61, None]),
+        "catchup": st.sampled_from(["all", "latest", "skip", None]),
+        "dst_policy": st.sampled_from(["debian", "wallclock"]),
+        "catchup_grace": st.sampled_from([10, 10.0, 2.5]),
+        "max_attempts": st.integers(0, 5),
+        "kill_timeout": st.sampled_from([0, 60.5]),
+        "note": st.one_of(_WORDS, st.sampled_from(["two\nlines", "end\n", " x\n\ty\n", "a\n\n"])),
+    },
+)
+_LABELS = st.one_of(st.none(), _WORDS)
+
+
+@given(st.dictionaries(_WORDS, st.tuples(_LABELS, _FIELDS), max_size=4))
+def test_an_export_declares_what_was_declared_and_applying_it_changes_nothing(wanted):
+    try:
+        rows = [
+            declare(key, {**fields, "label": label}, SETTINGS, lambda: 0)
+            for key, (label, fields) in wanted.items()
+        ]
+    except InvalidError:
+        return  # such as half a character
+
+    content = text_of(export(rows, SETTINGS)[0])
+    if not rows:
+        assert content == ""
+        return
+    documents = read(content)
+
+    for document in documents:
+        made = plan(document.schedules, rows, document.label, settings=SETTINGS)
+        assert not made.is_pending(prune=True)
+        assert not made.refused
+    again = {
+        each["key"]: declare(
+            each["key"],
+            {**{n: v for n, v in each.items() if n != "key"}, "label": document.label},
+            SETTINGS,
+            lambda: 0,
+        )
+        for document in documents
+        for each in document.schedules
+    }
+    assert {row.key: declared(row, SETTINGS) for row in rows} == {
+        key: declared(row, SETTINGS) for key, row in again.items()
+    }
+    assert text_of(export(again.values(), SETTINGS)[0]) == content

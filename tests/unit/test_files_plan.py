@@ -1,0 +1,184 @@
+"""What is wanted, compared with what there is."""
+
+from dataclasses import replace as changed
+
+import pytest
+
+from psched import config
+from psched.declare import declare
+from psched.errors import InvalidError
+from psched.files import preview
+from psched.files.plan import Change, plan
+from psched.model import CANCELLED, DELETING, QUARANTINED, Row
+
+SETTINGS = config.from_mapping(
+    {
+        "url": "sqlite:///unused.db",
+        "timezone": "Europe/Berlin",
+        "types": {"report": {"alive_time": 60}},
+    }
+)
+NOON = 1_800_014_400
+"""2027-01-15T12:00:00Z."""
+
+
+def row(key="k", **fields):
+    return declare(key, {"cron": "0 9 * * *", "label": "mine", **fields}, SETTINGS, lambda: NOON)
+
+
+def wanted(key="k", **fields):
+    return {"key": key, "cron": "0 9 * * *", **fields}
+
+
+def planned(declarations, rows, label="mine", **more):
+    return plan(declarations, rows, label, settings=SETTINGS, **more)
+
+
+def keys(items):
+    return [item.key for item in items]
+
+
+def test_what_is_missing_is_added_what_is_there_is_left_alone_and_what_left_is_named():
+    made = planned([wanted("new"), wanted("same")], [row("same"), row("old"), row("x", label="y")])
+
+    assert (keys(made.added), keys(made.unchanged), keys(made.left)) == (["new"], ["same"], ["old"])
+    assert not made.changed
+    assert not made.refused
+    assert made.is_pending(prune=False)
+    assert not planned([wanted("same")], [row("same"), row("old")]).is_pending(prune=False)
+    assert planned([wanted("same")], [row("same"), row("old")]).is_pending(prune=True)
+
+
+def test_a_change_is_told_field_by_field():
+    old = row(type="report", data={"a": 1}, retry_wait=5, note="why")
+    new = wanted(cron="0 8 * * *", timezone="UTC", data={"a": True}, delay=5, catchup="skip")
+
+    [item] = planned([new], [old]).changed
+
+    assert item.changes == (
+        Change("type", "report", "default"),
+        Change("data", {"a": 1}, {"a": True}),
+        Change("cron", "0 9 * * *", "0 8 * * *"),
+        Change("timezone", "Europe/Berlin", "UTC"),
+        Change("delay", 0, 5),
+        Change("catchup", None, "skip"),
+        Change("retry_wait", 5, None),
+        Change("note", "why", None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "declared"),
+    [
+        ({}, {"timezone": "Europe/Berlin", "delay": 0, "type": "default", "data": {}}),
+        ({"data": {"a": [1], "b": None}}, {"data": {"b": None, "a": (1,)}}),
+        ({"type": "report"}, {"type": "report", "alive_time": 60}),
+        ({"type": "report", "alive_time": 60}, {"type": "report"}),
+        ({"note": "x"}, {"note": "x", "catchup": None, "label": "mine"}),
+    ],
+)
+def test_a_default_that_is_written_out_and_the_order_of_data_are_no_change(stored, declared):
+    assert keys(planned([wanted(**declared)], [row(**stored)]).unchanged) == ["k"]
+
+
+def test_a_row_of_plain_sql_is_compared_by_what_it_means():
+    plain = Row(key="k", cron="0 9 * * *", options='{"label": "mine", "resource": "db"}')
+    assert keys(planned([wanted()], [plain]).unchanged) == ["k"]
+
+
+def test_a_row_that_cannot_be_read_differs():
+    broken = changed(row(), data="{", status=QUARANTINED)
+    [item] = planned([wanted()], [broken]).changed
+    assert item.changes == (Change("data", "{", {}),)
+
+
+def test_two_labels_never_touch_each_others_schedules():
+    theirs, nobodys = row("theirs", label="theirs"), row("nobodys", label=None)
+
+    made = planned([wanted("theirs", delay=1), wanted("nobodys")], [theirs, nobodys])
+
+    assert made.refused["theirs"].startswith(
+        "belongs to the label 'theirs', and is declared for the label 'mine'"
+    )
+    assert made.refused["nobodys"].startswith(
+        "belongs to nobody (it has no label), and is declared for the label 'mine'"
+    )
+    assert not made.is_pending(prune=True)
+    assert "declared for nobody" in planned([wanted()], [row()], None).refused["k"]
+
+
+def test_taking_over_is_a_change_like_others_and_has_to_be_asked_for():
+    rows = [row("theirs", label="theirs"), row("nobodys", label=None)]
+    made = planned([wanted("theirs"), wanted("nobodys")], rows, adopt=True)
+
+    assert [item.changes for item in made.changed] == [
+        (Change("label", "theirs", "mine"),),
+        (Change("label", None, "mine"),),
+    ]
+
+
+def test_nobodys_schedules_can_be_declared_but_never_have_left():
+    rows = [row("a", label=None), row("b", label=None)]
+    made = planned([wanted("a", delay=1)], rows, None)
+    assert (keys(made.changed), made.left) == (["a"], [])
+
+
+def test_what_is_being_deleted_is_nobodys_to_change_or_remove():
+    going = changed(row(), status=DELETING, owner="w")
+    assert "being deleted" in planned([wanted()], [going], adopt=True).refused["k"]
+    assert planned([], [going]).left == []
+
+
+@pytest.mark.parametrize(
+    ("declaration", "field"),
+    [
+        (wanted(cron="99 * * * *"), "k.cron"),
+        (wanted(data={"a": {1, 2}}), "k.data"),
+        (wanted(label="theirs"), "k.label"),
+        (wanted(crom="@daily"), "k.crom"),
+        ({"cron": "@daily"}, "key"),
+    ],
+)
+def test_nonsense_is_refused_with_key_and_field(declaration, field):
+    with pytest.raises(InvalidError) as refused:
+        planned([declaration], [])
+    assert refused.value.field == field
+
+
+def test_a_key_is_declared_once():
+    with pytest.raises(InvalidError, match="declared twice"):
+        planned([wanted(), wanted()], [])
+
+
+class TestPreview:
+    def test_a_new_trigger_counts_from_now_on_and_is_shown_in_its_zone(self):
+        [item] = planned([wanted(cron="30 8 * * *", timezone="Asia/Kolkata")], [row()]).changed
+
+        before, after = preview.before(item, SETTINGS), preview.after(item, SETTINGS, NOON + 0.5)
+
+        assert before.shown == (
+            "2027-01-16 09:00 +01:00, 2027-01-17 09:00 +01:00, 2027-01-18 09:00 +01:00"
+        )
+        assert before.instants[0] == NOON + 20 * 3600
+        assert after.shown.startswith("2027-01-16 08:30 +05:30, ")
+
+    def test_another_change_changes_no_times(self):
+        [item] = planned([wanted(delay=90)], [row()]).changed
+        assert preview.after(item, SETTINGS, NOON) == preview.before(item, SETTINGS)
+
+    def test_what_is_added_has_no_past_and_what_goes_has_no_future(self):
+        made = planned([wanted("new", next_time=NOON + 86_400 * 7)], [row()])
+        [new], [old] = made.added, made.left
+        assert preview.before(new, SETTINGS) is None
+        assert preview.after(new, SETTINGS, NOON).shown.startswith("2027-01-23 09:00 +01:00")
+        assert preview.after(old, SETTINGS, NOON) is None
+
+    def test_what_is_at_rest_does_not_fire(self):
+        [item] = planned([wanted(delay=1)], [changed(row(), status=CANCELLED)]).changed
+        assert preview.after(item, SETTINGS, NOON).shown == "none: it is cancelled"
+
+    def test_what_is_quarantined_is_taken_back_into_service_by_a_change(self):
+        broken = changed(row(), status=QUARANTINED, data="{")
+        [item] = planned([wanted()], [broken]).changed
+        assert preview.before(item, SETTINGS).shown == "none: it is quarantined"
+        assert preview.after(item, SETTINGS, NOON).instants[0] == broken.next_time
