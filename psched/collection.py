@@ -8,6 +8,7 @@ from psched.backend import Backend
 from psched.clock import Clock
 from psched.config import Config
 from psched.declare import When, declare, declare_all, redeclare
+from psched.definition import check_number, understand
 from psched.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -16,6 +17,7 @@ from psched.errors import (
 from psched.model import DEFAULT_TYPE, DELETING, Row
 from psched.patience import patiently
 from psched.polling import Poller
+from psched.preview import Coming, coming_of
 from psched.queue import Queue
 from psched.schedule import Schedule, ScheduleMetadata
 from psched.task import Task
@@ -25,6 +27,9 @@ T = TypeVar("T")
 
 _TRIES = 5
 """How often a request is sent while the store is unavailable."""
+
+_MOST_COMING = 1000
+"""Occurrences that are looked ahead at most."""
 
 _NAMED = 5
 """Keys named in an error at most."""
@@ -170,6 +175,17 @@ class ScheduleCollection(Queue):
             NotFoundError: there is no such schedule.
         """
         return ScheduleMetadata(self._patiently(lambda: self._row(key)))
+
+    def next(self, key: str, number: int = 5) -> Sequence[Coming]:
+        """See `Schedule.next`."""
+        check_number("number", number, _MOST_COMING)
+        row = self.read(key).row
+        definition = understand(row, self._settings)
+        return coming_of(row, definition, number, self.now())
+
+    def now(self) -> float:
+        """The store's clock, Unix seconds."""
+        return self._patiently(self._now)
 
     def delete(self, key: str) -> bool:
         """Remove a schedule, or mark it; see `Schedule.delete`.

@@ -4,6 +4,7 @@ import click
 
 from psched.cli import options
 from psched.cli.check import check
+from psched.cli.coming import next_
 from psched.cli.configure import configure
 from psched.cli.listing import list_, show
 from psched.cli.migrate import migrate
@@ -23,7 +24,7 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
 
 
 for command in (
-    *(init, add, push, list_, show, cancel, requeue, delete),
+    *(init, add, push, list_, show, next_, cancel, requeue, delete),
     *(run, configure, check, status, migrate),
 ):
     psched.add_command(command)
