@@ -100,15 +100,16 @@ class ScheduleCollection(Queue):
         Args:
             key: unique name.
             type: which handler runs it.
-            cron: five fields or ``@daily`` and its like; None: it runs once, at ``next_time``.
+            cron: five fields or ``@daily`` and its like; None: it runs once, at ``next_time``, or
+                as ``every``, ``at`` or ``trigger`` say: see `psched.spelling`.
             delay: seconds between an occurrence's scheduled time and its earliest run.
             timezone: IANA zone in which ``cron`` is read; default: the setting.
             next_time: the first occurrence is the first match of ``cron`` at or after this
                 instant; default: now, by the store's clock.
             next_run_time: earliest start of the first run; default: its occurrence + ``delay``.
             data: the handler's payload, a JSON object.
-            more: settings of its own: ``alive_time``, ``catchup``, ``catchup_limit``,
-                ``catchup_grace``, ``dst_policy``, ``kill_timeout``, ``retry_wait``.
+            more: ``every``, ``align``, ``at``, ``trigger``; and settings of its own:
+                ``alive_time``, ``catchup``, ``dst_policy``, ``jitter``, ``kill_timeout``, ``retry_wait`` …
 
         Raises:
             AlreadyExistsError: the key is taken.

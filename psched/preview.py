@@ -7,13 +7,15 @@ the change has nothing odd.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
 from math import ceil
 
 from psched import trigger as triggers
+from psched.called import LATEST
 from psched.catchup import dropped, kept
 from psched.cron import CORRECTION, Cron
-from psched.definition import Definition
+from psched.definition import LATEST_TIME, Definition, check_number
 from psched.model import WAITING, Row
 from psched.trigger import Trigger
 from psched.zone import Change, Zone, find_zone
@@ -64,7 +66,7 @@ def oddities(trigger: Trigger | None, start: int, end: int) -> Iterator[Oddity]:
     """What the clock changes after an instant, and up to another, do to a trigger."""
     if not isinstance(trigger, Cron) or (trigger.hourly and not trigger.fixed):
         return
-    for change in trigger.zone.changes(start, end):
+    for change in trigger.zone.changes(min(start, LATEST), min(end, LATEST)):
         wall = trigger.match_after(change.start - 1)
         if wall >= change.end:
             continue
@@ -102,33 +104,39 @@ def coming_of(row: Row, definition: Definition, count: int, now: float) -> list[
         definition: the row, understood.
         count: how many.
         now: the store's clock.
+
+    Raises:
+        InvalidError: the row's time, or its trigger, makes no sense.
     """
     trigger, cursor = definition.trigger, row.next_time
+    if cursor is not None:
+        check_number("next_time", cursor, LATEST_TIME)
     if row.status != WAITING or row.next_run_time is None:
         return []
     if cursor is None:
         cursor = triggers.first(trigger, ceil(now)) if trigger else ceil(now)
-    oldest, note = cursor, "runs now" if row.owner is not None else None
+    oldest, about = cursor, "runs now" if row.owner is not None else None
     if trigger and cursor is not None and row.owner is None and row.attempt < 1:
         # What will be decided when it is claimed.
         oldest = kept(trigger, cursor, definition, max(now, row.next_run_time))
-        note = None if oldest == cursor else dropped(definition, cursor, oldest)
+        about = None if oldest == cursor else dropped(definition, cursor, oldest)
     if oldest is None:
         return []
     times = [oldest, *(_times(trigger, oldest, count - 1) if trigger else ())]
     listed = _noted(trigger, find_zone(definition.timezone), times, oldest - 1)
-    return [_placed(each, row, definition, note) for each in listed]
+    notes = {oldest: about} if about else {}
+    return [_placed(each, row, definition, notes.get(each.time)) for each in listed]
 
 
-def _placed(each: Coming, row: Row, definition: Definition, note: str | None) -> Coming:
+def _placed(each: Coming, row: Row, definition: Definition, about: str | None) -> Coming:
     """An occurrence with what the schedule says about it."""
     if each.run_at is None:
         return each
     run_at = definition.first_run(each.time)
     if each.time == row.next_time and row.owner is None and row.next_run_time is not None:
         run_at = row.next_run_time
-    notes = [text for text in (note if each.time == row.next_time else None, each.note) if text]
-    return Coming(each.time, run_at, each.local, "; ".join(notes) or None)
+    note = "; ".join(text for text in (about, each.note) if text)
+    return changed(each, run_at=run_at, note=note or None)
 
 
 def _times(trigger: Trigger, after: int, count: int) -> Iterator[int]:
@@ -145,7 +153,7 @@ def _noted(trigger: Trigger | None, zone: Zone, times: list[int], after: int) ->
     notes: dict[int, str] = {}
     lost: dict[int, str] = {}
     last = times[-1] if times else after
-    for odd in oddities(trigger, after - _AROUND, last + _AROUND):
+    for odd in oddities(trigger, after - _AROUND, last + _AROUND) if times else ():
         instant, size = odd.change.instant, odd.change.size
         if odd.effect == LOST:
             if after < instant <= last:
@@ -170,5 +178,7 @@ def _shown(wall: int) -> str:
 
 
 def _local(zone: Zone, instant: int) -> str:
+    if instant >= LATEST:
+        return str(instant)  # in some zones it is the year 10000
     offset = timedelta(seconds=zone.wall(instant) - instant)
     return datetime.fromtimestamp(instant, timezone(offset)).isoformat()
