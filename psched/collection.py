@@ -8,6 +8,7 @@ from psched.backend import Backend
 from psched.clock import Clock
 from psched.config import Config
 from psched.declare import When, declare, declare_all, redeclare
+from psched.definition import check_number, understand
 from psched.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -16,6 +17,7 @@ from psched.errors import (
 from psched.model import DEFAULT_TYPE, DELETING, Row
 from psched.patience import patiently
 from psched.polling import Poller
+from psched.preview import Coming, coming_of
 from psched.queue import Queue
 from psched.schedule import Schedule, ScheduleMetadata
 from psched.task import Task
@@ -25,6 +27,9 @@ T = TypeVar("T")
 
 _TRIES = 5
 """How often a request is sent while the store is unavailable."""
+
+_MOST_COMING = 1000
+"""Occurrences that are looked ahead at most."""
 
 _NAMED = 5
 """Keys named in an error at most."""
@@ -95,15 +100,16 @@ class ScheduleCollection(Queue):
         Args:
             key: unique name.
             type: which handler runs it.
-            cron: five fields or ``@daily`` and its like; None: it runs once, at ``next_time``.
+            cron: five fields or ``@daily`` and its like; None: it runs once, at ``next_time``, or
+                as ``every``, ``at`` or ``trigger`` say: see `psched.spelling`.
             delay: seconds between an occurrence's scheduled time and its earliest run.
             timezone: IANA zone in which ``cron`` is read; default: the setting.
             next_time: the first occurrence is the first match of ``cron`` at or after this
                 instant; default: now, by the store's clock.
             next_run_time: earliest start of the first run; default: its occurrence + ``delay``.
             data: the handler's payload, a JSON object.
-            more: settings of its own: ``alive_time``, ``catchup``, ``catchup_limit``,
-                ``catchup_grace``, ``dst_policy``, ``kill_timeout``, ``retry_wait`` …; and for
+            more: ``every``, ``align``, ``at``, ``trigger``; settings of its own: ``alive_time``,
+                ``catchup``, ``dst_policy``, ``jitter``, ``kill_timeout``, ``retry_wait`` …; and for
                 people ``label`` (whose it is) and ``note``.
 
         Raises:
@@ -176,6 +182,17 @@ class ScheduleCollection(Queue):
         """Read those of the schedules that exist, in few round trips."""
         found = self._patiently(lambda: self._backend.look(keys))
         return {key: ScheduleMetadata(row) for key, row in found.items()}
+
+    def next(self, key: str, number: int = 5) -> Sequence[Coming]:
+        """See `Schedule.next`."""
+        check_number("number", number, _MOST_COMING)
+        row = self.read(key).row
+        definition = understand(row, self._settings)
+        return coming_of(row, definition, number, self.now())
+
+    def now(self) -> float:
+        """The store's clock, Unix seconds."""
+        return self._patiently(self._now)
 
     def delete(self, key: str) -> bool:
         """Remove a schedule, or mark it; see `Schedule.delete`.

@@ -46,10 +46,9 @@ ALIASES = {  # Those of crontab(5) but @reboot, which is no point in time.
 }
 
 # All in seconds.
-_CORRECTION = 3 * 3600  # From here on, a change of the clock is no daylight saving.
+CORRECTION = 3 * 3600  # From here on, a change of the clock is no daylight saving.
 _GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years; then every date has its day of the week again.
 _RARE = 40 * 366 * 86_400  # Within this, every date (29 February!) has had every day of the week.
-_SHORTEST_DAY = 23 * 3600  # The one on which summer time begins.
 _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are answered as this one.
 _END = 253_402_214_400  # 9999-12-31T00:00Z; none later, so that each can be shown in every zone.
 
@@ -78,53 +77,50 @@ def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "cronta
         timezone,
         dst_policy,
         reading,
-        _per_day=_minutes_per_day(line),
-        _fixed=dst_policy == "debian" and not wildcard,
-        _zone=find_zone(timezone),
-        _match_after=_calendar(line, either=either),
+        hourly=_HOUR.is_all(line.split()[1]),
+        fixed=dst_policy == "debian" and not wildcard,
+        zone=find_zone(timezone),
+        match_after=_calendar(line, either=either),
     )
-
-
-def _minutes_per_day(line: str) -> int:
-    """How many minutes of a day match the first two fields of a line without ranges and steps."""
-    minutes, hours = (
-        known.size if words == "*" else words.count(",") + 1
-        for words, known in zip(line.split(), (_MINUTE, _HOUR), strict=False)
-    )
-    return minutes * hours
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron line, as it was written, in a zone. Made by `parse_cron`; equal by its public fields.
+    """A cron line, as it was written, in a zone. Made by `parse_cron`; equal by its first fields.
 
     Threads may share it.
+
+    Attributes:
+        text: the line.
+        timezone: the name of the zone.
+        dst_policy: one of `DST_POLICIES`.
+        reading: see `parse_cron`.
+        hourly: it knows every hour of the day.
+        fixed: it is treated as a fixed-time line.
+        zone: the zone.
+        match_after: the first match strictly after a wall time; both are wall times.
     """
 
     text: str
     timezone: str
     dst_policy: str
     reading: str = field(repr=False)
-    _per_day: int = field(repr=False, compare=False)
-    _fixed: bool = field(repr=False, compare=False)
-    _zone: Zone = field(repr=False, compare=False)
-    _match_after: Callable[[int], int] = field(repr=False, compare=False)
-
-    def most_in(self, span: int) -> int:
-        """See `psched.trigger.Trigger.most_in`."""
-        return min(span // 60 + 1, (span // _SHORTEST_DAY + 2) * self._per_day)
+    hourly: bool = field(repr=False, compare=False)
+    fixed: bool = field(repr=False, compare=False)
+    zone: Zone = field(repr=False, compare=False)
+    match_after: Callable[[int], int] = field(repr=False, compare=False)
 
     def next_after(self, instant: int) -> int | None:
         """Return the first time strictly after an instant, or None: never again."""
         instant = max(instant, _BEGIN)
         if instant >= _END:
             return None
-        wall = self._zone.wall(instant)
-        if len(self._zone.instants(wall)) == 1:  # All but some hours of the year.
+        wall = self.zone.wall(instant)
+        if len(self.zone.instants(wall)) == 1:  # All but some hours of the year.
             return self._next(wall, instant)
-        repeated = self._zone.change(wall)
+        repeated = self.zone.change(wall)
         in_first_pass = instant < repeated.instant
-        if self._fixed and repeated.size <= _CORRECTION:
+        if self.fixed and repeated.size <= CORRECTION:
             return self._next(wall if in_first_pass else repeated.end - 1, instant)
         following = self._next(wall, instant)
         if in_first_pass and (following is None or following >= repeated.instant):
@@ -134,18 +130,18 @@ class Cron:
 
     def _next(self, wall: int, instant: int) -> int | None:
         """Return the first time later than ``instant`` of the matches later than ``wall``."""
-        match = self._match_after(wall)
+        match = self.match_after(wall)
         while match < _END:
-            for time in self._zone.instants(match):
+            for time in self.zone.instants(match):
                 if time > instant:
                     return time if time < _END else None
-            skipped = self._zone.change(match)
-            if self._fixed and skipped.size < _CORRECTION:
+            skipped = self.zone.change(match)
+            if self.fixed and skipped.size < CORRECTION:
                 return skipped.instant
             if match > wall + _RARE:
                 # Every match falls into a gap: say, the Sundays on which summer time begins.
                 return None
-            match = self._match_after(skipped.end - 1)
+            match = self.match_after(skipped.end - 1)
         return None
 
 
@@ -167,6 +163,10 @@ class _Field:
     size: int
     allowed: str
     names: tuple[str, ...] = ()
+
+    def is_all(self, written: str) -> bool:
+        """Whether a list of numbers, without ranges and steps, has all there are."""
+        return written == "*" or written.count(",") + 1 == self.size
 
     def number(self, word: str) -> int:
         """Return the number that one word of the field stands for."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
-from datetime import datetime
 from functools import cache
 from math import ceil, floor
 from typing import Any, TypeGuard
 
+from psched import spelling
 from psched import trigger as triggers
 from psched.config import OVERRIDES, Config
 from psched.definition import (
@@ -21,9 +21,10 @@ from psched.definition import (
 )
 from psched.errors import ConfigError, InvalidError
 from psched.model import ENDED, WAITING, Row
+from psched.spelling import SHORTHANDS, spelled_out
 from psched.timing import LONGEST_ALIVE_TIME
 
-When = int | datetime
+When = spelling.When
 """An instant: Unix seconds, or a datetime that knows its zone."""
 
 SAID = {"label": check_name, "note": check_words}
@@ -37,13 +38,16 @@ TIMES = ("next_time", "next_run_time")
 _TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
 """A change of one of these sets the next occurrence anew."""
 
+_DELAYS = frozenset({"delay", "jitter"})
+"""A change of one of these sets anew when it is run."""
+
 
 def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
     """A new schedule's row.
 
     Args:
         key: unique name.
-        fields: any of `FIELDS` and `TIMES`; None means the default.
+        fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`; None means the default.
         settings: the installation's.
         now: the store's clock, asked only if no start is given.
 
@@ -52,7 +56,8 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
     """
     check_name("key", key)
     _refuse_unknown(fields)
-    fields = {name: value for name, value in fields.items() if value is not None}
+    given = {name: value for name, value in fields.items() if value is not None}
+    fields = spelled_out(key, given)
     row, definition = _defined(Row(key=key, timezone=settings.timezone), fields, settings)
     start = _instant(fields, "next_time")
     next_time = _first(definition, now() if start is None else start)
@@ -60,7 +65,7 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
     return changed(
         row,
         next_time=next_time,
-        next_run_time=next_time + definition.delay if run_at is None else run_at,
+        next_run_time=definition.first_run(next_time) if run_at is None else run_at,
     )
 
 
@@ -70,7 +75,7 @@ def declare_all(
     """The rows of many new schedules.
 
     Args:
-        schedules: the ``key`` of each, and any of `FIELDS` and `TIMES`.
+        schedules: the ``key`` of each, and any of what `declare` takes.
         settings: the installation's.
         now: the store's clock, asked once at most.
 
@@ -109,13 +114,15 @@ def redeclare(
 
     Args:
         seen: the row as it stands.
-        fields: any of `FIELDS` and `TIMES`.
+        fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`.
         settings: the installation's.
         now: the store's clock, asked only if needed.
 
     Raises:
         InvalidError: a value makes no sense; its ``field`` names it.
     """
+    _refuse_unknown(fields)
+    fields = spelled_out(seen.key, fields)
     row, definition = _defined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in ENDED
@@ -127,9 +134,11 @@ def redeclare(
         next_time = _first(definition, now() if start is None else start)
         # Below zero, so that the next claim will not take it for one that has been tried.
         attempt = -1 if leased else 0
+    elif anew:
+        triggers.check(definition.trigger, next_time)
     if run_at is None:
-        kept = next_time == seen.next_time and "delay" not in fields and seen.status == WAITING
-        run_at = seen.next_run_time if kept else next_time + definition.delay
+        kept = next_time == seen.next_time and _DELAYS.isdisjoint(fields) and seen.status == WAITING
+        run_at = seen.next_run_time if kept else definition.first_run(next_time)
     return changed(
         row,
         next_time=next_time,
@@ -143,7 +152,6 @@ def redeclare(
 
 def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
     """The row with some fields of its definition changed, and the whole of it understood."""
-    _refuse_unknown(fields)
     own = {name: value for name, value in fields.items() if name in OVERRIDES or name in SAID}
     columns = {n: v for n, v in fields.items() if n not in own and n not in TIMES}
     if "data" in columns:
@@ -169,8 +177,9 @@ def lease_of(kind: str, settings: Config) -> int | None:
 
 def _refuse_unknown(fields: Mapping[str, Any]) -> None:
     for name in fields:
-        if name not in FIELDS and name not in TIMES:
-            raise InvalidError(name, f"is nothing a schedule has; it has {', '.join(FIELDS)}")
+        if name not in {*FIELDS, *SHORTHANDS, *TIMES}:
+            known = ", ".join((*FIELDS, *SHORTHANDS))
+            raise InvalidError(name, f"is nothing a schedule has; it has {known}")
 
 
 def _overridden(stored: str | bytes | None, own: Mapping[str, Any], settings: Config) -> str | None:
@@ -196,7 +205,9 @@ def _is_time(instant: int | None) -> TypeGuard[int]:
 def _first(definition: Definition, start: float) -> int:
     if definition.trigger is None:
         return floor(start)  # what is to run now is due now
-    first = triggers.first(definition.trigger, ceil(start))
+    start = ceil(start)
+    triggers.check(definition.trigger, start - 1)
+    first = triggers.first(definition.trigger, start)
     if first is None:
         raise InvalidError("cron", "never fires at or after the start")
     return first
@@ -204,8 +215,4 @@ def _first(definition: Definition, start: float) -> int:
 
 def _instant(fields: Mapping[str, Any], name: str) -> int | None:
     when: When | None = fields.get(name)
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise InvalidError(name, "is a datetime without a zone; give it one")
-        when = ceil(when.timestamp())
-    return None if when is None else check_number(name, when, LATEST_TIME)
+    return None if when is None else spelling.instant(name, when)

@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 
 from psched import trigger as triggers
 from psched.config import OVERRIDES, Config
+from psched.draw import draw
 from psched.errors import ConfigError, InvalidError
-from psched.model import Row
+from psched.model import Occurrence, Row
 from psched.packing import LARGEST, unpacked
 from psched.trigger import Trigger
 from psched.zone import find_zone
@@ -65,11 +66,21 @@ class Definition:
     delay: int
     settings: Config
 
+    def first_run(self, scheduled_time: int) -> int:
+        """When an occurrence may first be run: after ``delay`` and its share of ``jitter``.
+
+        The share is a matter of the occurrence alone: the same on every host, whoever asks.
+        """
+        jitter = 0 if self.trigger is None else self.settings.jitter
+        share = draw(str(Occurrence(self.key, scheduled_time)), jitter + 1)
+        return scheduled_time + self.delay + share
+
 
 def understand(row: Row, settings: Config) -> Definition:
     """Read a row.
 
     Raises:
+        NotLoadedError: the trigger is a class that cannot be imported in this process.
         InvalidError: a column cannot be understood; its ``field`` names the column.
     """
     check_name("type", row.type)
@@ -235,7 +246,13 @@ def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | Non
     if cron is None:
         return None
     reading = "perfectsched" if settings.type == "rdb_compat" else "crontab"
-    return triggers.parse(cron, timezone, dst_policy=settings.dst_policy, reading=reading)
+    return triggers.parse(
+        cron,
+        timezone,
+        dst_policy=settings.dst_policy,
+        reading=reading,
+        load_path=settings.load_path,
+    )
 
 
 def _with_overrides(options: Mapping[str, Any], of_type: str, settings: Config) -> Config:

@@ -54,6 +54,10 @@ class InvalidError(ValueError):
         self.problem = problem
 
 
+class NotLoadedError(InvalidError):
+    """A trigger's code cannot be imported in this process; on another host it may well be there."""
+
+
 class LoadError(RuntimeError):
     """Handlers could not be loaded: an import failed or a name is missing."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from psched.application import loader
+from psched import loader
 from psched.application.dispatch import Dispatch, check_handler
 from psched.application.router import load_dispatch
 from psched.commands import BUILT_IN, Program

@@ -18,7 +18,7 @@ from psched import trigger as triggers
 from psched.catchup import dropped, iso, kept
 from psched.config import Config
 from psched.definition import LATEST_TIME, Definition, understand
-from psched.errors import InvalidError
+from psched.errors import InvalidError, NotLoadedError
 from psched.model import (
     DELETING,
     FAILED,
@@ -72,6 +72,9 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
         if given_up := attempts.given_up(row, definition, now):
             return _gave_up(row, definition, *given_up)
         return _judge(row, definition, now)
+    except NotLoadedError as error:
+        # Another host may have the code, or this one will have it soon: that was no attempt.
+        return _later(row, settings, row.attempt - 1, str(error))
     except InvalidError as error:
         return quarantine(row, str(error))
 
@@ -92,9 +95,18 @@ def conclusion(
         return removal(current)
     try:
         definition = understand(current, settings)
+    except NotLoadedError as error:
+        over = isinstance(decision, Finish)
+        # Without a time: what comes next is found by who can load its trigger.
+        row = changed(current, next_time=None) if over else current
+        return _later(row, settings, 0 if over else row.attempt, str(error))
     except InvalidError as error:
         return quarantine(current, str(error))
-    return _concluded(leased, current, definition, decision, now)
+    try:
+        return _concluded(leased, current, definition, decision, now)
+    except InvalidError as error:
+        # A trigger is asked only when this occurrence is over: it is not to run again.
+        return quarantine(changed(current, next_time=None), str(error))
 
 
 def _concluded(
@@ -143,6 +155,20 @@ def quarantine(row: Row, reason: str) -> Settlement:
     )
 
 
+def _later(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
+    """Leave a row that cannot be judged here to whoever claims it next, after ``retry_wait``."""
+    return Settlement(
+        key=row.key,
+        token=row.token,
+        version=row.version,
+        next_time=row.next_time,
+        wait=settings.retry_wait,
+        attempt=attempt,
+        status=row.status,
+        reason=_plain(f"{reason}; tried again every {settings.retry_wait} s"),
+    )
+
+
 def removal(row: Row) -> Settlement:
     """Remove a row that was deleted while it was leased."""
     return Settlement(
@@ -159,7 +185,7 @@ def _judge(row: Row, definition: Definition, now: float) -> Run | Settlement:
         # same scheduled time.
         now = math.ceil(now)
         return _at(row, definition, triggers.first(trigger, now) if trigger else now)
-    if row.created_at is None and row.fence == 1 and cursor + definition.delay > now:
+    if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
         # Inserted by plain SQL, which need not know of ``next_run_time``.
         return _at(row, definition, cursor)
     if row.attempt < 1:
@@ -191,7 +217,7 @@ def _at(
         token=row.token,
         version=row.version,
         next_time=next_time,
-        not_before=next_time + definition.delay,
+        not_before=definition.first_run(next_time),
         reason=reason,
     )
 

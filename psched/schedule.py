@@ -1,5 +1,6 @@
 """One schedule, as a program sees it: a reference by key, and what was read under it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,7 @@ from psched.declare import When
 from psched.definition import decode, said_about
 from psched.errors import NotFoundError
 from psched.model import Row
+from psched.preview import Coming
 
 if TYPE_CHECKING:
     from psched.collection import ScheduleCollection
@@ -132,6 +134,18 @@ class Schedule:
         except NotFoundError:
             return False
         return True
+
+    def next(self, number: int = 5) -> Sequence[Coming]:
+        """Its coming occurrences, the one that is due or running first; at rest, it has none.
+
+        Args:
+            number: how many, from 1 to 1000.
+
+        Raises:
+            InvalidError: the number, or the schedule, makes no sense.
+            NotFoundError: there is no such schedule.
+        """
+        return self._collection.next(self.key, number)
 
     def delete(self) -> bool:
         """Remove it.

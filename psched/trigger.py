@@ -1,13 +1,16 @@
 """When a schedule runs: its text as a function of an instant.
 
-Two kinds: a cron line in a time zone (`psched.cron`), and ``@every SECONDS``.
+Three kinds: a cron line in a time zone (`psched.cron`), ``@every SECONDS``, and a class of the
+user's own (`psched.called`).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from psched.called import LATEST, Called, parse_call
 from psched.cron import parse_cron
 from psched.errors import InvalidError
 from psched.zone import find_zone
@@ -18,18 +21,9 @@ LONGEST_TEXT = 256
 LONGEST_INTERVAL = 366 * 86_400
 """Seconds."""
 
-_END = 253_402_214_400  # 9999-12-31T00:00Z, as for cron lines
-
 
 class Trigger(Protocol):
     """What decides when a schedule runs: a pure function of an instant."""
-
-    def most_in(self, span: int) -> int:
-        """Return a number that the times within so many seconds, both ends included, never exceed.
-
-        It is worked out, not counted, and need not be small.
-        """
-        ...
 
     def next_after(self, instant: int) -> int | None:
         """Return the first time strictly after an instant, or None: never again.
@@ -41,24 +35,22 @@ class Trigger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Whole multiples of an interval since 1970-01-01T00:00Z, in whatever zone.
+    """The times, in whatever zone, that have the same distance from each other since ever.
 
     So every host finds the same times, also after a pause, and nothing drifts.
 
     Attributes:
         gap: the interval in seconds.
+        phase: less than that; the first of the times at or after 1970-01-01T00:00Z.
     """
 
     gap: int
-
-    def most_in(self, span: int) -> int:
-        """See `Trigger.most_in`."""
-        return span // self.gap + 1
+    phase: int = 0
 
     def next_after(self, instant: int) -> int | None:
         """See `Trigger.next_after`."""
-        time = (instant // self.gap + 1) * self.gap
-        return time if time < _END else None
+        time = instant + self.gap - (instant - self.phase) % self.gap
+        return time if time < LATEST else None
 
 
 def first(trigger: Trigger, start: int) -> int | None:
@@ -67,10 +59,16 @@ def first(trigger: Trigger, start: int) -> int | None:
 
 
 def parse(
-    text: str, timezone: str, *, dst_policy: str = "debian", reading: str = "crontab"
+    text: str,
+    timezone: str,
+    *,
+    dst_policy: str = "debian",
+    reading: str = "crontab",
+    load_path: Sequence[str] = (),
 ) -> Trigger:
-    """Read a trigger's text; what is accepted here is never refused by ``next_after``.
+    """Read a trigger's text.
 
+    What is accepted here is never refused by ``next_after``, but for what is of the user's own.
     Equal arguments give the same object; threads may share it.
 
     Args:
@@ -78,8 +76,10 @@ def parse(
         timezone: the zone whose clocks it speaks of.
         dst_policy: what becomes of times that a clock change skips or repeats.
         reading: ``perfectsched`` reads cron lines as PerfectSched does, and nothing else.
+        load_path: folders in which a class of the user's own is looked for first.
 
     Raises:
+        NotLoadedError: a class of the user's own cannot be imported here.
         InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
             text names the part of it and the mend.
     """
@@ -87,24 +87,43 @@ def parse(
     for name, value in (("cron", text), ("timezone", timezone), ("dst_policy", dst_policy)):
         if not isinstance(value, str):
             raise InvalidError(name, f"must be text, not {type(value).__name__}")
-    return _parse(text, timezone, dst_policy, reading)
+    return _parse(text, timezone, dst_policy, reading, tuple(load_path))
+
+
+def check(trigger: Trigger | None, instant: int) -> None:
+    """Try what nobody has vouched for, a class of the user's own, on times after an instant.
+
+    Raises:
+        InvalidError: its answers make no sense.
+    """
+    if isinstance(trigger, Called):
+        trigger.check(instant)
 
 
 @lru_cache(maxsize=1024)
-def _parse(text: str, timezone: str, dst_policy: str, reading: str) -> Trigger:
+def _parse(
+    text: str, timezone: str, dst_policy: str, reading: str, load_path: Sequence[str]
+) -> Trigger:
     if len(text) > LONGEST_TEXT:
         raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
     # Kinds of triggers are told apart here, by the first word of the text.
-    if reading == "crontab" and re.match(r"[ \t]*@every\b", text):
-        find_zone(timezone)
-        return _parse_every(text.strip(" \t"))
-    return parse_cron(text, timezone, dst_policy, reading)
+    kind = re.match(r"[ \t]*(@every|@call)\b", text)
+    if kind is None or reading != "crontab":
+        return parse_cron(text, timezone, dst_policy, reading)
+    find_zone(timezone)
+    text = text.strip(" \t")
+    return parse_call(text, load_path) if kind[1] == "@call" else _parse_every(text)
 
 
 def _parse_every(text: str) -> Every:
-    match = re.fullmatch(r"@every[ \t]+([0-9]{1,9})", text)
+    match = re.fullmatch(r"@every[ \t]+([0-9]{1,9})(?:[ \t]+\+([0-9]{1,9}))?", text)
     if match is None or not 1 <= int(match[1]) <= LONGEST_INTERVAL:
         raise InvalidError(
             "cron", f"'@every' takes whole seconds, from 1 to {LONGEST_INTERVAL}, as in '@every 90'"
         )
-    return Every(int(match[1]))
+    gap, phase = int(match[1]), int(match[2] or 0)
+    if phase >= gap:
+        raise InvalidError(
+            "cron", f"'@every {gap}' takes an offset of less than that, as in '@every {gap} +0'"
+        )
+    return Every(gap, phase)

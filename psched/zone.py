@@ -16,6 +16,7 @@ from the package, because the ways to make ``zoneinfo`` prefer it (``PYTHONTZPAT
 """
 
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -29,6 +30,8 @@ from psched.errors import InvalidError
 
 VERSION: str = tzdata.IANA_VERSION
 """The release of the zone data, as IANA names it: ``2026b``."""
+
+_DAY = 86_400
 
 _LONGEST_NAME = 64
 """Characters of a refused name that are looked at and shown; no zone's name is as long."""
@@ -91,6 +94,28 @@ class Zone:
             range(early, late), x=True, key=lambda moment: self.wall(moment) - moment != wall - old
         )
         return Change(instant, start=instant + wall - late, end=instant + wall - early)
+
+    def changes(self, start: int, end: int) -> Iterator[Change]:
+        """Find the clock changes after an instant and up to another, in order.
+
+        A forward change skips its wall times, a backward one shows them twice: `instants` tells.
+        """
+        offset = self._offset(start)
+        for day in range(start, end, _DAY):
+            until = min(day + _DAY, end)
+            if (new := self._offset(until)) != offset:
+                instant = (
+                    1
+                    + bisect_left(
+                        range(day + 1, until), x=True, key=lambda at: self._offset(at) != offset
+                    )
+                    + day
+                )
+                yield Change(instant, instant + min(offset, new), instant + max(offset, new))
+                offset = new
+
+    def _offset(self, instant: int) -> int:
+        return self.wall(instant) - instant
 
     def _readings(self, wall: int) -> tuple[int, int]:
         """Read a wall time by the offset before, and by the one after, a change close to it.

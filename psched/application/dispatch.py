@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from psched.application.loader import load_object
 from psched.errors import LoadError
+from psched.loader import load_object
 from psched.task import Task
 
 Target = type[Any] | Callable[[Task], object] | str

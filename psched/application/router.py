@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psched.application import loader
+from psched import loader
 from psched.application.dispatch import Dispatch
 from psched.errors import LoadError
 

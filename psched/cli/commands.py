@@ -5,6 +5,7 @@ import click
 from psched.cli import options
 from psched.cli.apply import apply, export
 from psched.cli.check import check
+from psched.cli.coming import next_
 from psched.cli.configure import configure
 from psched.cli.crontab import import_crontab
 from psched.cli.listing import list_, show
@@ -27,7 +28,7 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
 
 
 for command in (
-    *(init, add, push, list_, show, cancel, requeue, delete),
+    *(init, add, push, list_, show, next_, cancel, requeue, delete),
     *(apply, export, import_crontab),
     *(run, configure, check, status, migrate),
 ):

@@ -13,6 +13,8 @@ _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"}
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
+_NO_JITTER = "PerfectSched's table knows of none: what starts later has been leased; remove it"
+
 
 class _Rule(NamedTuple):
     """One of the rules.
@@ -130,6 +132,8 @@ def _check_types(values: Mapping[str, Any]) -> None:
         timeout = timing.default_driver_timeout(values["alive_time"])
     shortest = timing.shortest_alive_time(timeout)
     for name, own in values["types"].items():
+        if own.get("jitter") and values["type"] == "rdb_compat":
+            raise RefusedError(f"{named(name)}.jitter: {_NO_JITTER}")
         if "alive_time" not in own:
             continue
         if values["type"] == "rdb_compat":
@@ -142,6 +146,11 @@ def _check_types(values: Mapping[str, Any]) -> None:
                 f" stopped in time after two timeouts of {timeout:g} s; set a shorter"
                 " database_timeout, or raise it"
             )
+
+
+def _check_jitter(values: Mapping[str, Any]) -> None:
+    if values["jitter"] and values["type"] == "rdb_compat":
+        raise RefusedError(_NO_JITTER)
 
 
 def _check_strategy(values: Mapping[str, Any]) -> None:
@@ -177,6 +186,7 @@ _RULES = (
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
+    _Rule("jitter", {"type", "jitter"}, _check_jitter),
     _Rule("exec", _HANDLERS, _check_exec),
     _Rule("script", _HANDLERS, _check_script),
     _Rule("script_class", _HANDLERS, _check_script_class),

@@ -17,6 +17,8 @@ OVERRIDES = (
     "catchup",
     "catchup_limit",
     "catchup_grace",
+    "catchup_window",
+    "jitter",
     "dst_policy",
     "retry_wait",
     "retry_backoff",

@@ -149,6 +149,14 @@ class Config:
     catchup_grace: Annotated[
         int, Number(whole=True), "An occurrence that starts no later than this is on time."
     ] = 60
+    catchup_window: Annotated[
+        int, Number(whole=True), "Missed occurrences older than this are dropped; 0 is never."
+    ] = 0
+    jitter: Annotated[
+        int,
+        Number(whole=True, most=86_400),
+        "Each occurrence of a schedule starts up to so much later, by a share of its own.",
+    ] = 0
 
     types: Annotated[
         Types,

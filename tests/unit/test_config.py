@@ -93,6 +93,8 @@ def test_defaults_are_those_of_the_documentation():
         catchup="all",
         catchup_limit=1000,
         catchup_grace=60,
+        catchup_window=0,
+        jitter=0,
         types=Types(),
         processors=1,
         concurrency=1,
@@ -154,6 +156,9 @@ def test_a_config_can_be_a_key_as_caches_need():
         ("catchup_limit", 1),
         ("catchup_limit", 10_000),
         ("catchup_grace", 0),
+        ("catchup_window", 0),
+        ("jitter", 0),
+        ("jitter", 86_400),
         ("processors", 1000),
         ("concurrency", 1000),
         ("max_tasks_per_child", 1),
@@ -201,6 +206,10 @@ def test_a_value_at_the_edge_is_accepted(name, value):
         ("catchup_limit", 0),
         ("catchup_limit", 100_001),
         ("catchup_grace", -1),
+        ("catchup_window", -1),
+        ("jitter", -1),
+        ("jitter", 1.5),
+        ("jitter", 86_401),
         ("processors", 0),
         ("processors", 1001),
         ("concurrency", 0),
@@ -1316,6 +1325,14 @@ def test_a_types_lease_is_judged_beside_the_timeout(refusal):
     assert "PerfectSched's table" in problem(
         {"type": "rdb_compat", "types": {"t": {"alive_time": 60}}}
     )
+
+
+def test_perfectscheds_table_knows_no_jitter():
+    compat = {"type": "rdb_compat", "url": "mysql://db/x"}
+    known_of = "PerfectSched's table knows of none: what starts later has been leased; remove it"
+    assert problem({**compat, "jitter": 5}) == f"jitter: {known_of}"
+    assert problem({**compat, "types": {"t": {"jitter": 5}}}) == f"types: t.jitter: {known_of}"
+    assert take({**compat, "jitter": 0}).jitter == 0
 
 
 # --- the shipped file ----------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What becomes of a leased row: pure functions of rows and instants."""
 
+import sys
 from dataclasses import replace as changed
 
 import pytest
@@ -204,9 +205,6 @@ class Counting:
         self.trigger = trigger
         self.calls = 0
 
-    def most_in(self, span):
-        return self.trigger.most_in(span)
-
     def next_after(self, instant):
         self.calls += 1
         return self.trigger.next_after(instant)
@@ -271,6 +269,170 @@ class TestCost:
             assert calls <= 1
 
 
+class TestJitter:
+    def test_each_occurrence_has_a_share_of_its_own_which_everybody_finds(self):
+        settings, row, shares = options(jitter=60), leased(delay=10), []
+        for _ in range(200):
+            settlement = conclusion(row, row, Finish(), settings)
+            shares.append(settlement.not_before - settlement.next_time - 10)
+            assert conclusion(row, row, Finish(), settings) == settlement
+            assert settlement.next_time == row.next_time + MINUTE
+            row = applied(settlement, row)
+        assert min(shares) >= 0
+        assert max(shares) <= 60
+        assert len({*shares}) > 40
+        other = conclusion(changed(row, key="other"), changed(row, key="other"), Finish(), settings)
+        assert other.not_before != conclusion(row, row, Finish(), settings).not_before
+
+    def test_another_attempt_has_none(self):
+        row = leased(attempt=1)
+        for decision, wait in ((Retry(7), 7), (Retry(), 300), (Release(), 0)):
+            settlement = conclusion(row, row, decision, options(jitter=3600))
+            assert (settlement.wait, settlement.not_before) == (wait, None)
+
+    @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
+    def test_it_makes_nothing_late(self, catchup):
+        """Not even if the shares are longer than the time between two occurrences."""
+        settings = options(jitter=HOUR, catchup=catchup, catchup_grace=0, catchup_window=1)
+        assert isinstance(opening(leased(), settings, NOON + HOUR), Run)
+
+    def test_a_row_inserted_by_plain_sql_waits_for_its_share(self):
+        row = leased(fence=1, created_at=None)
+        settlement = opening(row, options(jitter=HOUR), NOON)
+        assert NOON < settlement.not_before <= NOON + HOUR
+        assert isinstance(opening(changed(row, fence=2), options(jitter=HOUR), NOON), Run)
+
+    def test_what_runs_once_has_none(self):
+        row = leased(cron=None, next_time=None, delay=5)
+        assert opening(row, options(jitter=HOUR), NOON).not_before == NOON + 5
+
+
+class TestOverlap:
+    """What falls due while an occurrence of the same schedule runs."""
+
+    @pytest.mark.parametrize(
+        ("settings", "minutes"),
+        [
+            ({"catchup": "all"}, [0, 1, 2, 3, 4, 5, 6, 7]),  # they wait in line
+            ({"catchup": "latest"}, [0, 5, 6, 7]),  # they become one, the newest
+            ({"catchup": "skip", "catchup_grace": 10}, [0, 6, 7]),  # they are dropped
+            ({"catchup": "skip"}, [0, 5, 6, 7]),  # but for what is hardly late
+        ],
+    )
+    def test_occurrences_queue_become_one_or_are_dropped(self, settings, minutes):
+        row, own, now, ran = leased(), options(**settings), float(NOON), []
+        while now < NOON + 7 * MINUTE + 30:
+            verdict = opening(row, own, now)
+            if isinstance(verdict, Run):
+                ran.append((verdict.scheduled_time - NOON) // MINUTE)
+                # The first takes five minutes and a half, all others a second.
+                now += 5.5 * MINUTE if len(ran) == 1 else 1
+                verdict = conclusion(row, row, Finish(), own)
+            else:
+                assert "dropped the occurrences from" in verdict.reason
+            row = applied(verdict, row)
+            now = max(now, verdict.not_before)
+        assert ran == minutes
+
+    @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
+    def test_a_job_due_at_midnight_in_a_pause_of_two_minutes_runs_once(self, catchup):
+        """Down from 23:59 to 00:01; then it follows the present."""
+        midnight = NOON + 12 * HOUR
+        row, own = leased(cron="0 0 * * *", next_time=midnight), options(catchup=catchup)
+        assert opening(row, own, midnight + MINUTE).scheduled_time == midnight
+        settlement = conclusion(row, row, Finish(), own)
+        assert (settlement.next_time, settlement.not_before) == (midnight + DAY, midnight + DAY)
+
+
+class TestWindow:
+    def test_what_is_older_is_dropped_and_told(self):
+        now = NOON + 10 * MINUTE + 30
+        settings = options(catchup_window=150)
+        settlement = opening(leased(), settings, now)
+        assert settlement.next_time == NOON + 8 * MINUTE
+        assert settlement.reason == (
+            "catch-up (all, limit 1000, window 150 s) dropped the occurrences"
+            " from 2027-01-15T12:00:00Z to before 2027-01-15T12:08:00Z"
+        )
+        assert isinstance(opening(applied(settlement, leased()), settings, now), Run)
+
+    def test_nothing_may_be_left(self):
+        row = leased(cron="0 * * * *", next_time=NOON)
+        settings = options(catchup="latest", catchup_window=60)
+        assert isinstance(opening(row, settings, NOON + 60), Run)
+        assert opening(row, settings, NOON + 61).next_time == NOON + HOUR
+
+
+TROUBLE = """
+class Missing:
+    pass
+
+class Fickle:
+    def next_at(self, after):
+        if after > {noon}:
+            raise OSError("the sea is away")
+        return after + 60
+
+class Hourly:
+    def next_at(self, after):
+        return (after // 3600 + 1) * 3600
+"""
+
+
+class TestTriggersOfOnesOwn:
+    @pytest.fixture
+    def settings(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        (tmp_path / "psched_trouble.py").write_text(TROUBLE.format(noon=NOON))
+        yield options(load_path=[str(tmp_path)])
+        sys.modules.pop("psched_trouble", None)
+
+    def test_one_runs_like_any_other(self, settings):
+        row = leased(cron="@call psched_trouble:Hourly")
+        assert opening(row, settings, NOON).scheduled_time == NOON
+        assert conclusion(row, row, Finish(), settings).next_time == NOON + HOUR
+        assert opening(row, settings.with_settings(catchup="latest"), NOON + DAY).next_time == (
+            NOON + DAY
+        )
+
+    def test_code_that_is_not_here_is_waited_for_and_that_is_no_attempt(self, settings):
+        row = leased(cron="@call psched_absent:Hourly", attempt=1)
+        settlement = opening(row, settings, NOON)
+        assert settlement.reason.startswith("cron: there is no module 'psched_absent' on the load")
+        assert settlement.reason.endswith("; tried again every 300 s")
+        assert (settlement.status, settlement.rest, settlement.wait) == (WAITING, False, 300)
+        assert (settlement.next_time, settlement.attempt) == (NOON, 0)
+
+    def test_a_mark_and_a_time_in_reserve_survive_that(self, settings):
+        row = leased(cron="@call psched_absent:Hourly", status=CANCELLING)
+        assert opening(row, settings, NOON).status == CANCELLING
+        # Set under a lease: the next claim still knows.
+        assert opening(changed(row, attempt=0), settings, NOON).attempt == -1
+
+    def test_what_has_run_is_over_also_if_nobody_knows_what_comes_next(self, settings):
+        row = leased()
+        current = changed(row, cron="@call psched_absent:Hourly", version=4)
+        settlement = conclusion(row, current, Finish(), settings)
+        assert (settlement.next_time, settlement.wait, settlement.rest) == (None, 300, False)
+        settlement = conclusion(row, current, Retry(5), settings)
+        assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 300, 1)
+
+    def test_one_that_raises_or_is_none_is_quarantined_with_the_reason(self, settings):
+        row = leased(cron="@call psched_trouble:Fickle", next_time=NOON + 60)
+        settlement = conclusion(row, row, Finish(), settings)
+        assert (settlement.status, settlement.rest) == (QUARANTINED, True)
+        assert settlement.next_time is None  # it has run
+        assert settlement.reason == (
+            f"cron: next_at({NOON + 60}) of psched_trouble:Fickle raised OSError: the sea is away"
+        )
+        late = opening(row, settings, NOON + DAY)
+        assert (late.status, late.next_time) == (QUARANTINED, NOON + 60)
+        row = leased(cron="@call psched_trouble:Missing")
+        assert opening(row, settings, NOON).reason == (
+            "cron: 'psched_trouble:Missing' is not a class with a method next_at(after)"
+        )
+
+
 LINES = ("* * * * *", "*/7 * * * *", "0 * * * *", "30 2 * * *", "0 3 * * 1", "@every 90")
 
 
@@ -288,27 +450,37 @@ def missed(line, zone, cursor, until):
     catchup=st.sampled_from(["all", "latest", "skip"]),
     limit=st.integers(1, 12),
     grace=st.sampled_from([0, 60, 4000]),
+    window=st.sampled_from([0, 1, 300, 50_000]),
+    jitter=st.sampled_from([0, 40, 5000]),
     delay=st.sampled_from([0, 1, 1000]),
     cursor=st.integers(NOON - 2 * DAY, NOON),
     late=st.integers(-100, 2 * DAY),
 )
 def test_what_is_kept_is_what_a_look_at_every_occurrence_finds(  # noqa: PLR0917  # by name
-    line, zone, catchup, limit, grace, delay, cursor, late
+    line, zone, catchup, limit, grace, window, jitter, delay, cursor, late
 ):
-    settings = options(catchup=catchup, catchup_limit=limit, catchup_grace=grace)
+    settings = options(
+        catchup=catchup,
+        catchup_limit=limit,
+        catchup_grace=grace,
+        catchup_window=window,
+        jitter=jitter,
+    )
     now = cursor + delay + late
-    occurrences = missed(line, zone, cursor, now - delay)
+    ready = now - delay - jitter
+    occurrences = missed(line, zone, cursor, ready)
     newest = occurrences[-1]
-    if catchup == "all":
-        expected = occurrences[-limit:][0]
-    elif catchup == "latest":
-        expected = newest
-    elif now - delay - cursor <= grace:
+    following = trigger.parse(line, zone).next_after(newest)
+    if catchup != "skip":
+        occurrences = occurrences[-limit:] if catchup == "all" else [newest]
+        recent = [time for time in occurrences if not window or ready - time <= window]
+        expected = (recent or [following])[0]
+    elif ready - cursor <= grace:
         expected = cursor
-    elif now - delay - newest <= grace:
+    elif ready - newest <= grace:
         expected = newest
     else:
-        expected = trigger.parse(line, zone).next_after(newest)
+        expected = following
     row = leased(line, next_time=cursor, timezone=zone, delay=delay)
     verdict = opening(row, settings, now)
     if expected == cursor:
@@ -316,7 +488,7 @@ def test_what_is_kept_is_what_a_look_at_every_occurrence_finds(  # noqa: PLR0917
         assert verdict.scheduled_time == cursor
     else:
         assert verdict.next_time == expected
-        assert verdict.not_before == expected + delay
+        assert expected + delay <= verdict.not_before <= expected + delay + jitter
         assert verdict.reason
 
 

@@ -282,6 +282,17 @@ def test_an_interval_comes_at_whole_multiples_since_1970_whatever_was_asked_befo
     assert first(trigger, 180) == 180
 
 
+def test_an_interval_may_lie_beside_whole_multiples():
+    trigger = parse("@every 90  +17", "UTC")
+    assert [trigger.next_after(instant) for instant in (-80, 0, 16, 17, 106)] == [
+        -73, 17, 17, 107, 107,
+    ]  # fmt: skip
+    assert parse("@every 90 +0", "UTC") == parse("@every 90", "UTC")
+    for text in ("@every 90 +90", "@every 90 17", "@every 90 -1", "@every 90+17", "@every +1"):
+        with pytest.raises(InvalidError, match=r"^cron: '@every"):
+            parse(text, "UTC")
+
+
 def test_an_interval_never_reaches_the_year_10000():
     assert parse("@every 31622400", "UTC").next_after(253_402_214_399) is None
 

@@ -1,0 +1,189 @@
+"""Triggers of one's own in running workers, and what the command line tells of times."""
+
+import json
+import re
+
+import pytest
+
+from support.runlog import completed, in_order
+
+TIDES = """
+    class Tides:
+        def __init__(self, gap):
+            self.gap = gap
+
+        def next_at(self, after):
+            return (after // self.gap + 1) * self.gap
+
+    class Stuck:
+        def next_at(self, after):
+            return after + 1 if after < 1_000_000_001 else after
+"""
+
+
+def insert(service, key, cron):
+    with service.sql() as connection:
+        connection.execute(
+            "INSERT INTO psched (id, type, cron, next_time) VALUES (?, 'canary', ?, 1000000000)",
+            (key, cron),
+        )
+
+
+def test_a_class_of_ones_own_says_when_a_schedule_runs(service):
+    service.configure(catchup_limit=3)
+    service.write("tides.py", TIDES)
+    text = '@call tides:Tides {"gap": 1}'
+    added = service.psched("add", "tides", "canary", text, "-s", "1000000000")
+    assert (added.returncode, added.stderr) == (0, "")
+    shown = service.psched("next", "tides", "-n", 2, "--json")
+    first, second = json.loads(shown.stdout)["occurrences"]
+    assert second["time"] - first["time"] == 1
+
+    master = service.start()
+    runs = service.runs.wait("tides", completed(3))
+    assert master.stop() == 0
+
+    in_order(runs)
+    assert min(run.scheduled_time for run in runs) > 1_000_000_000  # of the last three
+
+
+def test_one_that_answers_wrongly_is_set_aside_and_one_that_is_not_there_is_waited_for(service):
+    service.write("tides.py", TIDES)
+    insert(service, "stuck", "@call tides:Stuck")
+    insert(service, "absent", "@call ebb:Tides")
+    insert(service, "good", None)
+    master = service.start()
+
+    service.wait_for_finish("good")
+    stuck = service.wait_for_row("stuck", lambda seen: seen.status == "quarantined")
+    log = master.wait_for_log("absent: cron: there is no module 'ebb'")
+    waiting = service.row("absent")
+    service.write("ebb.py", TIDES.replace("self, gap", "self, gap=3600"))
+    service.runs.wait("absent", completed(1))
+    assert master.stop() == 0
+
+    problem = "next_at(1000000001) of tides:Stuck answered 1000000001, which is not later"
+    assert problem in stuck.reason
+    assert f"stuck: cron: {problem}" in log
+    assert (waiting.status, waiting.next_time) == ("waiting", 1_000_000_000)
+    assert "# cron: next_at" in service.psched("list", "--status", "quarantined").stdout
+
+
+def test_the_command_line_refuses_what_no_worker_could_use(service):
+    service.write("tides.py", TIDES)
+    for text, problem in {
+        "@call tides:Stuck": "which is not later",
+        "@call tides:Tides": "tides:Tides cannot be made: TypeError: ",
+        "@call ebb:Tides": "there is no module 'ebb' on the load path",
+        "@call os:getcwd": "'os:getcwd' is not a class with a method next_at(after)",
+    }.items():
+        refused = service.psched("add", "k", "t", text)
+        assert refused.returncode == 1
+        assert re.match(rf"Error: cron: .*{re.escape(problem)}.*\n\Z", refused.stderr)
+
+
+class TestAdding:
+    def test_an_interval_stands_in_the_place_of_the_line(self, service):
+        added = service.invoke("add", "s1", "t", "--every", "3600", '{"k": 1}', "--jitter", "9")
+        assert (added.exit_code, added.stderr) == (0, "")
+        row = service.row("s1")
+        assert re.fullmatch(r"@every 3600 \+\d+", row.cron)
+        assert row.data == {"k": 1}
+        assert row.next_time <= row.next_run_time <= row.next_time + 9
+        for words in (["s2", "t"], ["s2", "t", "@daily", "{}", "--every", "5"]):
+            assert service.invoke("add", *words).exit_code == 2
+
+    def test_times_that_a_clock_change_meddles_with_are_warned_of(self, service):
+        words = "t", "30 2 * * *", "-t", "Europe/Berlin", "-s", "2030-01-01"
+        added = service.invoke("add", "s1", *words)
+        assert added.exit_code == 0
+        assert added.stderr.splitlines() == [
+            (
+                "Warning: s1: 2030-03-31 02:30 does not exist in Europe/Berlin: runs once,"
+                " right after the clock change"
+            ),
+            "Warning: s1: 2030-10-27 02:30 comes twice in Europe/Berlin: runs the first time only",
+        ]
+        assert added.stdout == "s1: first at 2030-01-01 01:30:00 UTC\n"
+        assert service.invoke("add", "s2", *words[:-4]).stderr == ""
+
+
+class TestNext:
+    LINE = ("--cron", "30 2 * * *", "-t", "Europe/Berlin", "--dst-policy", "wallclock")
+
+    def test_a_line_needs_no_database(self, make_service):
+        service = make_service("mysql://nobody:x@127.0.0.1:1/nowhere")
+        shown = service.psched("next", *self.LINE, "-s", "2030-03-30", "-n", 2)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        first, lost, second = shown.stdout.splitlines()
+        assert re.fullmatch(
+            r"2030-03-30 02:30:00\+01:00  2030-03-30 01:30:00 UTC  (in .*|.* ago)", first
+        )
+        assert re.fullmatch(
+            r"\(none\) +2030-03-31 01:00:00 UTC  .*"
+            r"  # 2030-03-31 02:30 does not exist in Europe/Berlin: skipped",
+            lost,
+        )
+        assert second.startswith("2030-04-01 02:30:00+02:00  2030-04-01 00:30:00 UTC")
+
+    def test_programs_read_json(self, service):
+        shown = service.invoke("next", *self.LINE, "-s", "2030-10-27", "-n", "1", "--json")
+        assert json.loads(shown.stdout) == {
+            "cron": "30 2 * * *",
+            "timezone": "Europe/Berlin",
+            "occurrences": [
+                {
+                    "time": 1919291400,
+                    "run_at": 1919291400,
+                    "local": "2030-10-27T02:30:00+02:00",
+                    "note": "2030-10-27 02:30 comes twice: runs both times, this is the first",
+                }
+            ],
+        }
+
+    def test_a_schedule_is_shown_with_its_own_delay_jitter_and_status(self, service):
+        options = "-d", "30", "--jitter", "60", "-s", "4000000000"
+        service.invoke("add", "s1", "t", "0 9 * * *", *options)
+        head, first, second = service.invoke("next", "s1", "-n", "2").stdout.splitlines()
+        assert head == "s1: waiting, 0 9 * * *, in UTC, delay 30 s, jitter 60 s"
+        assert re.fullmatch(
+            r"2096-10-02 09:00:00\+00:00  2096-10-02 09:00:00 UTC  in \d+ d( \d+ h)? +"
+            r"runs from 2096-10-02 09:0[01]:\d\d UTC",
+            first,
+        )
+        assert second.startswith("2096-10-03 09:00:00+00:00")
+        found = json.loads(service.invoke("next", "s1", "--json").stdout)
+        assert len(found["occurrences"]) == 5
+        assert found["occurrences"][0]["run_at"] == found["next_run_time"]
+        assert (found["key"], found["status"], found["jitter"]) == ("s1", "waiting", 60)
+
+    def test_what_rests_has_none_and_says_why(self, service):
+        service.add("s1", cron="@daily")
+        with service.sql() as connection:
+            connection.execute(
+                "UPDATE psched SET status = 'quarantined', reason = 'cron: \x1b', cron = 'x',"
+                " next_run_time = NULL"
+            )
+        shown = service.invoke("next", "s1")
+        assert (shown.exit_code, shown.stdout) == (
+            0,
+            "s1: quarantined, x, in UTC  # cron: \\x1b\n",
+        )
+
+    @pytest.mark.parametrize(
+        ("words", "status", "problem"),
+        [
+            ([], 2, "name a KEY, or a trigger by --cron"),
+            (["k", "--cron", "@daily"], 2, "name a KEY, or a trigger by --cron"),
+            (["k", "-t", "UTC"], 2, "--timezone, --dst-policy and --start go with --cron"),
+            (["k"], 1, "no schedule has the key 'k'"),
+            (["--cron", "61 * * * *"], 1, "cron: minute '61' is not allowed"),
+            (["--cron", "@daily", "-t", ""], 1, "timezone: '' is not a zone"),
+            (["--cron", "@daily", "-n", "0"], 2, "0 is not in the range"),
+            (["--cron", "@daily", "-s", "soon"], 1, "start: 'soon' is neither"),
+        ],
+    )
+    def test_what_it_cannot_do_is_said(self, service, words, status, problem):
+        refused = service.invoke("next", *words)
+        assert refused.exit_code == status
+        assert problem in refused.stderr
