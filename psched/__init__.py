@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from psched.schedule import Schedule, ScheduleMetadata
     from psched.script import Worker
+    from psched.start import start
     from psched.task import Task
 
 _HOMES = {
@@ -38,6 +39,7 @@ _HOMES = {
     "ScheduleMetadata": "psched.schedule",
     "Task": "psched.task",
     "Worker": "psched.script",
+    "start": "psched.start",
     **dict.fromkeys(
         (
             "AlreadyExistsError",
@@ -74,6 +76,7 @@ __all__ = [
     "Task",
     "Worker",
     "open",
+    "start",
 ]
 
 

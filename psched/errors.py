@@ -88,3 +88,7 @@ class UnknownOutcomeError(StoreUnavailableError):
 
 class SchemaError(StoreError):
     """The table is missing, incomplete or from a newer psched; the text names the mend."""
+
+
+class MissingTableError(SchemaError):
+    """The table does not exist."""

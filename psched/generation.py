@@ -10,7 +10,7 @@ import logging
 import os
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -72,13 +72,21 @@ class Seat:
     log: Log
     nonces: Sequence[str] | None
 
-    def serve(self, settings: Config, dispatch: Dispatch | None, *, report: bool) -> int:
+    def serve(
+        self,
+        settings: Config,
+        dispatch: Dispatch | None,
+        *,
+        report: bool,
+        prepare: Callable[[Backend], Iterator[None]] | None = None,
+    ) -> int:
         """Be a worker; the exit status.
 
         Args:
             settings: what this generation goes by.
             dispatch: the user's routes.
             report: the master does not know the settings yet.
+            prepare: what is to be done in the store first, step by step.
         """
         try:
             if settings.url == MEMORY_URL:
@@ -91,12 +99,18 @@ class Seat:
         for number in self.inbox.take_over():
             _log.error("a module has changed what %s does: psched needs it", number.name)
         try:
-            return self._serve(settings, dispatch, store, report=report)
+            return self._serve(settings, dispatch, store, report=report, prepare=prepare)
         finally:
             MEMORY.leave()
 
     def _serve(
-        self, settings: Config, dispatch: Dispatch | None, store: Backend, *, report: bool
+        self,
+        settings: Config,
+        dispatch: Dispatch | None,
+        store: Backend,
+        *,
+        report: bool,
+        prepare: Callable[[Backend], Iterator[None]] | None,
     ) -> int:
         if self.nonces is not None:
             return clean_up(store, settings, self.nonces)
@@ -110,6 +124,7 @@ class Seat:
             inbox=self.inbox,
             log=self.log,
             clock=CLOCK,
+            prepare=None if prepare is None else partial(prepare, store),
         )
         return worker.run(_report(settings) if report else None)
 
@@ -198,7 +213,7 @@ class FromProgram:
         except BaseException:  # noqa: BLE001  # whatever a program raises
             _log.exception("%s cannot be run", self.name)
         else:
-            _log.error("%s has ended without calling psched.Worker.run", self.name)
+            _log.error("%s has ended without calling psched.Worker.run or psched.start", self.name)
         return BAD_HANDLERS
 
 

@@ -6,7 +6,7 @@ deadline (see `psched.timing`), and asks again after a pause.
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
@@ -22,6 +22,7 @@ from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.guard import IMMEDIATE
 from psched.janitor import Janitor
 from psched.model import DELETING, Finish, Release, Retry
+from psched.preparing import Preparation
 from psched.settling import Ending, Settler
 from psched.slots import Slot, tell
 from psched.supervisor.note import Reason
@@ -40,6 +41,7 @@ class Leaser:
         tasks: runs what is leased.
         clock: this host's clocks.
         rng: draws the jitter of polls.
+        prepare: see `Preparation`.
 
     Attributes:
         recovered: nonces of dead workers of which nothing is held any more.
@@ -54,6 +56,7 @@ class Leaser:
         tasks: Tasks,
         clock: Clock,
         rng: random.Random,
+        prepare: Callable[[], Iterator[None]] | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -69,6 +72,7 @@ class Leaser:
         self._claimer = Claimer(
             store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng
         )
+        self._preparation = Preparation(prepare, self._asker)
         self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
         self._settler = Settler(settings, clock)
         self._dead: list[str] = []
@@ -129,6 +133,7 @@ class Leaser:
                 self._move()
                 self._look()
                 self._recover()
+                self._preparation.go_on()
                 self._claimer.claim()
                 self._janitor.sweep()
                 self._asker.all_answered()
@@ -260,7 +265,7 @@ class Leaser:
             moments.append(self._next_look)
         if isfinite(self._claimer.next):
             moments.append(self._claimer.next)
-        if self._dead or any(slot.empty for slot in self._tasks):
+        if self._dead or self._preparation.pending or any(slot.empty for slot in self._tasks):
             moments.append(mono)
         wakes = max(min(moments, default=mono + 1), self._asker.not_before)
         if self._stop_at is not None and self._stop_at > mono:

@@ -40,7 +40,7 @@ class Worker:
         """
         seat = current_seat()
         if seat is None:
-            _become_master()
+            become_master()
         raise Served(_serve(seat, dispatch, config_loader))
 
 
@@ -64,29 +64,59 @@ def _serve(
         return BAD_HANDLERS
 
 
-def _become_master() -> NoReturn:
-    """Replace this process, which has run user code by now, by a master of its program."""
-    main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None and spec.name == "__main__":
-        # A folder or an archive that holds a __main__.py.
-        program = ["--", str(Path(sys.argv[0]).absolute())]
-    elif spec is not None:
-        # A package is run as its __main__.
-        program = ["--module", spec.name.removesuffix(".__main__"), "--"]
-    elif file is not None:
-        program = ["--", str(Path(file).absolute())]
-    else:
-        raise RuntimeError("psched.Worker.run must be called from a program in a file or module")
-    interpreter_options = sys.orig_argv[1 : _program_at(sys.orig_argv)]
+def become_master() -> NoReturn:
+    """Replace this process, which has run user code by now, by a master of its program.
+
+    Raises:
+        RuntimeError: see `program_command`.
+    """
+    command = program_command()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    os.execv(sys.executable, command)  # noqa: S606  # no shell, by intent
+
+
+def program_command() -> list[str]:
+    """The command line of a master of the program that is running.
+
+    Raises:
+        RuntimeError: it is neither a file nor a module, and cannot be run anew.
+    """
+    is_module, name = _program()
+    program = ["--module", name, "--"] if is_module else ["--", name]
+    interpreter_options = sys.orig_argv[1 : _program_at(sys.orig_argv)]
     # -P: what the master imports is not to be looked for among the program's modules.
     master = [*interpreter_options, "-P", "-m", "psched.cli.master"]
     if sys.flags.safe_path:
         master.append("--safe-path")
-    command = [sys.executable, *master, *program, *sys.argv[1:]]
-    os.execv(sys.executable, command)  # noqa: S606  # no shell, by intent
+    return [sys.executable, *master, *program, *sys.argv[1:]]
+
+
+def program_name() -> str:
+    """The name of the program that is running, for people: its module's, or its file's.
+
+    Raises:
+        RuntimeError: see `program_command`.
+    """
+    is_module, name = _program()
+    return name if is_module else Path(name).stem
+
+
+def _program() -> tuple[bool, str]:
+    """Whether the program that is running is a module; and that one's name, or its file's path."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None and spec.name == "__main__":
+        # A folder or an archive that holds a __main__.py.
+        return False, str(Path(sys.argv[0]).absolute())
+    if spec is not None:
+        # A package is run as its __main__.
+        return True, spec.name.removesuffix(".__main__")
+    if file is not None:
+        return False, str(Path(file).absolute())
+    raise RuntimeError(
+        "psched.Worker.run and psched.start must be called from a program in a file or module"
+    )
 
 
 def _program_at(command: list[str]) -> int:

@@ -5,7 +5,7 @@ import gc
 import logging
 import random
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from psched.backend import Backend
@@ -56,6 +56,7 @@ class Worker:
         inbox: this process's signals.
         log: this process's log.
         clock: this host's clocks.
+        prepare: what is to be done in the store before anything is claimed, step by step.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Worker:
         inbox: SignalInbox,
         log: Log,
         clock: Clock,
+        prepare: Callable[[], Iterator[None]] | None = None,
     ) -> None:
         self._link = link
         self._place = place
@@ -112,6 +114,7 @@ class Worker:
             tasks=self._tasks,
             clock=clock,
             rng=self._rng,
+            prepare=prepare,
         )
 
     def run(self, reported: Mapping[str, Any] | None = None) -> int:

@@ -29,7 +29,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from psched.backends.dialects import Dialect, Fault
-from psched.errors import SchemaError, StoreError
+from psched.errors import MissingTableError, SchemaError, StoreError
 
 VERSION = 2
 """Raised with every change of the table; a newer table than this is refused."""
@@ -162,7 +162,7 @@ class Schema:
         name = self.table.name
         found = self._version(connection)
         if found is None:
-            raise SchemaError(f"the table {name!r} does not exist; run `psched init`")
+            raise MissingTableError(f"the table {name!r} does not exist; run `psched init`")
         if found == _UNFINISHED:
             raise SchemaError(
                 f"the table {name!r} is not complete: `psched init` did not come to its end;"

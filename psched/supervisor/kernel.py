@@ -31,6 +31,13 @@ def die_with_parent(parent: int) -> None:
         _die()
 
 
+def stop_with_parent(parent: int) -> None:
+    """Have the kernel send TERM to this process when its parent dies; as `die_with_parent`."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        _die()
+
+
 class _Stack(ctypes.Structure):
     # stack_t of <signal.h>
     _fields_ = (

@@ -1,0 +1,123 @@
+"""Jobs: what a program's own code runs, as a schedule and the handler for it."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from psched.application.dispatch import Dispatch, Target, check_handler
+from psched.errors import InvalidError, LoadError
+from psched.task import Task
+
+
+class Jobs:
+    """All jobs of one program, by their keys; a job's key is its type.
+
+    Args:
+        program: the program's name, for classes that it defines itself.
+    """
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self.routes: dict[str, Target] = {}
+        self.schedules: list[dict[str, Any]] = []
+        """What is to be declared of each that runs by itself."""
+
+    def add(self, key: str, run: object, fields: Mapping[str, Any]) -> None:
+        """Note a job.
+
+        Args:
+            key: its name.
+            run: a function of the task or of nothing; a class as handlers are; or an object with
+                ``run()``, which is stored by its class's name and its parameters.
+            fields: of its schedule; without any trigger it has none, and is a type for the queue.
+
+        Raises:
+            InvalidError: it makes no sense; its ``field`` names what.
+        """
+        if key in self.routes:
+            raise InvalidError("key", f"{key!r} is that of another job here")
+        if "type" in fields:
+            raise InvalidError("type", "is the job's key; leave it out")
+        fields = {name: value for name, value in fields.items() if value is not None}
+        if not (callable(run) or callable(getattr(run, "run", None))):
+            raise InvalidError("run", "must be a function, a class, or an object with run()")
+        try:
+            route, data = self._routed(run)
+            check_handler(route, key)
+        except LoadError as error:
+            raise InvalidError("run", str(error)) from None
+        if data is not None:
+            if "data" in fields:
+                raise InvalidError("data", "is an object's own: it holds the parameters of that")
+            fields["data"] = data
+        self.routes[key] = route
+        if {"cron", "every", "at", "trigger", "next_time"} & {*fields}:
+            self.schedules.append({"key": key, "type": key, **fields})
+        elif fields:
+            raise InvalidError(
+                "cron", "is missing, and so are every, at and trigger: when is it to run?"
+            )
+
+    def dispatch(self) -> Dispatch:
+        """The routes from jobs to what runs them."""
+
+        class Routes(Dispatch):
+            routes = self.routes
+
+        return Routes()
+
+    def _routed(self, run: Any) -> tuple[Target, dict[str, Any] | None]:  # noqa: ANN401
+        if inspect.isclass(run):
+            return run, None
+        if callable(getattr(run, "run", None)):
+            return _object_run(type(run)), self._described(run)
+        return _of_task(run), None
+
+    def _described(self, run: object) -> dict[str, Any]:
+        """An object as its class's import path and the parameters that make it again."""
+        kind = type(run)
+        module = self._program if kind.__module__ == "__main__" else kind.__module__
+        if dataclasses.is_dataclass(run):
+            names = [field.name for field in dataclasses.fields(run) if field.init]
+            parameters = {name: getattr(run, name) for name in names}
+        else:
+            parameters = dict(vars(run)) if hasattr(run, "__dict__") else {}
+        try:
+            inspect.signature(kind).bind(**parameters)
+        except TypeError as error:
+            raise InvalidError(
+                "run",
+                f"cannot be made again from its attributes: {kind.__qualname__} {error}; make it a"
+                " dataclass",
+            ) from None
+        return {"job": f"{module}:{kind.__qualname__}", "parameters": parameters}
+
+
+def _of_task(function: Callable[..., object]) -> Target:
+    """A function of a task, whether or not it wants to see that."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return function
+    except ValueError:
+        return function  # one of the interpreter's own, which does not say
+    check_handler(function, getattr(function, "__name__", "run"))
+    return lambda _task: function()
+
+
+def _object_run(kind: type[Any]) -> type[Any]:
+    """The handler that makes an object anew, as the task's row describes it, and runs it."""
+
+    class Run:
+        def __init__(self, task: Task) -> None:
+            self._task = task
+            self._job = kind(**task.data.get("parameters", {}))
+            if callable(getattr(self._job, "kill", None)):
+                self.kill = self._job.kill
+
+        def run(self) -> None:
+            run: Any = _of_task(self._job.run)
+            run(self._task)
+
+    return Run

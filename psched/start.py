@@ -1,0 +1,263 @@
+"""A program that is a schedule: ``psched.start``."""
+
+import atexit
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from psched import config
+from psched.app import CLOCK, Configuration, draw_nonce, read_config
+from psched.backend import Backend
+from psched.collection import ScheduleCollection
+from psched.config import Config
+from psched.declare import declare
+from psched.errors import AlreadyExistsError, MissingTableError, NotFoundError
+from psched.files.applying import carry_out
+from psched.files.plan import is_of, plan
+from psched.generation import Seat, Served, current_seat
+from psched.jobs import Jobs
+from psched.model import ENDED
+from psched.script import become_master, program_command, program_name
+from psched.supervisor import kernel
+
+F = TypeVar("F", bound=Callable[..., object])
+
+_log = logging.getLogger("psched.worker")
+
+_LOT = 500
+"""Schedules that are looked at between two signs of life."""
+
+_TRIES = 5
+"""How often it is tried to declare what others declare at the same time."""
+
+
+def start(
+    given: Configuration = None,
+    /,
+    *,
+    label: str | None = None,
+    prune: bool = False,
+    join: bool = True,
+    **settings: Any,  # noqa: ANN401  # see etc/psched.yml
+) -> "Program":
+    """Make this program a scheduler: a context manager that jobs are added to.
+
+    ::
+
+        with psched.start(url="mysql+pymysql://…") as s:
+            s.add("empty_cache", every=3600, run=empty_cache)
+
+    At the end of the block the process becomes a master, which runs the program anew, from its
+    first line, in each of its workers; so does every restart. The same program may run on many
+    hosts: each occurrence is run once. Of missed occurrences only the newest is run, unless
+    ``catchup`` is set.
+
+    Args:
+        given: a mapping of settings, the path of a file, or settings; None: the file that is found.
+        label: whose the jobs are; default: the program's name. Programs with other labels never
+            change, remove or run them.
+        prune: remove jobs of this label that are not in the program any more.
+        join: False: the rest of the program goes on, and the master runs beside it until `stop` is
+            called or the program ends.
+        settings: further settings, by name, such as ``url``.
+
+    Raises:
+        ConfigError: the settings cannot be used.
+        RuntimeError: the program is neither a file nor a module, and cannot be run anew.
+    """
+    whole = read_config(given)
+    if "catchup" not in settings and not _says_catchup(given):
+        settings["catchup"] = "latest"
+    name = program_name()
+    return Program(
+        whole.with_settings(**settings),
+        name=name,
+        label=name if label is None else label,
+        prune=prune,
+        join=join,
+    )
+
+
+class Program:
+    """The jobs of one program; made by `start`.
+
+    Args:
+        settings: the installation's.
+        name: the program's.
+        label: whose the jobs are.
+        prune: see `start`.
+        join: see `start`.
+    """
+
+    def __init__(self, settings: Config, *, name: str, label: str, prune: bool, join: bool) -> None:
+        self.label = label
+        self._settings = settings
+        self._jobs = Jobs(name)
+        self._prune = prune
+        self._join = join
+        self._master: subprocess.Popen[bytes] | None = None
+
+    def add(self, key: str, *, run: object, **fields: Any) -> None:  # noqa: ANN401  # see declare
+        """Add a job.
+
+        Args:
+            key: its name; also its tasks' type.
+            run: what is run, in a process of its own: a function that takes the task or nothing; a
+                class that is made of the task, with ``run()``; or an object with ``run()``, which
+                is stored as its class's name and its attributes, and made again from these.
+            fields: when it runs, ``every``, ``cron``, ``at`` or ``trigger``; and all else that
+                `ScheduleCollection.add` takes. With none at all it runs when a task of this type
+                is pushed.
+
+        Raises:
+            InvalidError: a value makes no sense; its ``field`` names it.
+        """
+        self._jobs.add(key, run, fields)
+        if self._jobs.schedules and self._jobs.schedules[-1]["key"] == key:
+            # Refused here, in the user's own line, and not in a worker's log.
+            fields = {n: v for n, v in self._jobs.schedules[-1].items() if n != "key"}
+            declare(key, {**fields, "label": self.label}, self._settings, CLOCK.wall)
+
+    def task(self, key: str, **fields: Any) -> Callable[[F], F]:  # noqa: ANN401  # see add
+        """The same for the function that follows, as a decorator.
+
+        Raises:
+            InvalidError: see `add`.
+        """
+
+        def note(function: F) -> F:
+            self.add(key, run=function, **fields)
+            return function
+
+        return note
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            return
+        if not self._jobs.routes:
+            raise RuntimeError("psched.start: no job was added")
+        seat = current_seat()
+        if seat is not None:
+            raise Served(self._serve(seat))
+        if self._join:
+            become_master()
+        self._master = _beside()
+        atexit.register(self.stop)
+
+    @property
+    def pid(self) -> int | None:
+        """The master's, if it runs beside this program."""
+        return None if self._master is None else self._master.pid
+
+    def stop(self) -> int | None:
+        """Stop a master that runs beside this program; running tasks may finish.
+
+        Returns:
+            Its exit status; None: there is none.
+        """
+        if self._master is None:
+            return None
+        if self._master.poll() is None:
+            self._master.terminate()
+        return self._master.wait()
+
+    def _serve(self, seat: Seat) -> int:
+        ours = self._settings.with_settings(only=sorted(self._jobs.routes))
+        # One worker of a generation is enough.
+        prepare = self._declaring if seat.place.number == 0 else None
+        return seat.serve(ours, self._jobs.dispatch(), report=True, prepare=prepare)
+
+    def _declaring(self, store: Backend) -> Iterator[None]:
+        """Make the schedules those of the program, in steps between which there is other work."""
+        schedules = ScheduleCollection(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
+        for tries in range(1, _TRIES + 1):
+            try:
+                self._declare(schedules)
+                break
+            except MissingTableError:
+                for line in store.init():
+                    _log.info("%s", line)
+            except (AlreadyExistsError, NotFoundError) as error:
+                # Another host declares the same, or a person deletes it.
+                if tries == _TRIES:
+                    _log.error("the jobs of this program are not as it says: %s", error)
+            yield
+        yield from self._look_for_others(schedules)
+
+    def _declare(self, schedules: ScheduleCollection) -> None:
+        wanted = self._jobs.schedules
+        found = schedules.read_many([job["key"] for job in wanted])
+        now = schedules.now()
+        made = plan(
+            [job for job in wanted if job["key"] in found or not self._is_past(job, now)],
+            [metadata.row for metadata in found.values()],
+            self.label,
+            settings=self._settings,
+        )
+        for key, why in made.refused.items():
+            _log.error("the job %r is not declared: it %s", key, why)
+        carry_out(
+            replace(made, refused={}),
+            schedules,
+            settings=self._settings,
+            tell=lambda done, key: _log.info("the job %r was %s", key, done),
+        )
+
+    def _is_past(self, job: Mapping[str, Any], now: float) -> bool:
+        """Whether it was to run once, some time ago: it has, and its row is kept no longer."""
+        fields = {name: value for name, value in job.items() if name != "key"}
+        row = declare(job["key"], fields, self._settings, lambda: 0)
+        return row.cron is None and row.next_time is not None and row.next_time < now
+
+    def _look_for_others(self, schedules: ScheduleCollection) -> Iterator[None]:
+        """Report, or remove, the jobs of this label that the program has no more."""
+        keys = {job["key"] for job in self._jobs.schedules}
+        left = []
+        for number, metadata in enumerate(schedules.list(), start=1):
+            row = metadata.row
+            if is_of(row, self.label) and row.key not in keys and row.status not in ENDED:
+                left.append(row.key)
+            if not number % _LOT:
+                yield
+        for key in left:
+            if self._prune:
+                with suppress(NotFoundError):
+                    schedules.delete(key)
+                _log.warning("the job %r was removed: the program has it no more", key)
+            else:
+                _log.warning(
+                    "the job %r is not in the program any more, and is not run;"
+                    " prune=True removes it",
+                    key,
+                )
+
+
+def _says_catchup(given: Configuration) -> bool:
+    if isinstance(given, Mapping):
+        return "catchup" in given
+    return isinstance(given, (str, Path)) and "catchup" in config.written(given)
+
+
+def _beside() -> subprocess.Popen[bytes]:
+    """Start a master of this program beside it; it stops when the program ends."""
+    command = program_command()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    stop_with_us = partial(kernel.stop_with_parent, os.getpid())
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=stop_with_us)  # noqa: PLW1509
