@@ -38,7 +38,7 @@ _DONE = {"marked": "removed when its running task has stopped"}
     "paths", metavar="FILE|FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan; exit with 3 if it is not empty.")
-@click.option("--prune", is_flag=True, help="Remove schedules of the same label that left.")
+@click.option("--prune", is_flag=True, help="Remove what has left the files of a label.")
 @click.option("--label", help="Whose the schedules are, for files that do not say so.")
 @click.option("--adopt", is_flag=True, help="Take over schedules of another label, or of none.")
 @click.option("--json", "as_json", is_flag=True, help="The plan as one JSON object per label.")

@@ -11,8 +11,9 @@ from typing import Any
 
 from psched.collection import ScheduleCollection
 from psched.config import Config
+from psched.definition import said_about
 from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
-from psched.files.plan import Item, Plan, conflict, declared_label, differences, is_of, plan
+from psched.files.plan import Item, Plan, conflict, differences, is_of, plan
 from psched.model import Row
 
 _TRIES = 5
@@ -133,9 +134,9 @@ def reconcile(
 
 def _still_differing(item: Item, made: Plan, settings: Config, seen: Row) -> dict[str, Any]:
     """The changes that are still to be written to a row, as it stands now."""
-    before = declared_label(item.found) if item.found is not None else None
+    before = said_about(item.found, "label") if item.found is not None else None
     # What was adopted is what was seen to be adopted, not what others have taken over since.
-    adopt = made.adopt and declared_label(seen) == before
+    adopt = made.adopt and said_about(seen, "label") == before
     if why := conflict(seen, made.label, adopt=adopt):
         raise AlreadyExistsError(f"{item.key} {why}")
     if item.wanted is None:

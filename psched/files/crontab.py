@@ -13,7 +13,7 @@ it did not want that, nor can we know what they wanted. It is refused here.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psched.cron import ALIASES
@@ -35,8 +35,7 @@ _NAMES = {
 
 _FIELDS = 5
 
-_MATCHED = 2
-"""Quotes, around a text."""
+_QUOTED = re.compile(r"""("|')(?:(?!\1).)*\1""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +106,18 @@ def parse(content: str, *, system: bool) -> Crontab:
         if line.startswith("#"):
             comment.append(line.lstrip("#").strip())
             continue
-        if setting := _SETTING.fullmatch(raw.rstrip("\r")):
-            name, value = _read_setting(setting)
-            variables[name] = value
-            remarks += (Remark(number, text) for text in _about(name, value))
-        elif line:
-            try:
+        odd: Iterable[str] = ()
+        try:
+            if setting := _SETTING.fullmatch(raw.rstrip("\r")):
+                name, value = _read_setting(setting)
+                variables[name] = value
+                odd = _about(name, value)
+            elif line:
                 entry, odd = _entry(number, line, variables, comment, system=system)
-            except _BadLineError as error:
-                remarks.append(Remark(number, f"not carried over: {error}"))
-            else:
                 entries.append(entry)
-                remarks += (Remark(number, text) for text in odd)
+        except _BadLineError as error:
+            odd = [f"not carried over: {error}"]
+        remarks += (Remark(number, text) for text in odd)
         comment = []
     return Crontab(entries, remarks)
 
@@ -126,9 +125,11 @@ def parse(content: str, *, system: bool) -> Crontab:
 def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
     name = next(found for found in setting.group("double", "single", "bare") if found is not None)
     value = setting["value"].strip(" \t")
-    if len(value) >= _MATCHED and value[0] == value[-1] and value[0] in "\"'":
-        value = value[1:-1]
-    return name, value
+    if not value.startswith(('"', "'")):
+        return name, value
+    if not _QUOTED.fullmatch(value):
+        raise _BadLineError(f"the quotes around the value of {name} do not match")
+    return name, value[1:-1]
 
 
 def _about(name: str, value: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from psched.config import Config
 from psched.declare import FIELDS, TIMES, declare, lease_of
-from psched.definition import decode
+from psched.definition import decode, said_about
 from psched.errors import InvalidError
 from psched.model import DEFAULT_TYPE, DELETING, Row
 
@@ -129,13 +129,7 @@ def plan(
 
 def is_of(row: Row, label: str | None) -> bool:
     """Whether a row carries this label; one without any is nobody's, and so never is."""
-    return label is not None and declared_label(row) == label
-
-
-def declared_label(row: Row) -> str | None:
-    """Whose a row is; None: nobody's, or its options cannot be read."""
-    label = _options(row).get("label")
-    return label if isinstance(label, str) else None
+    return label is not None and said_about(row, "label") == label
 
 
 def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
@@ -144,10 +138,10 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
         return "is being deleted; apply again when it is gone"
     if row.status == _MIGRATING:
         return "is being moved here from another table"
-    owner = declared_label(row)
+    owner = said_about(row, "label")
     if owner == label or adopt:
         return None
-    mend = "to take it over, adopt it; else give one of the two another key"
+    mend = "to take it over, adopt it (--adopt); else give one of the two another key"
     return f"belongs to {_named(owner)}, and is declared for {_named(label)}; {mend}"
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from psched.config import Config
-from psched.definition import understand
+from psched.definition import said_about, understand
 from psched.errors import InvalidError
-from psched.files.plan import declared_label, differing
+from psched.files.plan import differing
 from psched.model import DELETING, WAITING, Row
 
 _FIRST = ("type", "cron", "timezone", "delay", "data")
@@ -45,7 +45,7 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
             omitted.append(f"{row.key}: left out, for it cannot be understood: {error}")
             continue
         fields = differing(row, settings)
-        label = declared_label(row)
+        label = said_about(row, "label")
         fields.pop("label", None)
         first = {name: fields[name] for name in _FIRST if name in fields}
         documents.setdefault(label, {})[row.key] = first | fields

@@ -110,3 +110,27 @@ def test_what_others_have_taken_over_meanwhile_is_theirs(schedules, settings, ap
     with pytest.raises(NotFoundError):
         carry_out(stale, schedules, settings=settings)
     assert apply(wanted) == [("added", "a")]
+
+
+def test_who_is_overtaken_plans_again(schedules, apply, monkeypatch):
+    add_many, others = schedules.add_many, [dict(each) for each in WANTED]
+
+    def be_overtaken(declarations):
+        if others:
+            schedules.add(**others.pop(), label="mine")
+        return add_many(declarations)
+
+    monkeypatch.setattr(schedules, "add_many", be_overtaken)
+    assert apply([*WANTED, {"key": "c", "cron": "@daily"}]) == [("added", "c")]
+
+
+def test_what_was_interrupted_goes_on_when_it_is_done_again(schedules, settings, apply):
+    apply(WANTED)
+    wanted = [{**each, "delay": 5} for each in WANTED]
+
+    def interrupt(_done, _key):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reconcile(schedules, wanted, "mine", settings=settings, tell=interrupt)
+    assert apply(wanted) == [("changed", "b")]

@@ -78,7 +78,7 @@ def test_two_labels_stay_apart(service):
     assert refused.stderr.splitlines() == [
         (
             "Error: nightly belongs to the label 'reports', and is declared for the label 'others';"
-            " to take it over, adopt it; else give one of the two another key"
+            " to take it over, adopt it (--adopt); else give one of the two another key"
         ),
         refused.stderr.splitlines()[0].removeprefix("Error: ").replace("nightly", "weekly"),
     ]
