@@ -2,8 +2,9 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from psched.application.dispatch import Dispatch, Target, check_handler
 from psched.errors import InvalidError, LoadError
@@ -63,7 +64,7 @@ class Jobs:
         """The routes from jobs to what runs them."""
 
         class Routes(Dispatch):
-            routes = self.routes
+            routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = {**self.routes}
 
         return Routes()
 

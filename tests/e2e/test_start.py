@@ -1,0 +1,283 @@
+"""psched.start: a program that is a schedule."""
+
+import re
+import signal
+import sys
+
+import pytest
+
+from support.waiting import wait_until
+
+PROGRAM = """
+    import os
+    from dataclasses import dataclass
+    from pathlib import Path
+
+    import psched
+
+    HERE = Path(__file__).parent
+
+    def note(*words):
+        with HERE.joinpath("notes").open("a") as file:
+            print(*words, file=file)
+
+    def plain():
+        note("plain")
+
+    def with_task(task):
+        note("with_task", task.scheduled_time)
+
+    @dataclass
+    class Report:
+        who: str
+        lines: int = 3
+
+        def run(self, task):
+            note("report", self.who, self.lines, task.type)
+
+    class Handler:
+        def __init__(self, task):
+            self.task = task
+
+        def run(self):
+            note("handler", self.task.data)
+
+    def crash():
+        note("crash")
+        os.kill(os.getpid(), 11)
+
+    with psched.start({url!r}, poll_interval=0.2, cgroup="off"{options}) as s:
+        {jobs}
+"""
+
+EACH = "every=1, align=True"
+
+
+class Program:
+    """A program of a user's, in the folder of a service."""
+
+    def __init__(self, service, url, name="program.py"):
+        self.service = service
+        self.url = url
+        self.name = name
+
+    def write(self, *jobs, **options):
+        """Write it with these lines in its block."""
+        said = "".join(f", {name}={value!r}" for name, value in options.items())
+        lines = "\n        ".join(jobs)
+        text = PROGRAM.format(url={"url": self.url}, options=said, jobs=lines)
+        self.service.write(self.name, text)
+
+    def start(self, generation=1):
+        """Run it; the master that it becomes."""
+        return self.service.start(sys.executable, self.name, generation=generation)
+
+    def notes(self):
+        """What its jobs have noted."""
+        file = self.service.folder / "notes"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def wait_for_note(self, pattern, count=1):
+        """Wait until this was noted, so many times."""
+        wait_until(
+            lambda: len(re.findall(pattern, "\n".join(self.notes()))) >= count, what=f"{pattern!r}"
+        )
+
+
+@pytest.fixture
+def program(make_service, database):
+    return Program(make_service(database.url), database.url)
+
+
+@pytest.fixture
+def small(service, tmp_path):
+    """A program on SQLite."""
+    return Program(service, f"sqlite:///{tmp_path}/psched.db")
+
+
+def keys(program):
+    """The schedules that there are."""
+    with program.service.schedules() as schedules:
+        return {each.key: each for each in schedules.list()}
+
+
+def test_jobs_are_functions_classes_and_objects_and_a_new_table_is_made(program):
+    program.write(
+        f's.add("plain", {EACH}, run=plain)',
+        f's.add("report", {EACH}, run=Report("ann"))',
+        f's.add("handler", {EACH}, run=Handler, data={{"k": 1}})',
+        f'@s.task("decorated", {EACH}, timezone="Asia/Tokyo")',
+        "def decorated(task):",
+        '    note("decorated", task.key)',
+        's.add("mail", run=lambda task: note("mail", task.data))',
+    )
+    master = program.start()
+    for pattern in "plain", "report ann 3 report", "handler {'k': 1}", "decorated decorated":
+        program.wait_for_note(pattern)
+    with program.service.schedules() as schedules:
+        schedules.push("mail-1", "mail", {"to": "ann"})
+        assert schedules["mail-1"].wait(timeout=20) == "finished"
+        report = schedules["report"].metadata()
+    assert "mail {'to': 'ann'}" in program.notes()
+    assert report.data == {"job": "program:Report", "parameters": {"who": "ann", "lines": 3}}
+    assert report.label == "program"
+    assert master.stop() == 0
+
+
+def test_the_same_program_on_two_hosts_runs_each_occurrence_once_also_when_one_is_killed(program):
+    program.write(f's.add("tick", {EACH}, run=with_task)', 's.add("slow", every=3600, run=plain)')
+    masters = [program.start(generation=0) for _ in range(2)]
+    program.wait_for_note("with_task", 3)
+    masters[0].kill()
+    program.wait_for_note("with_task", len(program.notes()) + 3)
+    assert masters[1].stop() == 0
+    times = [int(note.split()[1]) for note in program.notes() if note.startswith("with_task")]
+    assert times == sorted(set(times))
+    assert sum(master.text.count("the job 'slow' was added") for master in masters) == 1
+
+
+def test_a_changed_program_changes_what_differs_and_nothing_else(small):
+    program = small
+    program.write('s.add("a", every=3600, run=plain)', 's.add("b", cron="@yearly", run=plain)')
+    master = program.start()
+    master.wait_for_log("the job 'b' was added")
+    before = keys(program)
+    program.write(
+        's.add("a", every=3600, run=plain)',
+        's.add("b", cron="@monthly", run=plain)',
+        's.add("c", every=3600, run=plain)',
+    )
+    master.send(signal.SIGHUP)
+    master.wait_for_log("the job 'b' was changed")
+    after = keys(program)
+    assert after["a"] == before["a"]
+    assert (before["b"].cron, after["b"].cron) == ("@yearly", "@monthly")
+    assert set(after) == {"a", "b", "c"}
+    # What does not make sense leaves all as it is.
+    program.write('s.add("a", cron="61 * * * *", run=plain)')
+    master.send(signal.SIGHUP)
+    master.wait_for_log("psched.errors.InvalidError: cron: ")
+    assert set(keys(program)) == {"a", "b", "c"}
+    assert len(master.workers(2)) == 1
+    assert master.stop() == 0
+
+
+def test_a_job_that_left_the_program_is_reported_and_does_not_run_and_can_be_pruned(small):
+    program = small
+    program.write(f's.add("gone", {EACH}, run=plain)', f's.add("stays", {EACH}, run=with_task)')
+    master = program.start()
+    program.wait_for_note("plain")
+    program.write(f's.add("stays", {EACH}, run=with_task)')
+    master.send(signal.SIGHUP)
+    master.wait_for_log("the job 'gone' is not in the program any more, and is not run; prune=True")
+    master.wait_for_log("generation 2 serves")
+    wait_until(lambda: not master.workers(1), what="the end of the first generation")
+    ran = program.notes().count("plain")
+    program.wait_for_note("with_task", len(program.notes()) + 2)
+    assert program.notes().count("plain") == ran
+    assert "gone" in keys(program)
+    program.write(f's.add("stays", {EACH}, run=with_task)', prune=True)
+    master.send(signal.SIGHUP)
+    master.wait_for_log("the job 'gone' was removed")
+    assert set(keys(program)) == {"stays"}
+    assert master.stop() == 0
+
+
+def test_programs_with_other_labels_never_run_change_or_remove_each_others_jobs(small):
+    other = Program(small.service, small.url, "other.py")
+    small.write(
+        f's.add("mine", {EACH}, run=plain)', 's.add("both", every=9, run=plain)', prune=True
+    )
+    other.write(
+        f's.add("its", {EACH}, run=with_task)', 's.add("both", every=7, run=plain)', prune=True
+    )
+    first = small.start()
+    first.wait_for_log("the job 'both' was added")
+    second = other.start()
+    second.wait_for_log(
+        "the job 'both' is not declared: it belongs to the label 'program', and is declared for the"
+        " label 'other'"
+    )
+    small.wait_for_note("plain", 2)
+    small.wait_for_note("with_task", 2)
+    assert keys(small)["both"].cron.startswith("@every 9 ")
+    assert "[its." not in first.text
+    assert "[mine." not in second.text
+    assert first.stop() == 0
+    ran = small.notes().count("plain")
+    small.wait_for_note("with_task", len(small.notes()) + 2)
+    assert small.notes().count("plain") == ran
+    assert set(keys(small)) == {"mine", "its", "both"}
+    assert second.stop() == 0
+
+
+def test_a_job_that_crashes_ends_nothing_but_itself(small):
+    small.write(f's.add("crash", {EACH}, run=crash)', f's.add("plain", {EACH}, run=plain)')
+    master = small.start()
+    small.wait_for_note("crash")
+    small.wait_for_note("plain", 3)
+    assert "[crash" in master.wait_for_log("died of signal SIGSEGV|was killed by signal|SIGSEGV")
+    assert master.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        ('s.add("a", cron="61 * * * *", run=plain)', "InvalidError: cron: "),
+        ('s.add("a", every=5, run=3)', "InvalidError: run: must be a function, a class, or an obj"),
+        ('s.add("a", every=5, run=plain, typo=1)', "InvalidError: typo: is nothing a schedule has"),
+        ('s.add("a", run=plain, delay=1)', "InvalidError: cron: is missing, and so are every, at"),
+        ("pass", "RuntimeError: psched.start: no job was added"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_its_line_and_nothing_is_started(small, job, told):
+    small.write(job)
+    done = small.service.run(sys.executable, "program.py")
+    assert done.returncode == 1
+    assert told in done.stderr.splitlines()[-1]
+    assert not keys(small)
+
+
+BESIDE = """
+    import time
+    from pathlib import Path
+
+    import psched
+
+    with psched.start({settings!r}, join=False) as s:
+        s.add("tick", every=1, align=True, run=lambda: print("tick", flush=True))
+    print("goes on", s.pid, flush=True)
+    while not Path(__file__).with_name("gate").exists():
+        time.sleep(0.02)
+    print("stopped", s.stop(), s.stop(), flush=True)
+"""
+
+
+def test_a_master_can_run_beside_its_program_and_ends_with_it(small):
+    settings = {"url": small.url, "poll_interval": 0.2, "cgroup": "off"}
+    small.service.write("beside.py", BESIDE.format(settings=settings))
+    first = small.service.start(sys.executable, "beside.py", generation=0)
+    first.wait_for_log(r"goes on \d+\n(.*\n)*.*tick\n")
+    small.service.open_gate("gate")
+    first.wait_for_log("stopped 0 0\n")
+    assert first.wait() == 0
+    (small.service.folder / "gate").unlink()
+
+    second = small.service.start(sys.executable, "beside.py", generation=0)
+    second.wait_for_log("tick\n")
+    second.send(signal.SIGKILL)
+    wait_until(lambda: "master stopped" in second.text, what="the end of its master")
+    second.wait_until_nothing_is_left()
+
+
+def test_in_memory_each_host_runs_its_own(make_service):
+    programs = [Program(make_service("memory:"), "memory:") for _ in range(2)]
+    for each in programs:
+        each.write(f's.add("plain", {EACH}, run=plain)')
+    masters = [each.start() for each in programs]
+    for each in programs:
+        each.wait_for_note("plain", 2)
+    assert [master.stop() for master in masters] == [0, 0]
+    for each in programs:
+        assert not [*(each.service.folder / "run").glob("psched-*")]
