@@ -109,7 +109,7 @@ class ScheduleCollection(Queue):
             next_run_time: earliest start of the first run; default: its occurrence + ``delay``.
             data: the handler's payload, a JSON object.
             more: ``every``, ``align``, ``at``, ``trigger``; and settings of its own:
-                ``alive_time``, ``catchup``, ``dst_policy``, ``jitter``, ``kill_timeout``, ``retry_wait`` …
+                ``alive_time``, ``catchup``, ``dst_policy``, ``jitter``, ``retry_wait`` …
 
         Raises:
             AlreadyExistsError: the key is taken.
