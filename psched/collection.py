@@ -177,7 +177,7 @@ class ScheduleCollection(Queue):
         """
         return ScheduleMetadata(self._patiently(lambda: self._row(key)))
 
-    def next(self, key: str, number: int = 5) -> Sequence[Coming]:
+    def next(self, key: str, number: int = 10) -> Sequence[Coming]:
         """See `Schedule.next`."""
         check_number("number", number, _MOST_COMING)
         row = self.read(key).row
