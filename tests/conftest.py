@@ -6,6 +6,7 @@ import os
 import hypothesis
 import pytest
 
+from support.clients import client_of
 from support.home import server_home
 from support.servers import (
     Certificates,
@@ -130,3 +131,10 @@ def database(request, tmp_path):
     if not server.running:  # a test may kill it, and need not mend it
         server.start()
     server.drop_database(name)
+
+
+@pytest.fixture
+def sql_client(database):
+    """The command line of the database's own client; it reads SQL on its standard input."""
+    with _or_skip():
+        return client_of(database.url)

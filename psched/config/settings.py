@@ -14,7 +14,17 @@ from psched import timing
 from psched.config import checking, urls
 from psched.config.checking import Given, Setting
 from psched.config.inputs import Input
-from psched.config.kinds import Choice, Command, File, Folders, Modules, Number, Word, Zone
+from psched.config.kinds import (
+    Choice,
+    Command,
+    File,
+    Folders,
+    Modules,
+    Names,
+    Number,
+    Word,
+    Zone,
+)
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Surroundings
@@ -215,6 +225,10 @@ class Config:
     script_class: Annotated[
         str | None, _NAME, "The class in the script; by default Run, or the only one."
     ] = None
+
+    only: Annotated[
+        tuple[str, ...], Names(), "The only types of task that these workers take; by default all."
+    ] = ()
 
     log: Annotated[Path | None, File(), "The log file; by default standard error."] = None
     log_level: Annotated[

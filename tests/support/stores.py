@@ -11,7 +11,7 @@ from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
 
 
-def make_store(url, *, table="psched", timeout=5.0, strategy=None, compress_above=0, tls=None):
+def make_store(url, *, table="psched", timeout=5.0, **how):
     """A store as a worker makes it; not yet connected."""
     rng = random.Random()  # noqa: S311  # jitter
     return SqlBackend(
@@ -20,9 +20,7 @@ def make_store(url, *, table="psched", timeout=5.0, strategy=None, compress_abov
         timeout=timeout,
         clock=SystemClock(),
         rng=rng,
-        strategy=strategy,
-        compress_above=compress_above,
-        tls=tls,
+        **how,
     )
 
 
