@@ -8,7 +8,7 @@ from psched.backend import Backend
 from psched.clock import Clock
 from psched.config import Config
 from psched.declare import When, declare, declare_all, redeclare
-from psched.definition import check_number, understand
+from psched.definition import understand
 from psched.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -27,9 +27,6 @@ T = TypeVar("T")
 
 _TRIES = 5
 """How often a request is sent while the store is unavailable."""
-
-_MOST_COMING = 1000
-"""Occurrences that are looked ahead at most."""
 
 _NAMED = 5
 """Keys named in an error at most."""
@@ -135,13 +132,10 @@ class ScheduleCollection(Queue):
     def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
         """Register many schedules, all of them or none, in one transaction.
 
-        All are looked at before anything is written.
+        All are looked at before anything is written. Each is returned, in the same order.
 
         Args:
             schedules: for each its ``key`` and any of the other arguments of `add`.
-
-        Returns:
-            Each, in the same order.
 
         Raises:
             AlreadyExistsError: some keys are taken; its text names them.
@@ -183,12 +177,10 @@ class ScheduleCollection(Queue):
         found = self._patiently(lambda: self._backend.look(keys))
         return {key: ScheduleMetadata(row) for key, row in found.items()}
 
-    def next(self, key: str, number: int = 5) -> Sequence[Coming]:
+    def next(self, key: str, number: int = 10) -> Sequence[Coming]:
         """See `Schedule.next`."""
-        check_number("number", number, _MOST_COMING)
         row = self.read(key).row
-        definition = understand(row, self._settings)
-        return coming_of(row, definition, number, self.now())
+        return coming_of(row, understand(row, self._settings), number, self.now())
 
     def now(self) -> float:
         """The store's clock, Unix seconds."""

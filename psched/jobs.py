@@ -12,15 +12,19 @@ from psched.task import Task
 
 
 class Jobs:
-    """All jobs of one program, by their keys; a job's key is its type.
+    """All jobs of one program.
 
     Args:
         program: the program's name, for classes that it defines itself.
+        label: whose the jobs are. It is in the types of those with a schedule: another program
+            may have a job of the same name.
     """
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program: str, label: str) -> None:
         self._program = program
-        self.routes: dict[str, Target] = {}
+        self._label = label
+        self._keys: set[str] = set()
+        self.routes: dict[str | re.Pattern[str], Target] = {}
         self.schedules: list[dict[str, Any]] = []
         """What is to be declared of each that runs by itself."""
 
@@ -36,10 +40,10 @@ class Jobs:
         Raises:
             InvalidError: it makes no sense; its ``field`` names what.
         """
-        if key in self.routes:
+        if key in self._keys:
             raise InvalidError("key", f"{key!r} is that of another job here")
         if "type" in fields:
-            raise InvalidError("type", "is the job's key; leave it out")
+            raise InvalidError("type", "follows from the job's key; leave it out")
         fields = {name: value for name, value in fields.items() if value is not None}
         if not (callable(run) or callable(getattr(run, "run", None))):
             raise InvalidError("run", "must be a function, a class, or an object with run()")
@@ -52,19 +56,23 @@ class Jobs:
             if "data" in fields:
                 raise InvalidError("data", "is an object's own: it holds the parameters of that")
             fields["data"] = data
-        self.routes[key] = route
         if {"cron", "every", "at", "trigger", "next_time"} & {*fields}:
-            self.schedules.append({"key": key, "type": key, **fields})
+            type_ = f"{self._label}/{key}"
+            self.schedules.append({"key": key, "type": type_, **fields})
         elif fields:
             raise InvalidError(
                 "cron", "is missing, and so are every, at and trigger: when is it to run?"
             )
+        else:
+            type_ = key
+        self._keys.add(key)
+        self.routes[type_] = route
 
     def dispatch(self) -> Dispatch:
         """The routes from jobs to what runs them."""
 
         class Routes(Dispatch):
-            routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = {**self.routes}
+            routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = self.routes
 
         return Routes()
 

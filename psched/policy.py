@@ -33,6 +33,9 @@ from psched.model import (
     Settlement,
 )
 
+_SHORTEST_SEARCH = 1
+"""Seconds between two searches for a trigger's code, if failures are tried again at once."""
+
 _REASON_LENGTH = 500
 """Characters of a reason that are kept."""
 
@@ -157,15 +160,16 @@ def quarantine(row: Row, reason: str) -> Settlement:
 
 def _later(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
     """Leave a row that cannot be judged here to whoever claims it next, after ``retry_wait``."""
+    wait = max(settings.retry_wait, _SHORTEST_SEARCH)
     return Settlement(
         key=row.key,
         token=row.token,
         version=row.version,
         next_time=row.next_time,
-        wait=settings.retry_wait,
+        wait=wait,
         attempt=attempt,
         status=row.status,
-        reason=_plain(f"{reason}; tried again every {settings.retry_wait} s"),
+        reason=_plain(f"{reason}; tried again every {wait} s"),
     )
 
 

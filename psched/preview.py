@@ -30,6 +30,10 @@ ONCE = "runs the first time only"
 TWICE = "runs both times"
 
 
+_MOST = 1000
+"""Occurrences that are looked ahead at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Oddity:
     """A clock change that meddles with a cron line.
@@ -106,8 +110,9 @@ def coming_of(row: Row, definition: Definition, count: int, now: float) -> list[
         now: the store's clock.
 
     Raises:
-        InvalidError: the row's time, or its trigger, makes no sense.
+        InvalidError: the row's time, its trigger, or the count makes no sense.
     """
+    check_number("number", count, _MOST)
     trigger, cursor = definition.trigger, row.next_time
     if cursor is not None:
         check_number("next_time", cursor, LATEST_TIME)

@@ -135,7 +135,7 @@ class Schedule:
             return False
         return True
 
-    def next(self, number: int = 5) -> Sequence[Coming]:
+    def next(self, number: int = 10) -> Sequence[Coming]:
         """Its coming occurrences, the one that is due or running first; at rest, it has none.
 
         Args:

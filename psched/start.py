@@ -100,7 +100,7 @@ class Program:
     def __init__(self, settings: Config, *, name: str, label: str, prune: bool, join: bool) -> None:
         self.label = label
         self._settings = settings
-        self._jobs = Jobs(name)
+        self._jobs = Jobs(name, label)
         self._prune = prune
         self._join = join
         self._master: subprocess.Popen[bytes] | None = None
@@ -109,13 +109,13 @@ class Program:
         """Add a job.
 
         Args:
-            key: its name; also its tasks' type.
+            key: its name.
             run: what is run, in a process of its own: a function that takes the task or nothing; a
                 class that is made of the task, with ``run()``; or an object with ``run()``, which
                 is stored as its class's name and its attributes, and made again from these.
             fields: when it runs, ``every``, ``cron``, ``at`` or ``trigger``; and all else that
-                `ScheduleCollection.add` takes. With none at all it runs when a task of this type
-                is pushed.
+                `ScheduleCollection.add` takes. With none at all it is no schedule, but runs the
+                tasks of this type that are pushed.
 
         Raises:
             InvalidError: a value makes no sense; its ``field`` names it.
@@ -178,7 +178,7 @@ class Program:
         return self._master.wait()
 
     def _serve(self, seat: Seat) -> int:
-        ours = self._settings.with_settings(only=sorted(self._jobs.routes))
+        ours = self._settings.with_settings(only=[*self._jobs.routes])
         # One worker of a generation is enough.
         prepare = self._declaring if seat.place.number == 0 else None
         return seat.serve(ours, self._jobs.dispatch(), report=True, prepare=prepare)

@@ -38,7 +38,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
     help="Clock changes, for CRON. Default: the setting.",
 )
 @click.option("-s", "--start", metavar="TIME", help="For CRON, those at or after this, not now.")
-@click.option("-n", "number", type=click.IntRange(1, 1000), default=5, help="How many; 5.")
+@click.option("-n", "number", type=click.IntRange(1, 1000), default=10, help="How many; 10.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_obj
 @refusing
@@ -63,7 +63,7 @@ def next_(
     """
     if (key is None) == (cron is None):
         raise click.UsageError("name a KEY, or a trigger by --cron")
-    if cron is None and not (timezone is dst_policy is start is None):
+    if cron is None and any(each is not None for each in (timezone, dst_policy, start)):
         raise click.UsageError("--timezone, --dst-policy and --start go with --cron")
     settings = read_config(*place)
     if key is not None:

@@ -178,6 +178,19 @@ class Records:
         resting = found(store, "quarantined")
         assert (resting.status, resting.next_run_time, resting.reason) == (QUARANTINED, None, "bad")
 
+    def test_a_row_may_be_left_without_a_time(self, backend_factory: BackendFactory) -> None:
+        """Its occurrence is over, and nobody here could tell the next one."""
+        store = backend_factory()
+        add(store, "waits", "rests")
+        rows = {row.key: row for row in claim(store, "w.1").rows}
+        waits = ending(rows["waits"], next_time=None, wait=60)
+        rests = ending(rows["rests"], next_time=None, rest=True, status=QUARANTINED)
+        store.settle([waits, rests])
+        assert found(store, "rests").next_time is None
+        row = found(store, "waits")
+        assert (row.next_time, row.status) == (None, WAITING)
+        assert (row.next_run_time or 0) > store.now() + 30
+
     def test_a_repeated_settlement_is_recognised_and_applied_once(
         self, backend_factory: BackendFactory
     ) -> None:

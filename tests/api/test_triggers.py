@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from math import floor
 
 import pytest
 
@@ -13,11 +14,13 @@ LATER = 4_000_000_000
 class Tides:
     """A trigger of one's own."""
 
+    wrong = False
+
     def __init__(self, gap):
         self.gap = gap
 
     def next_at(self, after):
-        return (after // self.gap + 1) * self.gap
+        return after if self.wrong else (after // self.gap + 1) * self.gap
 
 
 def test_an_interval_a_time_and_a_class_of_ones_own(schedules):
@@ -61,6 +64,41 @@ def test_an_occurrence_that_is_settled_is_followed_by_the_one_that_was_foretold(
     assert schedules["k"].next(1) == [following]
 
 
+class TestATriggerThatFailsWhileItsTaskRuns:
+    """What has run is over: it is not run again when the trigger has been mended."""
+
+    @pytest.fixture
+    def task(self, schedules):
+        schedules.add(
+            "k", trigger=(Tides, {"gap": 3600}), next_time=0, next_run_time=0, catchup="latest"
+        )
+        while (task := schedules.poll()) is None:
+            continue  # what was missed is dropped
+        return task
+
+    def test_it_is_set_aside_and_goes_on_from_then_on(self, schedules, task, now, monkeypatch):
+        monkeypatch.setattr(Tides, "wrong", True)
+        task.finish()
+        found = schedules["k"].metadata()
+        assert (found.status, found.next_time) == ("quarantined", None)
+        assert "which is not later" in found.reason
+        monkeypatch.undo()
+        schedules["k"].modify(delay=0)
+        found = schedules["k"].metadata()
+        assert (found.status, found.next_time > task.scheduled_time) == ("waiting", True)
+        assert found.next_time >= floor(now()) - 5
+
+    def test_code_that_is_not_here_leaves_it_without_a_time(self, schedules, task, sql):
+        elsewhere = "@call psched_elsewhere:Tides"
+        sql("UPDATE {table} SET cron = :cron, version = version + 1", cron=elsewhere)
+        task.finish()
+        found = schedules["k"].metadata()
+        assert (found.status, found.next_time) == ("waiting", None)
+        assert "no module 'psched_elsewhere'" in found.reason
+        with pytest.raises(InvalidError, match="no module 'psched_elsewhere'"):
+            schedules["k"].next()
+
+
 class TestLookingAhead:
     def test_the_coming_occurrences_are_listed(self, schedules):
         key = schedules.add("k", cron="0 9 * * *", timezone="Asia/Tokyo", next_time=LATER, delay=5)
@@ -68,7 +106,7 @@ class TestLookingAhead:
         assert [b.time - a.time for a, b in pairwise(coming)] == [86_400, 86_400]
         assert [each.run_at - each.time for each in coming] == [5, 5, 5]
         assert coming[0].local == "2096-10-03T09:00:00+09:00"
-        assert len(key.next()) == 5
+        assert len(key.next()) == 10
 
     def test_what_has_ended_has_none(self, schedules):
         schedules.add("k", cron="@daily").cancel()

@@ -112,7 +112,12 @@ def test_jobs_are_functions_classes_and_objects_and_a_new_table_is_made(program)
         's.add("mail", run=lambda task: note("mail", task.data))',
     )
     master = program.start()
-    for pattern in "plain", "report ann 3 report", "handler {'k': 1}", "decorated decorated":
+    for pattern in (
+        "plain",
+        "report ann 3 program/report",
+        "handler {'k': 1}",
+        "decorated decorated",
+    ):
         program.wait_for_note(pattern)
     with program.service.schedules() as schedules:
         schedules.push("mail-1", "mail", {"to": "ann"})

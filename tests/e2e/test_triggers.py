@@ -153,7 +153,7 @@ class TestNext:
         )
         assert second.startswith("2096-10-03 09:00:00+00:00")
         found = json.loads(service.invoke("next", "s1", "--json").stdout)
-        assert len(found["occurrences"]) == 5
+        assert len(found["occurrences"]) == 10
         assert found["occurrences"][0]["run_at"] == found["next_run_time"]
         assert (found["key"], found["status"], found["jitter"]) == ("s1", "waiting", 60)
 
