@@ -1,0 +1,34 @@
+"""The contract of a store, on the documentation's example of one."""
+
+import importlib.util
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from psched.clock import SystemClock
+from psched.testing import BackendContract
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/filestore.py"
+
+
+@pytest.fixture(scope="module")
+def example():
+    """The example, as a module."""
+    spec = importlib.util.spec_from_file_location("filestore", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestFileStore(BackendContract):
+    @pytest.fixture
+    def backend_factory(self, example, tmp_path):
+        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")})
+
+        def open_store():
+            return example.FileStore(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
+
+        open_store().init()
+        return open_store
