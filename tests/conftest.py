@@ -14,6 +14,8 @@ from support.servers import (
     MariaDB,
     MissingServerError,
     PostgreSQL,
+    Redis,
+    Watched,
 )
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
@@ -73,6 +75,31 @@ def postgresql_server(servers):
     """One PostgreSQL for all tests of this process."""
     with _or_skip(), PostgreSQL(servers) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers):
+    """One Redis for all tests of this process."""
+    with _or_skip(), Redis(servers) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_database(redis_server):
+    """A fresh, empty database of Redis."""
+    if not redis_server.running:  # a test may kill it, and need not mend it
+        redis_server.start()
+    name = redis_server.create_database()
+    yield Database(kind="redis", url=redis_server.url(name), server=redis_server)
+    if redis_server.running:
+        redis_server.drop_database(name)
+
+
+@pytest.fixture
+def watched(servers):
+    """A Redis with a replica, and Sentinels that watch over both."""
+    with _or_skip(), Watched(servers) as watched:
+        yield watched
 
 
 @pytest.fixture(scope="session")

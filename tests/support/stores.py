@@ -26,13 +26,27 @@ def make_store(url, *, table="psched", timeout=5.0, strategy=None, compress_abov
     )
 
 
+def make_redis_store(url, *, table="psched", timeout=5.0, compress_above=0, tls=None):
+    """The same, on Redis."""
+    from psched.backends.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
+
+    return RedisBackend(
+        url,
+        table=table,
+        timeout=timeout,
+        clock=SystemClock(),
+        compress_above=compress_above,
+        tls=tls,
+    )
+
+
 @contextlib.contextmanager
-def store_factory(url, **how) -> Iterator:
+def store_factory(url, *, make=make_store, **how) -> Iterator:
     """Makes stores on one database, and disconnects them at the end."""
     opened = []
 
     def open_store():
-        opened.append(make_store(url, **how))
+        opened.append(make(url, **how))
         return opened[-1]
 
     try:
@@ -40,6 +54,11 @@ def store_factory(url, **how) -> Iterator:
     finally:
         for store in opened:
             store.disconnect()
+
+
+def redis_factory(url, **how):
+    """The same, on Redis."""
+    return store_factory(url, make=make_redis_store, **how)
 
 
 class Sql:

@@ -244,7 +244,7 @@ def test_a_refused_number_is_told_its_bounds():
 
 
 def test_a_refused_word_is_told_the_words_there_are():
-    assert problem({"type": "redis"}) == "type: must be rdb or rdb_compat"
+    assert problem({"type": "redis"}) == "type: must be rdb, rdb_compat or redis"
     assert problem({"catchup": "some"}) == "catchup: must be all, latest or skip"
 
 
@@ -867,7 +867,7 @@ def test_a_database_in_memory_is_refused_with_the_mend(url):
 @pytest.mark.parametrize("url", ["oracle://u:p@db/x", "mysql3://db/x", "redis://db"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
     assert problem({"url": url}) == (
-        "url: is of no known kind; known are sqlite, mysql, mariadb, postgresql"
+        "url: is of no known kind; known are sqlite, mysql, mariadb, postgresql, redis"
     )
 
 
