@@ -34,7 +34,13 @@ hypothesis.settings.load_profile("psched")
 DATABASES = ("sqlite", "mariadb", "postgresql")
 """The kinds of databases on which a test runs that has the fixture ``database``."""
 
-MARKS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+MARKS = {
+    "sqlite": (),
+    "mariadb": pytest.mark.mariadb,
+    "postgresql": pytest.mark.postgresql,
+    "redis": pytest.mark.redis,
+}
+"""Of these and of others, on which a test runs that asks for them."""
 
 
 @contextlib.contextmanager
@@ -84,22 +90,18 @@ def redis_server(servers):
         yield server
 
 
-@pytest.fixture
-def redis_database(redis_server):
-    """A fresh, empty database of Redis."""
-    if not redis_server.running:  # a test may kill it, and need not mend it
-        redis_server.start()
-    name = redis_server.create_database()
-    yield Database(kind="redis", url=redis_server.url(name), server=redis_server)
-    if redis_server.running:
-        redis_server.drop_database(name)
-
-
-@pytest.fixture
-def watched(servers):
-    """A Redis with a replica, and Sentinels that watch over both."""
+@pytest.fixture(scope="session")
+def _watched(servers):
+    """One Redis with a replica, and Sentinels that watch over both, for all tests of this process."""
     with _or_skip(), Watched(servers) as watched:
         yield watched
+
+
+@pytest.fixture
+def watched(_watched):
+    """A primary, a replica and Sentinels; a test may kill some, and need not mend it."""
+    _watched.start()
+    return _watched
 
 
 @pytest.fixture(scope="session")

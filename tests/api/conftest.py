@@ -11,6 +11,17 @@ from psched.config import from_mapping
 from support.stores import Sql, make_store
 
 
+SERVERS = ("mariadb", "postgresql", "redis")
+
+KINDS = ["sqlite", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SERVERS)]
+
+
+def pytest_generate_tests(metafunc):
+    """What needs no SQL of its own is run on Redis, too."""
+    if "database" in metafunc.fixturenames and "sql" not in metafunc.fixturenames:
+        metafunc.parametrize("database", KINDS, indirect=True)
+
+
 class Host:
     """A host's clocks, of which the suspend-proof one can be moved on."""
 

@@ -9,44 +9,27 @@ from sqlalchemy.pool import NullPool
 
 from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
+from psched.config.redis_urls import is_redis
 
 
 def make_store(url, *, table="psched", timeout=5.0, strategy=None, compress_above=0, tls=None):
     """A store as a worker makes it; not yet connected."""
+    how = {"table": table, "timeout": timeout, "compress_above": compress_above, "tls": tls}
+    if is_redis(url):
+        from psched.backends.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
+
+        return RedisBackend(url, clock=SystemClock(), **how)
     rng = random.Random()  # noqa: S311  # jitter
-    return SqlBackend(
-        url,
-        table=table,
-        timeout=timeout,
-        clock=SystemClock(),
-        rng=rng,
-        strategy=strategy,
-        compress_above=compress_above,
-        tls=tls,
-    )
-
-
-def make_redis_store(url, *, table="psched", timeout=5.0, compress_above=0, tls=None):
-    """The same, on Redis."""
-    from psched.backends.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
-
-    return RedisBackend(
-        url,
-        table=table,
-        timeout=timeout,
-        clock=SystemClock(),
-        compress_above=compress_above,
-        tls=tls,
-    )
+    return SqlBackend(url, clock=SystemClock(), rng=rng, strategy=strategy, **how)
 
 
 @contextlib.contextmanager
-def store_factory(url, *, make=make_store, **how) -> Iterator:
+def store_factory(url, **how) -> Iterator:
     """Makes stores on one database, and disconnects them at the end."""
     opened = []
 
     def open_store():
-        opened.append(make(url, **how))
+        opened.append(make_store(url, **how))
         return opened[-1]
 
     try:
@@ -54,11 +37,6 @@ def store_factory(url, *, make=make_store, **how) -> Iterator:
     finally:
         for store in opened:
             store.disconnect()
-
-
-def redis_factory(url, **how):
-    """The same, on Redis."""
-    return store_factory(url, make=make_redis_store, **how)
 
 
 class Sql:

@@ -9,7 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.servers.base import LOOPBACK, Server, find_binary
+from support.servers.base import LOOPBACK, Server, find_binary, free_port
 from support.waiting import wait_until
 
 SERVICE = "psched-test"
@@ -32,6 +32,7 @@ class Redis(Server):
 
     def __init__(self, home: Path, *flags: str, certificates=None, primary: "Redis | None" = None):
         super().__init__(home, *flags, certificates=certificates)
+        self.tls_port = free_port()
         self._primary = primary
         self._numbers = itertools.count(1)
 
@@ -57,6 +58,20 @@ class Redis(Server):
         retry = Retry(NoBackoff(), 0)
         with redis.Redis(LOOPBACK, port or self.port, db, protocol=2, retry=retry) as client:
             return client.execute_command(*command)
+
+    def info(self, name: str) -> str:
+        """One of the things that the server says of itself."""
+        return str(self.query("INFO")[name])
+
+    @property
+    def role(self) -> str:
+        """What the server says it is: master or slave."""
+        return self.info("role")
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether a replica hears its primary."""
+        return self.info("master_link_status") == "up"
 
     @classmethod
     def _initialise(cls, data: Path) -> None:
@@ -143,33 +158,63 @@ class Watched:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        self.primary = Redis(home)
-        self.replica = Redis(home, primary=self.primary)
+        self._one = Redis(home)
+        self._other = Redis(home, primary=self._one)
         self.sentinels: list[Sentinel] = []
 
     def __enter__(self) -> Self:
-        self.primary.start()
-        self.replica.start()
-        self.sentinels = [Sentinel(self._home, self.primary) for _ in range(3)]
-        for sentinel in self.sentinels:
-            sentinel.start()
-        for sentinel in self.sentinels:
-            wait_until(
-                lambda sentinel=sentinel: self._is_set_up(sentinel.sees),
-                what="Sentinels that know each other and the replica",
-            )
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server in (*self.sentinels, self.replica, self.primary):
+        for server in (*self.sentinels, *self.servers):
             server.kill()
             shutil.rmtree(server.folder)
 
     @property
-    def url(self) -> str:
+    def servers(self) -> tuple[Redis, Redis]:
+        """The one that began as the primary, and the other."""
+        return self._one, self._other
+
+    @property
+    def primary(self) -> Redis:
+        """Which the Sentinels say it is."""
+        port = self.sentinels[0].sees["port"]
+        [found] = [server for server in self.servers if str(server.port) == port]
+        return found
+
+    @property
+    def replica(self) -> Redis:
+        """The other one."""
+        [found] = [server for server in self.servers if server is not self.primary]
+        return found
+
+    def start(self) -> None:
+        """Start what does not run, and wait until all know each other."""
+        for server in self.servers:
+            if not server.running:
+                server.start()
+        if not self.sentinels:
+            self.sentinels = [Sentinel(self._home, self._one) for _ in range(3)]
+        for sentinel in self.sentinels:
+            if not sentinel.running:
+                sentinel.start()
+        for sentinel in self.sentinels:
+            wait_until(
+                lambda sentinel=sentinel: self._is_set_up(sentinel.sees),
+                timeout=60,
+                what="Sentinels that know each other and the replica",
+            )
+        wait_until(
+            lambda: self.replica.role == "slave" and self.replica.is_linked,
+            timeout=60,
+            what="a replica that follows",
+        )
+
+    def url(self, database: str = "0") -> str:
         """What psched is told."""
         places = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
-        return f"redis+sentinel://{places}/{SERVICE}/0"
+        return f"redis+sentinel://{places}/{SERVICE}/{database}"
 
     @staticmethod
     def _is_set_up(seen: dict[str, str]) -> bool:
