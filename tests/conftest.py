@@ -90,6 +90,18 @@ def redis_server(servers):
         yield server
 
 
+@pytest.fixture
+def start_redis(servers):
+    """A function that starts a further Redis, with flags if need be, until the test's end."""
+    with contextlib.ExitStack() as started:
+
+        def start(*flags, certificates=None):
+            with _or_skip():
+                return started.enter_context(Redis(servers, *flags, certificates=certificates))
+
+        yield start
+
+
 @pytest.fixture(scope="session")
 def _watched(servers):
     """One Redis with a replica, and Sentinels that watch over both, for all tests of this process."""
@@ -146,16 +158,27 @@ def start_postgresql(servers):
         yield start
 
 
+@pytest.fixture
+def open_database(request, tmp_path):
+    """A function that makes a fresh, empty database of a kind; a context manager."""
+
+    @contextlib.contextmanager
+    def open_database(kind):
+        if kind == "sqlite":
+            yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
+            return
+        server = request.getfixturevalue(f"{kind}_server")
+        name = server.create_database()
+        yield Database(kind=kind, url=server.url(name), server=server)
+        if not server.running:  # a test may kill it, and need not mend it
+            server.start()
+        server.drop_database(name)
+
+    return open_database
+
+
 @pytest.fixture(params=[pytest.param(kind, marks=MARKS[kind]) for kind in DATABASES])
-def database(request, tmp_path):
+def database(request, open_database):
     """A fresh, empty database of each kind."""
-    kind = request.param
-    if kind == "sqlite":
-        yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
-        return
-    server = request.getfixturevalue(f"{kind}_server")
-    name = server.create_database()
-    yield Database(kind=kind, url=server.url(name), server=server)
-    if not server.running:  # a test may kill it, and need not mend it
-        server.start()
-    server.drop_database(name)
+    with open_database(request.param) as database:
+        yield database

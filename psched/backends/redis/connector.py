@@ -8,18 +8,17 @@ at each request that needs a connection, and the next after it has failed. The s
 it is a primary, and nothing is written on a replica: its scripts refuse to.
 """
 
-import socket
 import ssl
 from collections import deque
 from typing import Any, NamedTuple
 
-from redis.connection import Connection
 from redis.exceptions import NoScriptError, RedisError
 
-from psched.backends import bounded, encryption
+from psched.backends import encryption
 from psched.backends.bounded import Budget
-from psched.backends.redis import faults
+from psched.backends.redis import faults, scripts
 from psched.backends.redis.encoding import Argument
+from psched.backends.redis.line import Line
 from psched.backends.redis.lua import Script
 from psched.clock import Clock
 from psched.config.redis_urls import Address
@@ -39,50 +38,6 @@ class Server(NamedTuple):
     version: str
     mode: str
     role: str
-
-
-class _Line(Connection):
-    """The driver's connection, on a socket that keeps to a budget."""
-
-    def __init__(
-        self,
-        path: str | None,
-        tls: ssl.SSLContext | None,
-        budget: Budget,
-        **how: Any,  # noqa: ANN401  # the driver's
-    ) -> None:
-        self._path = path
-        self._tls = tls
-        self._budget = budget
-        # None of its retries, and no questions of its own on our connection.
-        super().__init__(protocol=2, driver_info=None, health_check_interval=0, **how)
-
-    def _connect(self) -> socket.socket:
-        if self._path is not None:
-            return bounded.connect_here(self._path, self._budget)
-        opened = bounded.connect(self.host, self.port, self._budget)
-        if self._tls is None:
-            return opened
-        bounded.bound(self._tls, self._budget)
-        try:
-            return self._tls.wrap_socket(opened, server_hostname=self.host)
-        except OSError:
-            opened.close()
-            raise
-
-    @property
-    def socket(self) -> object:
-        """What it speaks through."""
-        return self._sock
-
-    def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # whatever it answers
-        """Send a command; its answer.
-
-        Raises:
-            RedisError: it was refused, or the connection broke.
-        """
-        self.send_command(*command)
-        return self.read_response()
 
 
 class Connector:
@@ -118,14 +73,15 @@ class Connector:
         self._tls = tls
         self._checks = checks
         self._hosts = deque(address.hosts or [("", 0)])
-        self._line: _Line | None = None
+        self._connection: Line | None = None
+        self._may_write = False
         self.shown = ""
         self.server = Server("", "", "")
 
     @property
     def encryption(self) -> str | None:
         """How the connection is encrypted, for people."""
-        opened = None if self._line is None else self._line.socket
+        opened = None if self._connection is None else self._connection.socket
         return opened.version() if isinstance(opened, ssl.SSLSocket) else None
 
     def run(self, script: Script, *arguments: Argument, writing: bool = True) -> Any:  # noqa: ANN401
@@ -142,17 +98,21 @@ class Connector:
             SchemaError: there are no data of ours, or of another version.
             StoreError: the server will not do this.
         """
-        request = (1, self._prefix, *arguments)
         line = self._connected()
         self._budget.begin()
-        try:
-            try:
-                return line.ask("EVALSHA", script.digest, *request)
-            except NoScriptError:
-                # A server that was restarted, or is another, has to be told it once.
-                return line.ask("EVAL", script.text, *request)
-        except RedisError as error:
-            raise self._failure(error, writing=writing) from None
+        if writing and self._checks and not self._may_write:
+            self._try(line)
+        return self._evaluate(line, script, *arguments, writing=writing)
+
+    def try_rights(self) -> None:
+        """Try whether we may read and write; nothing is changed.
+
+        Raises:
+            StoreError: we may not; the text says what.
+        """
+        line = self._connected()
+        self._budget.begin()
+        self._try(line)
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401
         """Send a command that changes nothing.
@@ -169,9 +129,29 @@ class Connector:
 
     def disconnect(self) -> None:
         """Close the connection; the next request opens another."""
-        line, self._line = self._line, None
+        self._may_write = False
+        line, self._connection = self._connection, None
         if line is not None:
             line.disconnect()
+
+    def _try(self, line: Line) -> None:
+        """Before the first write: a script that is stopped half-way is not undone."""
+        refused = self._evaluate(line, scripts.TRY, writing=False)
+        if refused:
+            commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
+            raise StoreError(f"cannot {commands} keys that begin with {self._prefix}")
+        self._may_write = True
+
+    def _evaluate(self, line: Line, script: Script, *arguments: Argument, writing: bool) -> Any:  # noqa: ANN401
+        request = (1, self._prefix, *arguments)
+        try:
+            try:
+                return line.ask("EVALSHA", script.digest, *request)
+            except NoScriptError:
+                # A server that was restarted, or is another, has to be told it once.
+                return line.ask("EVAL", script.text, *request)
+        except RedisError as error:
+            raise self._failure(error, writing=writing) from None
 
     def _failure(self, error: RedisError, *, writing: bool) -> StoreError:
         if faults.breaks(error):
@@ -179,17 +159,17 @@ class Connector:
             self._hosts.rotate(-1)
         return faults.exception_of(error, writing=writing)
 
-    def _connected(self) -> _Line:
-        if self._line is None:
+    def _connected(self) -> Line:
+        if self._connection is None:
             self._budget.begin()
             try:
-                self._line = self._opened()
+                self._connection = self._opened()
             except StoreError:
                 self._hosts.rotate(-1)
                 raise
-        return self._line
+        return self._connection
 
-    def _opened(self) -> _Line:
+    def _opened(self) -> Line:
         host, port = self._hosts[0]
         if self._address.service is not None:
             host, port = self._primary(host, port)
@@ -205,10 +185,10 @@ class Connector:
             raise
         return line
 
-    def _dial(self, host: str, port: int, *, path: str | None = None, **how: Any) -> _Line:  # noqa: ANN401
+    def _dial(self, host: str, port: int, *, path: str | None = None, **how: Any) -> Line:  # noqa: ANN401
         place = path or f"{host}:{port}"
         try:
-            line = _Line(path, self._context(), self._budget, host=host, port=port, **how)
+            line = Line(path, self._context(), self._budget, host=host, port=port, **how)
         except ValueError as error:
             raise StoreError(f"cannot connect to {place}: {error}") from None
         try:
@@ -240,7 +220,7 @@ class Connector:
             )
         return found[0].decode(), int(found[1])
 
-    def _greet(self, line: _Line) -> None:
+    def _greet(self, line: Line) -> None:
         """Refuse a server on which we could not work."""
         said = line.ask("HELLO")
         facts = {key.decode(): value for key, value in zip(said[::2], said[1::2], strict=True)}

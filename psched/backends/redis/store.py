@@ -18,7 +18,6 @@ from psched.errors import (
     AlreadyExistsError,
     NotFoundError,
     NotSupportedError,
-    StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
@@ -117,10 +116,7 @@ class RedisBackend:
 
     def try_rights(self) -> None:
         """See `Backend.try_rights`."""
-        refused = self._connector.run(scripts.TRY)
-        if refused:
-            commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
-            raise StoreError(f"cannot {commands} keys that begin with {{{self._table}}}:")
+        self._connector.try_rights()
 
     def replace(self, seen: Row, new: Row) -> bool:
         """See `Backend.replace`."""
