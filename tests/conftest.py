@@ -103,17 +103,22 @@ def start_redis(servers):
 
 
 @pytest.fixture(scope="session")
-def _watched(servers):
-    """One Redis with a replica, and Sentinels that watch over both, for all tests of this process."""
+def watched(servers):
+    """One Redis with a replica and Sentinels for all tests of this process; nobody kills it."""
     with _or_skip(), Watched(servers) as watched:
         yield watched
 
 
 @pytest.fixture
-def watched(_watched):
-    """A primary, a replica and Sentinels; a test may kill some, and need not mend it."""
-    _watched.start()
-    return _watched
+def start_watched(servers):
+    """A function that starts a further one, until the test's end."""
+    with contextlib.ExitStack() as started:
+
+        def start():
+            with _or_skip():
+                return started.enter_context(Watched(servers))
+
+        yield start
 
 
 @pytest.fixture(scope="session")

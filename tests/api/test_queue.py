@@ -118,7 +118,7 @@ class TestWithinATransaction:
 def test_redis_has_no_transaction_to_push_in(open_database):
     with open_database("redis") as database, psched.open({"url": database.url}) as schedules:
         schedules._backend.init()
-        with pytest.raises(NotSupportedError, match="^connection: this store has none"):
+        with pytest.raises(NotSupportedError, match=r"^connection: this store has none"):
             schedules.push("k", connection=object())
         assert not schedules["k"].exists()
 

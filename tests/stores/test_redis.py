@@ -182,7 +182,7 @@ class TestRefusals:
             with pytest.raises(StoreError, match=r"^cannot ZADD keys that begin with {psched}:$"):
                 mine.try_rights()
             # A script that is stopped half-way leaves what it has written: none is begun.
-            with pytest.raises(StoreError, match="^cannot ZADD keys") as refused:
+            with pytest.raises(StoreError, match=r"^cannot ZADD keys") as refused:
                 add(mine, "k")
             assert not isinstance(refused.value, StoreUnavailableError)
             assert store.get("k") is None
@@ -192,7 +192,7 @@ class TestRefusals:
             with pytest.raises(StoreUnavailableError, match="NOPERM"):
                 other.now()
             redis_cli("ACL", "SETUSER", "reader", "resetpass", ">other")
-            with pytest.raises(StoreUnavailableError, match="cannot connect to .* password") as no:
+            with pytest.raises(StoreUnavailableError, match=r"cannot connect to .* password") as no:
                 mine.now()
             assert "s3cret" not in str(no.value)
         finally:
@@ -209,7 +209,7 @@ class TestRefusals:
         store = make_store("redis://:s3cret@127.0.0.1:1/0")
         with pytest.raises(
             StoreUnavailableError,
-            match=r"^cannot connect to 127\.0\.0\.1:1: .*is the server running",
+            match=r"^cannot connect to 127\.0\.0\.1:1: .*server running",
         ) as refused:
             store.now()
         assert "s3cret" not in str(refused.value)
@@ -369,7 +369,7 @@ class TestFacts:
             store.init()
             assert dict(store.examine())["saves"].startswith("NOTHING: ")
 
-    def test_what_one_may_not_ask_is_left_out(self, store, open_store, database, redis_cli):
+    def test_what_one_may_not_ask_is_left_out(self, store, database, redis_cli):
         store.now()
         redis_cli("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-info", "-config")
         try:
@@ -468,7 +468,7 @@ class TestRowsOfOthers:
         assert [row.key for row in store.rows()] == ["ever", "half", "never"]
         assert work_off() == {"ever", "half"}
 
-    def test_what_is_bad_in_another_way_is_quarantined_by_who_claims_it(
+    def test_what_makes_no_sense_is_quarantined_by_who_claims_it(
         self, store, write, work_off
     ):
         nonsense = {"cron": "nonsense", "data": b"\xff", "options": "[]", "timezone": "Mars/X"}

@@ -224,7 +224,7 @@ class Connector:
         """Refuse a server on which we could not work."""
         said = line.ask("HELLO")
         facts = {key.decode(): value for key, value in zip(said[::2], said[1::2], strict=True)}
-        version, mode, role = (facts[name].decode() for name in ("version", "mode", "role"))
+        version, mode, role = (facts.get(n, b"").decode() for n in ("version", "mode", "role"))
         self.server = Server(version, mode, role)
         if mode != "standalone":
             raise StoreError(f"{self.shown} is a Redis {mode.title()}, which cannot be used")

@@ -87,7 +87,7 @@ def _memory(info: Mapping[str, str]) -> str:
         return f"{limit}, {policy}"
     if policy.startswith("volatile"):
         return f"{limit}, {policy}: schedules are safe from it, they have no end of life"
-    return f"{limit}, {policy.upper()}: schedules may be thrown away; set maxmemory-policy to noeviction"
+    return f"{limit}, {policy.upper()}: schedules may be thrown away; set it to noeviction"
 
 
 def _replicas(info: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""One connection of the driver's, without its habits: it tries nothing twice, and takes no longer."""
+"""A connection of the driver's without its habits: it tries nothing twice, and ends in time."""
 
 import socket
 import ssl

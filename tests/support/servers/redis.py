@@ -61,7 +61,18 @@ class Redis(Server):
 
     def info(self, name: str) -> str:
         """One of the things that the server says of itself."""
-        return str(self.query("INFO")[name])
+        return str(self.query("INFO").get(name))
+
+    def follow(self, primary: "Redis | None") -> None:
+        """Be a replica from the next start on."""
+        self._primary = primary
+
+    def catch_up(self) -> None:
+        """Wait until this replica has all that its primary has."""
+        assert self._primary is not None
+        offset = int(self._primary.info("master_repl_offset"))
+        name = "slave_repl_offset"
+        wait_until(lambda: int(self.info(name)) >= offset, what="the replica to catch up")
 
     @property
     def role(self) -> str:
@@ -91,7 +102,7 @@ class Redis(Server):
             "repl-diskless-sync-delay": "0",
             **self._tls(),
         }
-        if self._primary is not None and not (self.data / "appendonlydir").exists():
+        if self._primary is not None:
             words["replicaof"] = f"{LOOPBACK} {self._primary.port}"
         flags = [word for name, value in words.items() for word in (f"--{name}", *_words(value))]
         return [find_binary("redis-server", self.PACKAGES), *flags, *self.flags]
@@ -154,62 +165,32 @@ class Sentinel(Redis):
 
 
 class Watched:
-    """A primary, a replica and three Sentinels. A context manager."""
+    """A primary, a replica and three Sentinels; for one failover. A context manager."""
 
     def __init__(self, home: Path) -> None:
-        self._home = home
-        self._one = Redis(home)
-        self._other = Redis(home, primary=self._one)
-        self.sentinels: list[Sentinel] = []
+        self.primary = Redis(home)
+        self.replica = Redis(home, primary=self.primary)
+        self.sentinels = [Sentinel(home, self.primary) for _ in range(3)]
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for server in (*self.sentinels, *self.servers):
-            server.kill()
-            shutil.rmtree(server.folder)
-
-    @property
-    def servers(self) -> tuple[Redis, Redis]:
-        """The one that began as the primary, and the other."""
-        return self._one, self._other
-
-    @property
-    def primary(self) -> Redis:
-        """Which the Sentinels say it is."""
-        port = self.sentinels[0].sees["port"]
-        [found] = [server for server in self.servers if str(server.port) == port]
-        return found
-
-    @property
-    def replica(self) -> Redis:
-        """The other one."""
-        [found] = [server for server in self.servers if server is not self.primary]
-        return found
-
-    def start(self) -> None:
-        """Start what does not run, and wait until all know each other."""
-        for server in self.servers:
-            if not server.running:
-                server.start()
-        if not self.sentinels:
-            self.sentinels = [Sentinel(self._home, self._one) for _ in range(3)]
-        for sentinel in self.sentinels:
-            if not sentinel.running:
-                sentinel.start()
+        for server in self._all:
+            server.start()
         for sentinel in self.sentinels:
             wait_until(
                 lambda sentinel=sentinel: self._is_set_up(sentinel.sees),
                 timeout=60,
                 what="Sentinels that know each other and the replica",
             )
-        wait_until(
-            lambda: self.replica.role == "slave" and self.replica.is_linked,
-            timeout=60,
-            what="a replica that follows",
-        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in reversed(self._all):
+            server.kill()
+            shutil.rmtree(server.folder)
+
+    @property
+    def _all(self) -> list[Redis]:
+        return [self.primary, self.replica, *self.sentinels]
 
     def url(self, database: str = "0") -> str:
         """What psched is told."""
