@@ -51,7 +51,7 @@ def _redis(settings: Config, clock: Clock) -> Backend:
     try:
         from psched.backends.redis.store import RedisBackend  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        if error.name != "redis":
+        if (error.name or "").partition(".")[0] != "redis":
             raise
         raise ConfigError("url: needs the driver redis: pip install 'psched[redis]'") from None
     return RedisBackend(
