@@ -2,7 +2,9 @@
 
 import contextlib
 import itertools
+import re
 import threading
+from pathlib import Path
 
 import pytest
 import redis
@@ -198,6 +200,35 @@ class TestRefusals:
         finally:
             redis_cli("ACL", "DELUSER", "reader")
         store.try_rights()
+
+    def test_the_user_in_the_documentation_has_all_rights_that_are_needed(
+        self, store, database, redis_cli
+    ):
+        store.now()
+        document = Path(__file__).parents[2] / "docs/redis.md"
+        [words] = re.findall(
+            r"^ACL SETUSER psched on >SECRET (.*)$", document.read_text(), re.MULTILINE
+        )
+        redis_cli("ACL", "SETUSER", "psched", "reset", "on", ">SECRET", *words.split())
+        try:
+            with store_factory(database.url.replace("://", "://psched:SECRET@")) as open_store:
+                mine = open_store()
+                mine.try_rights()
+                add(mine, "k", "other")
+                (row, _) = mine.claim("w.1", **CLAIM).rows
+                assert mine.extend({"k": row.token}, alive_time=60, shortest=6) == {"k"}
+                assert mine.update_data("k", row.token, "{}")
+                assert mine.marked(["k"]) == {}
+                mine.recover("w", alive_time=60, retry_wait=1)
+                assert len(mine.held("w.1", [])) == 0
+                assert mine.replace(mine.get("k"), mine.get("k"))
+                mine.settle([finish(row)])
+                mine.purge(1)
+                assert mine.delete("k")
+                assert [row.key for row in mine.rows()] == ["other"]
+                assert dict(mine.examine())["saves"].startswith("every write")
+        finally:
+            redis_cli("ACL", "DELUSER", "psched")
 
     def test_a_cluster_is_refused(self, start_redis):
         server = start_redis("--cluster-enabled", "yes", "--databases", "1")
@@ -468,9 +499,7 @@ class TestRowsOfOthers:
         assert [row.key for row in store.rows()] == ["ever", "half", "never"]
         assert work_off() == {"ever", "half"}
 
-    def test_what_makes_no_sense_is_quarantined_by_who_claims_it(
-        self, store, write, work_off
-    ):
+    def test_what_makes_no_sense_is_quarantined_by_who_claims_it(self, store, write, work_off):
         nonsense = {"cron": "nonsense", "data": b"\xff", "options": "[]", "timezone": "Mars/X"}
         for column, value in nonsense.items():
             write(column, **{"next_time": 1, "cron": "* * * * *", column: value})

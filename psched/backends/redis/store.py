@@ -29,8 +29,11 @@ T = TypeVar("T")
 BATCH = 200
 """Rows in one script at most: nobody else is served while it runs."""
 
-MOST_ADDED = 20_000
-"""Rows that can be added at once, all or none: that takes the server a few tenths of a second."""
+MOST_ADDED = 10_000
+"""Rows that can be added at once, all or none: nobody else is served for some 0.3 s."""
+
+LARGEST_ADDED = 256 * 2**20
+"""Bytes of payload that can be; a server breaks off what has 1 GB."""
 
 _SETTLED = {
     scripts.DONE: Settled.DONE,
@@ -94,10 +97,11 @@ class RedisBackend:
         Raises:
             NotSupportedError: they are too many for one script.
         """
-        if len(rows) > MOST_ADDED:
+        size = sum(len(row.data or "") + len(row.options or "") for row in rows)
+        if len(rows) > MOST_ADDED or size > LARGEST_ADDED:
             raise NotSupportedError(
-                f"{len(rows)} schedules cannot be added all or none to Redis; add at most"
-                f" {MOST_ADDED} at once"
+                f"{len(rows)} schedules with {size} characters of data cannot be added to Redis all"
+                f" or none; add at most {MOST_ADDED} at once, and {LARGEST_ADDED} characters"
             )
         stored = (changed(row, data=self._pack(row.data)) if row.data else row for row in rows)
         taken = self._connector.run(
