@@ -10,7 +10,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
@@ -76,9 +76,9 @@ class Address:
     service: str | None = None
     db: int = 0
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
     sentinel_user: str | None = None
-    sentinel_password: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
     encrypted: bool = False
 
     @property

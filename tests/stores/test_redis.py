@@ -205,10 +205,8 @@ class TestRefusals:
         self, store, database, redis_cli
     ):
         store.now()
-        document = Path(__file__).parents[2] / "docs/redis.md"
-        [words] = re.findall(
-            r"^ACL SETUSER psched on >SECRET (.*)$", document.read_text(), re.MULTILINE
-        )
+        document = (Path(__file__).parents[2] / "docs/redis.md").read_text()
+        [words] = re.findall(r"\nACL SETUSER psched on >SECRET (.*)\n", document)
         redis_cli("ACL", "SETUSER", "psched", "reset", "on", ">SECRET", *words.split())
         try:
             with store_factory(database.url.replace("://", "://psched:SECRET@")) as open_store:
@@ -301,6 +299,16 @@ def _answers(store):
         return store.now()
     except StoreUnavailableError:
         return None
+
+
+class TestInterruptions:
+    def test_a_request_that_was_broken_off_is_no_connection_for_the_next(self, store):
+        """As a handler's can be that is asked to stop; the driver would connect by itself."""
+        store.now()
+        line = store._connector._connection
+        line.disconnect()
+        assert store.now() > 0
+        assert store._connector._connection is not line
 
 
 class TestWaiting:

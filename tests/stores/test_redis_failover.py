@@ -5,10 +5,14 @@ import contextlib
 import pytest
 
 from psched.backend import Settled
+from psched.backends.redis.connector import ASKED_AGAIN
+from psched.backends.redis.store import RedisBackend
+from psched.clock import SystemClock
 from psched.errors import StoreError, StoreUnavailableError
 from psched.model import Row, Settlement
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
+from support.servers.redis import SERVICE
 from support.stores import make_store, store_factory
 from support.waiting import wait_until
 
@@ -139,6 +143,36 @@ class TestSentinels:
             assert "run `psched init`" in str(_refusal(store))
         finally:
             first.start()  # it knows the others still
+
+    def test_a_primary_that_is_none_for_the_sentinels_any_more_is_left(
+        self, start_watched, start_redis
+    ):
+        """It may be cut off from them, and go on as if nothing had happened."""
+
+        class Later(SystemClock):
+            passed = 0.0
+
+            def monotonic(self):
+                return super().monotonic() + self.passed
+
+        watched, other, clock = start_watched(), start_redis(), Later()
+        there = make_store(other.url())
+        there.init()
+        store = RedisBackend(watched.url(), table="psched", timeout=5.0, clock=clock)
+        store.init()
+        add(store, "k")
+        watched.sentinels[0].kill()
+        for sentinel in watched.sentinels[1:]:
+            sentinel.query("SENTINEL", "REMOVE", SERVICE)
+            sentinel.query("SENTINEL", "MONITOR", SERVICE, LOOPBACK, other.port, 2)
+        assert store.get("k")
+        found = []
+        for _ in watched.sentinels:
+            clock.passed += ASKED_AGAIN
+            found.append(store.get("k") is None)
+        assert found == [False, True, True]
+        store.disconnect()
+        there.disconnect()
 
     def test_a_name_that_no_sentinel_knows_is_told(self, watched):
         store = make_store(watched.url("0").replace("psched-test", "other"))

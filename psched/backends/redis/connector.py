@@ -4,8 +4,9 @@ Nothing is sent twice but by who asked for it: the driver's own tries are switch
 its pools is used. No request takes longer than its budget, whatever the server does.
 
 Behind Sentinels, each connection begins with the question who the primary is; one Sentinel is asked
-at each request that needs a connection, and the next after it has failed. The server must say that
-it is a primary, and nothing is written on a replica: its scripts refuse to.
+at each request that needs a connection, and the next after it has failed. They are asked again now
+and then: who has been cut off from them does not hear that it is the primary no more. The server
+must say that it is one, and nothing is written on a replica: its scripts refuse to.
 """
 
 import ssl
@@ -30,6 +31,10 @@ VERSION = 1
 
 OLDEST = 7
 """The first version of Redis that knows flags of scripts."""
+
+
+ASKED_AGAIN = 10.0
+"""Seconds after which a Sentinel is asked whether the primary is another by now."""
 
 
 class Server(NamedTuple):
@@ -70,6 +75,8 @@ class Connector:
         self._prefix = f"{{{table}}}:"
         self._table = table
         self._budget = Budget(clock, timeout)
+        self._clock = clock
+        self._asked = 0.0
         self._tls = tls
         self._checks = checks
         self._hosts = deque(address.hosts or [("", 0)])
@@ -160,6 +167,12 @@ class Connector:
         return faults.exception_of(error, writing=writing)
 
     def _connected(self) -> Line:
+        if self._connection is not None and not self._connection.is_connected:
+            # What is raised in the midst of a request makes the driver close it; it would then
+            # connect by itself, to a server that nobody has looked at.
+            self.disconnect()
+        if self._connection is not None and self._address.service is not None:
+            self._ask_again(self._connection)
         if self._connection is None:
             self._budget.begin()
             try:
@@ -168,6 +181,18 @@ class Connector:
                 self._hosts.rotate(-1)
                 raise
         return self._connection
+
+    def _ask_again(self, line: Line) -> None:
+        """Leave a server that is the primary no more, and does not know it."""
+        if self._clock.monotonic() - self._asked < ASKED_AGAIN:
+            return
+        self._budget.begin()
+        try:
+            if self._primary(*self._hosts[0]) != (line.host, line.port):
+                self.disconnect()
+        except StoreError:
+            self._asked = self._clock.monotonic()
+            self._hosts.rotate(-1)  # the next one will know
 
     def _opened(self) -> Line:
         host, port = self._hosts[0]
@@ -218,6 +243,7 @@ class Connector:
             raise StoreUnavailableError(
                 f"the Sentinel {host}:{port} knows no server by the name {address.service!r}"
             )
+        self._asked = self._clock.monotonic()
         return found[0].decode(), int(found[1])
 
     def _greet(self, line: Line) -> None:

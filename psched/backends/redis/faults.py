@@ -7,20 +7,19 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     ClusterCrossSlotError,
-    ConnectionError,  # noqa: A004  # not Python's
     MasterDownError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
-    TimeoutError,  # noqa: A004  # not Python's
 )
 
 from psched.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 
 _LOST = (ReadOnlyError, MasterDownError)
-"""It is no primary, or not any more: what can be done is elsewhere."""
+"""It is no primary, or not any more: what can be done is elsewhere. So it may be if no replica
+follows: they may follow another."""
 
 _PASSING = {
     "BUSY": "somebody's script keeps it busy",
@@ -53,10 +52,10 @@ _ASIDE = re.compile(r"\.? ?script: \w{40}.*|, with args beginning with:.*", re.D
 
 def breaks(error: RedisError) -> bool:
     """Whether the connection is no use any more."""
-    # The driver has closed it, but for the first ones.
-    return isinstance(error, (*_LOST, ConnectionError, TimeoutError)) or not isinstance(
-        error, ResponseError
-    )
+    if isinstance(error, _LOST) or _code(error) == "NOREPLICAS":
+        return True
+    # All others come from the driver, which has closed it.
+    return not isinstance(error, ResponseError)
 
 
 def exception_of(error: RedisError, *, writing: bool) -> StoreError:
