@@ -48,7 +48,7 @@ def combine(
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
         values["dst_policy"] = "wallclock"  # PerfectSched's
-    yield from redis_urls.settle(values, given)
+    yield from redis_urls.settle(values, given, before)
     try:
         if "url" not in given and values["url"] is None:
             values["url"] = urls.in_state_folder(around)

@@ -174,19 +174,22 @@ def without_password(url: str) -> str:
     return replace(parse(url), password=None).url
 
 
-def settle(values: dict[str, Any], given: Collection[str]) -> Iterator[tuple[str, str]]:
+def settle(
+    values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
     """Let the url follow from the settings in its place, and the type from the url.
 
     Args:
         values: of all settings; changed in place.
         given: the settings that somebody has written.
+        before: the values that are being changed, if these are changes.
 
     Returns:
         What cannot be, by the settings to blame.
     """
-    if "url" in given:
-        if "type" not in given:
-            values["type"] = "redis" if is_redis(values["url"]) else _without_redis(values["type"])
+    if "url" in given and "type" not in given:
+        values["type"] = "redis" if is_redis(values["url"]) else _without_redis(values["type"])
+    if "url" in given or (before is not None and _is_by_url(before)):
         for name in PARTS:
             if name in given and values[name] is not None:
                 yield name, "says what the url says, which is there as well; remove one of the two"
@@ -222,6 +225,14 @@ def check_type(values: Mapping[str, Any]) -> None:
         if is_redis(values["url"]):
             raise RefusedError("must be redis for such a url; it can be left out")
         raise RefusedError(f"redis needs a url of the form {_FORMS}, or host, port, db, path")
+
+
+def _is_by_url(values: Mapping[str, Any]) -> bool:
+    """Whether it is the url, and not the settings in its place, that says where the server is."""
+    if not is_redis(values["url"]):
+        return False
+    url = values["url"] if values["password_file"] is None else without_password(values["url"])
+    return bool(url != _composed(values).url)
 
 
 def _without_redis(kind: str) -> str:

@@ -1369,6 +1369,12 @@ def test_a_url_takes_the_place_of_the_settings_that_say_the_same():
     assert config.with_settings(port=8).url == "redis://:s3cret@h:8/0"
 
 
+def test_a_part_of_a_url_is_not_changed_by_the_setting_that_may_stand_in_its_place():
+    config = take({"url": "redis://h:7/2"})
+    with pytest.raises(ConfigError, match=r"^port: says what the url says"):
+        config.with_settings(port=8)
+
+
 def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
     (tmp_path / "password").write_text("c4n4ry\n")
     (tmp_path / "password").chmod(0o600)

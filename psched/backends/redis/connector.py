@@ -171,10 +171,10 @@ class Connector:
             # What is raised in the midst of a request makes the driver close it; it would then
             # connect by itself, to a server that nobody has looked at.
             self.disconnect()
+        self._budget.begin()
         if self._connection is not None and self._address.service is not None:
             self._ask_again(self._connection)
         if self._connection is None:
-            self._budget.begin()
             try:
                 self._connection = self._opened()
             except StoreError:
@@ -186,7 +186,6 @@ class Connector:
         """Leave a server that is the primary no more, and does not know it."""
         if self._clock.monotonic() - self._asked < ASKED_AGAIN:
             return
-        self._budget.begin()
         try:
             if self._primary(*self._hosts[0]) != (line.host, line.port):
                 self.disconnect()

@@ -18,8 +18,7 @@ from redis.exceptions import (
 from psched.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 
 _LOST = (ReadOnlyError, MasterDownError)
-"""It is no primary, or not any more: what can be done is elsewhere. So it may be if no replica
-follows: they may follow another."""
+"""It is no primary, or not any more: the one that is must be looked for."""
 
 _PASSING = {
     "BUSY": "somebody's script keeps it busy",
@@ -52,6 +51,7 @@ _ASIDE = re.compile(r"\.? ?script: \w{40}.*|, with args beginning with:.*", re.D
 
 def breaks(error: RedisError) -> bool:
     """Whether the connection is no use any more."""
+    # If no replica follows it, they may follow another.
     if isinstance(error, _LOST) or _code(error) == "NOREPLICAS":
         return True
     # All others come from the driver, which has closed it.

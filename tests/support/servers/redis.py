@@ -28,8 +28,6 @@ class Redis(Server):
 
     kind = "redis"
 
-    PACKAGES = "redis-server"
-
     def __init__(self, home: Path, *flags: str, certificates=None, primary: "Redis | None" = None):
         super().__init__(home, *flags, certificates=certificates)
         self.tls_port = free_port()
@@ -88,6 +86,14 @@ class Redis(Server):
     def _initialise(cls, data: Path) -> None:
         data.mkdir()
 
+    @property
+    def _program(self) -> str:
+        """The server. It is one program with redis-check-rdb, and goes by what it is called."""
+        link = self.folder / "redis-server"
+        if not link.exists():
+            link.symlink_to(find_binary("redis-check-rdb", "redis-tools"))
+        return str(link)
+
     def _command(self, port: int) -> list[str]:
         words = {
             "bind": LOOPBACK,
@@ -105,7 +111,7 @@ class Redis(Server):
         if self._primary is not None:
             words["replicaof"] = f"{LOOPBACK} {self._primary.port}"
         flags = [word for name, value in words.items() for word in (f"--{name}", *_words(value))]
-        return [find_binary("redis-server", self.PACKAGES), *flags, *self.flags]
+        return [self._program, *flags, *self.flags]
 
     def _tls(self) -> dict[str, str]:
         if self.certificates is None:
@@ -131,8 +137,6 @@ class Sentinel(Redis):
 
     kind = "sentinel"
 
-    PACKAGES = "redis-sentinel"
-
     def __init__(self, home: Path, primary: Redis) -> None:
         super().__init__(home)
         self._watched = primary
@@ -146,7 +150,7 @@ class Sentinel(Redis):
                 f"sentinel down-after-milliseconds {SERVICE} 500\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n"
             )
-        return [find_binary("redis-sentinel", self.PACKAGES), str(self._file)]
+        return [self._program, str(self._file), "--sentinel"]
 
     def _answers(self, port: int) -> bool:
         try:
