@@ -15,6 +15,8 @@ from support.servers import (
     MariaDB,
     MissingServerError,
     PostgreSQL,
+    Redis,
+    Watched,
 )
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
@@ -33,7 +35,13 @@ hypothesis.settings.load_profile("psched")
 DATABASES = ("sqlite", "mariadb", "postgresql")
 """The kinds of databases on which a test runs that has the fixture ``database``."""
 
-MARKS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+MARKS = {
+    "sqlite": (),
+    "mariadb": pytest.mark.mariadb,
+    "postgresql": pytest.mark.postgresql,
+    "redis": pytest.mark.redis,
+}
+"""Of these and of others, on which a test runs that asks for them."""
 
 
 @contextlib.contextmanager
@@ -74,6 +82,44 @@ def postgresql_server(servers):
     """One PostgreSQL for all tests of this process."""
     with _or_skip(), PostgreSQL(servers) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server(servers):
+    """One Redis for all tests of this process."""
+    with _or_skip(), Redis(servers) as server:
+        yield server
+
+
+@pytest.fixture
+def start_redis(servers):
+    """A function that starts a further Redis, with flags if need be, until the test's end."""
+    with contextlib.ExitStack() as started:
+
+        def start(*flags, certificates=None):
+            with _or_skip():
+                return started.enter_context(Redis(servers, *flags, certificates=certificates))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def watched(servers):
+    """One Redis with a replica and Sentinels for all tests of this process; nobody kills it."""
+    with _or_skip(), Watched(servers) as watched:
+        yield watched
+
+
+@pytest.fixture
+def start_watched(servers):
+    """A function that starts a further one, until the test's end."""
+    with contextlib.ExitStack() as started:
+
+        def start():
+            with _or_skip():
+                return started.enter_context(Watched(servers))
+
+        yield start
 
 
 @pytest.fixture(scope="session")
@@ -118,19 +164,30 @@ def start_postgresql(servers):
         yield start
 
 
+@pytest.fixture
+def open_database(request, tmp_path):
+    """A function that makes a fresh, empty database of a kind; a context manager."""
+
+    @contextlib.contextmanager
+    def open_database(kind):
+        if kind == "sqlite":
+            yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
+            return
+        server = request.getfixturevalue(f"{kind}_server")
+        name = server.create_database()
+        yield Database(kind=kind, url=server.url(name), server=server)
+        if not server.running:  # a test may kill it, and need not mend it
+            server.start()
+        server.drop_database(name)
+
+    return open_database
+
+
 @pytest.fixture(params=[pytest.param(kind, marks=MARKS[kind]) for kind in DATABASES])
-def database(request, tmp_path):
+def database(request, open_database):
     """A fresh, empty database of each kind."""
-    kind = request.param
-    if kind == "sqlite":
-        yield Database(kind=kind, url=f"sqlite:///{tmp_path}/psched.db", server=None)
-        return
-    server = request.getfixturevalue(f"{kind}_server")
-    name = server.create_database()
-    yield Database(kind=kind, url=server.url(name), server=server)
-    if not server.running:  # a test may kill it, and need not mend it
-        server.start()
-    server.drop_database(name)
+    with open_database(request.param) as database:
+        yield database
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from sqlalchemy.pool import NullPool
 
 from psched.backends import cluster
+from psched.backends.bounded import Budget
 from psched.backends.dialects import Dialect, Fault, dialect_of
-from psched.backends.dialects.bounded import Budget
 from psched.backends.evenness import Evenness
 from psched.backends.failures import ERRORS, MESSAGES
 from psched.clock import Clock

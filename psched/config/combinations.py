@@ -1,10 +1,11 @@
 """Settings beside each other: what follows from others is set, what contradicts them refused."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from psched import timing
-from psched.config import inputs, tls, urls
+from psched.config import inputs, redis_urls, tls, urls
 from psched.config.problems import RefusedError, named
 from psched.config.references import Surroundings
 
@@ -49,6 +50,7 @@ def combine(
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
         values["dst_policy"] = "wallclock"  # PerfectSched's
+    yield from redis_urls.settle(values, given, before)
     try:
         if "url" not in given and values["url"] is None:
             values["url"] = urls.in_state_folder(around)
@@ -61,7 +63,7 @@ def combine(
                 check(values)
             except RefusedError as refusal:
                 yield key, str(refusal)
-    login = {"url", "password_file"}
+    login = {"url", "password_file", *redis_urls.PARTS}
     if login & {*given} and not login & {*refused}:
         try:
             _log_in(values, given, before)
@@ -157,9 +159,9 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     strategy = values["claim_strategy"]
     if strategy == "auto":
         return
-    if values["type"] == "rdb_compat":
+    if values["type"] in ("rdb_compat", "redis"):
         raise RefusedError(
-            "is of no use with type: rdb_compat, which takes rows in one way only; remove it"
+            f"is of no use with type: {values['type']}, which takes rows in one way only; remove it"
         )
     if strategy != "cas" and values["url"].startswith(("sqlite", urls.MEMORY)):
         raise RefusedError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
@@ -176,6 +178,11 @@ def _check_memory(values: Mapping[str, Any]) -> None:
 
 
 _RULES = (
+    _Rule("type", {"type", "url"}, redis_urls.check_type),
+    *(
+        _Rule(name, {"type", "url", *redis_urls.PARTS}, partial(redis_urls.check_part, name))
+        for name in redis_urls.PARTS
+    ),
     _Rule("ssl_cert", _TLS, tls.check_cert),
     _Rule("ssl_key", _TLS, tls.check_key),
     _Rule("ssl_verify", _TLS, tls.check_verify),

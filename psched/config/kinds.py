@@ -40,7 +40,7 @@ class Number:
     """A number within bounds.
 
     Attributes:
-        unit: what it counts, in the plural.
+        unit: what it counts, in the plural; empty: nothing.
         whole: whether a fraction is refused.
         least: the smallest that is accepted.
         above: if given, instead of `least`: a number that is just too small.
@@ -55,7 +55,8 @@ class Number:
 
     def describe(self) -> str:
         """See `Kind.describe`."""
-        number = f"a {'whole ' if self.whole else ''}number of {self.unit}"
+        counted = f" of {self.unit}" if self.unit else ""
+        number = f"a {'whole ' if self.whole else ''}number{counted}"
         if self.above is not None:
             return f"{number} above {self.above:.15g} and up to {self.most:.15g}"
         return f"{number} from {self.least:.15g} to {self.most:.15g}"

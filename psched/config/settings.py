@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from psched import timing
-from psched.config import checking, urls
+from psched.config import checking, redis_urls, urls
 from psched.config.checking import Given, Setting
 from psched.config.inputs import Input
 from psched.config.kinds import (
@@ -56,10 +56,23 @@ class Config:
 
     type: Annotated[
         str,
-        Choice("rdb", "rdb_compat"),
-        "Kind of store; rdb is a relational database, rdb_compat PerfectSched's table in one.",
+        Choice("rdb", "rdb_compat", "redis"),
+        "Kind of store: a relational database, PerfectSched's table in one (rdb_compat), Redis.",
     ] = "rdb"
     url: Annotated[str, urls.Url(), "The database; by default an SQLite file on this host."]
+    host: Annotated[
+        str | None, redis_urls.HOST, "Redis in the place of a url: the server's host."
+    ] = None
+    port: Annotated[
+        int | None, Number(unit="", whole=True, least=1, most=65_535), "Redis: the server's port."
+    ] = None
+    db: Annotated[
+        int | None, Number(unit="", whole=True, most=999_999), "Redis: the database's number."
+    ] = None
+    path: Annotated[
+        Path | None, File(), "Redis: the server's socket, in the place of host and port."
+    ] = None
+    password: Annotated[str | None, redis_urls.Secret(), "Redis: the password."] = None
     password_file: Annotated[
         Path | None, Input(private=True), "A file with the password that the url leaves out."
     ] = None
@@ -274,6 +287,7 @@ class Config:
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in fields(self)} | {"url": self.safe_url}
+        shown["password"] = self.password and "***"
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 

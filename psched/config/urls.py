@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote_plus
 
-from psched.config import references
+from psched.config import redis_urls, references
 from psched.config.kinds import text
 from psched.config.problems import RefusedError
 from psched.config.references import Surroundings
@@ -76,16 +76,18 @@ class Url:
     def read(self, value: object, around: Surroundings) -> str:
         """See `Kind.read`. References among user and password are percent-encoded."""
         encode = _login(value) if isinstance(value, str) else range(0)
-        whole = text(self, value, around, encode=encode)
-        if whole.lower() in {MEMORY, f"{MEMORY}//"}:
+        url = text(self, value, around, encode=encode)
+        if url.lower() in {MEMORY, f"{MEMORY}//"}:
             return MEMORY
-        scheme, divider, rest = whole.partition("://")
+        if redis_urls.is_redis(url):
+            return redis_urls.parse(url).url
+        scheme, divider, rest = url.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
             raise RefusedError(f"must be {self.describe()}")
         database = _ALIASES.get(parts["database"], parts["database"])
         if database not in _DATABASES:
-            raise RefusedError(f"is of no known kind; known are {', '.join(_DATABASES)}")
+            raise RefusedError(f"is of no known kind; known are {', '.join(_DATABASES)}, redis")
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
         place = _file(rest, around) if database == "sqlite" else _server(rest)
         return f"{dialect}://{place}"
@@ -124,6 +126,8 @@ def with_password(url: str, password: str) -> str:
     Raises:
         RefusedError: it has one, or there is no place for one.
     """
+    if redis_urls.is_redis(url):
+        return redis_urls.with_password(url, password)
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     if scheme.startswith("sqlite") or url == MEMORY:
@@ -137,6 +141,8 @@ def with_password(url: str, password: str) -> str:
 
 def without_password(url: str) -> str:
     """`url` without what `with_password` has put into it."""
+    if redis_urls.is_redis(url):
+        return redis_urls.without_password(url)
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     return f"{scheme}{divider}{login.partition(':')[0]}{at}{place}"
@@ -145,7 +151,9 @@ def without_password(url: str) -> str:
 def why_without_tls(url: str) -> str | None:
     """Why there are no settings for TLS on the database of a `url`; None if there are."""
     scheme = url.partition("://")[0]
-    if scheme in _TLS_OPTIONS:
+    if scheme == "unix":
+        return "is a socket of this host, which has no connection to encrypt"
+    if scheme in _TLS_OPTIONS or redis_urls.is_redis(url):
         return None
     if scheme.startswith("sqlite") or url == MEMORY:
         return "is an SQLite file, which has no connection to encrypt"

@@ -10,6 +10,24 @@ from psched.collection import ScheduleCollection
 from psched.config import from_mapping
 from support.stores import Sql, make_store
 
+SERVERS = ("mariadb", "postgresql", "redis")
+
+KINDS = ["sqlite", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SERVERS)]
+
+
+def pytest_generate_tests(metafunc):
+    """What needs no SQL of its own is run on Redis, too."""
+    if "database" in metafunc.fixturenames:
+        kinds = KINDS[:-1] if "sql" in metafunc.fixturenames else KINDS
+        metafunc.parametrize("database", kinds, indirect=True)
+
+
+@pytest.fixture
+def database(request, open_database):
+    """A fresh, empty database of each kind that will do."""
+    with open_database(request.param) as database:
+        yield database
+
 
 class Host:
     """A host's clocks, of which the suspend-proof one can be moved on."""

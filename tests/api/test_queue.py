@@ -6,7 +6,13 @@ import pytest
 from sqlalchemy import create_engine
 
 import psched
-from psched import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
+from psched import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+)
 
 SOON = {"retry_wait": 0}
 
@@ -71,6 +77,7 @@ class TestPushing:
         assert not schedules["k"].exists()
 
 
+@pytest.mark.usefixtures("sql")
 class TestWithinATransaction:
     @pytest.fixture
     def connect(self, settings, schedules):
@@ -105,6 +112,15 @@ class TestWithinATransaction:
         with other.connect() as theirs, pytest.raises(psched.StoreError, match="another kind of"):
             schedules.push("k", connection=theirs)
         other.dispose()
+
+
+@pytest.mark.redis
+def test_redis_has_no_transaction_to_push_in(open_database):
+    with open_database("redis") as database, psched.open({"url": database.url}) as schedules:
+        schedules._backend.init()
+        with pytest.raises(NotSupportedError, match=r"^connection: this store has none"):
+            schedules.push("k", connection=object())
+        assert not schedules["k"].exists()
 
 
 class TestEnding:

@@ -88,6 +88,7 @@ class TestPolling:
         assert schedules.poll().key == "good"
         assert schedules["bad"].metadata().status == "quarantined"
 
+    @pytest.mark.usefixtures("sql")
     def test_after_a_lost_race_it_looks_again(self, schedules, settings):
         schedules.add("a", next_time=1)
         schedules.add("b", next_time=2)

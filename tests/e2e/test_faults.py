@@ -17,6 +17,7 @@ import pymysql
 import pymysql.constants.ER
 import pytest
 
+from psched.backends.redis import scripts
 from psched.backends.schema import VERSION
 from psched.clock import SystemClock
 from support.disks import small_disk
@@ -55,18 +56,29 @@ REASONS = {
     "the_database_becomes_read_only": "the database is read-only: ",
     "no_connection_is_left": "1040, 'Too many connections'",
     "no_connection_is_left_for_the_user": 'too many connections for role "u"',
+    "the_server_becomes_a_replica": "is a replica; url must lead to the primary",
+    "too_few_replicas_follow": "too few replicas follow it: NOREPLICAS",
+    "the_data_are_of_a_newer_version": "have the layout 99, this psched knows 1",
     "the_table_is_of_a_newer_version": f"this psched knows {VERSION}; upgrade psched on this host",
 }
 """What the log says besides: what keeps an outage up, where that is not what has begun it."""
 
-FAULTS = {"mariadb": {}, "postgresql": {}}
+FAULTS = {"mariadb": {}, "postgresql": {}, "redis": {}}
+
+SQL = ("mariadb", "postgresql")
+
+ANY = tuple(FAULTS)
+
+SETTLING = dict.fromkeys(SQL, b"SET owner = NULL") | {"redis": scripts.SETTLE.digest.encode()}
+CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": scripts.CLAIM.digest.encode()}
+"""What is in the requests that do so."""
 
 
 def fault(*kinds):
     """Something that happens to a plant, and is mended after the yield."""
 
     def known(happens):
-        for kind in kinds or FAULTS:
+        for kind in kinds or SQL:
             FAULTS[kind][happens.__name__] = contextlib.contextmanager(happens)
         return happens
 
@@ -109,6 +121,8 @@ class Plant:
 
     def end_sessions(self, but=()):
         """End those of the master's workers; whether there were any."""
+        if self.server.kind == "redis":
+            return self.server.query("CLIENT", "KILL", "TYPE", "normal")
         if self.server.kind == "postgresql":
             pids = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             return self.query(f"{pids} WHERE usename = 'u'")
@@ -126,18 +140,18 @@ class Plant:
         self.server.start()
 
 
-@fault()
+@fault(*ANY)
 def sessions_are_ended(plant):
     plant.end_sessions()
     yield
 
 
-@fault()
+@fault(*ANY)
 def the_server_is_killed(plant):
     yield from plant.restart(plant.server.kill)
 
 
-@fault()
+@fault(*ANY)
 def the_server_is_restarted(plant):
     yield from plant.restart(plant.server.stop)
 
@@ -193,19 +207,41 @@ def no_connection_is_left_for_the_user(plant):
     plant.query("ALTER ROLE u CONNECTION LIMIT -1")
 
 
-@fault()
+@fault(*ANY)
 def the_answer_to_a_settlement_is_lost(plant):
-    with plant.proxy.fault(Fault.LOSE_REPLY, b"SET owner = NULL"):
+    with plant.proxy.fault(Fault.LOSE_REPLY, SETTLING[plant.server.kind]):
         yield
 
 
-@fault()
+@fault(*ANY)
 def the_answer_to_a_claim_is_lost(plant):
-    with plant.proxy.fault(Fault.LOSE_REPLY, b"fence = fence + 1"):
+    with plant.proxy.fault(Fault.LOSE_REPLY, CLAIMING[plant.server.kind]):
         yield
 
 
-@fault()
+@fault("redis")
+def the_server_becomes_a_replica(plant):
+    plant.server.query("REPLICAOF", LOOPBACK, "1")
+    yield
+    plant.server.query("REPLICAOF", "NO", "ONE")
+
+
+@fault("redis")
+def too_few_replicas_follow(plant):
+    plant.server.query("CONFIG", "SET", "min-replicas-to-write", "1")
+    yield
+    plant.server.query("CONFIG", "SET", "min-replicas-to-write", "0")
+
+
+@fault("redis")
+def the_data_are_of_a_newer_version(plant):
+    plant.server.query("HSET", "{psched}:info", "version", "99")
+    plant.end_sessions()
+    yield
+    plant.server.query("HSET", "{psched}:info", "version", "1")
+
+
+@fault(*ANY)
 def the_network_swallows_everything(plant):
     with plant.proxy.black_hole():
         yield
@@ -365,8 +401,17 @@ def postgresql_plant(servers, postgresql_server, tmp_path_factory):
         yield plant
 
 
+@pytest.fixture(scope="module")
+def redis_plant(servers, redis_server, tmp_path_factory):
+    """A plant, the same for all that happens to it."""
+    with started_plant(type(redis_server)(servers), tmp_path_factory.mktemp("redis")) as plant:
+        yield plant
+
+
 def prepare(server, account=()):
     """Make a database, and a user who has rights on no other, if nothing else is said; its url."""
+    if server.kind == "redis":
+        return server.url()
     server.query("CREATE DATABASE work")
     for statement in account or ACCOUNT[server.kind]:
         server.query(statement)
@@ -392,6 +437,12 @@ def test_nothing_is_lost_or_doubled_on_mariadb_when(mariadb_plant, name):
 @pytest.mark.parametrize("name", FAULTS["postgresql"])
 def test_nothing_is_lost_or_doubled_on_postgresql_when(postgresql_plant, name):
     see_through(postgresql_plant, name)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("name", FAULTS["redis"])
+def test_nothing_is_lost_or_doubled_on_redis_when(redis_plant, name):
+    see_through(redis_plant, name)
 
 
 # --- another server takes over --------------------------------------------------------
@@ -454,7 +505,7 @@ def promote(replica):
 
 @pytest.mark.parametrize(
     "pair",
-    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in FAULTS],
+    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in SQL],
     indirect=True,
 )
 def test_a_failover_to_the_replica_loses_nothing_and_doubles_nothing(pair, make_service):
@@ -596,3 +647,20 @@ def test_a_postgresql_without_a_connection_left_is_said(postgresql_plant):
     told = "too many connections for role .*has it a connection left"
     fault = "no_connection_is_left_for_the_user"
     is_said_at_the_start_and_by_commands(postgresql_plant, fault, told)
+
+
+@pytest.mark.redis
+def test_nothing_is_lost_when_sentinels_promote_a_replica(start_watched, make_service):
+    watched = start_watched()
+    service = make_service(watched.url(), **SETTINGS)
+    service.init()
+    master = service.start()
+    work = Work(service, "failover")
+
+    @contextlib.contextmanager
+    def killed():
+        watched.primary.kill()
+        yield
+
+    go_through(killed(), work, master)
+    assert watched.replica.role == "master"

@@ -9,19 +9,18 @@ from sqlalchemy.pool import NullPool
 
 from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
+from psched.config.redis_urls import is_redis
 
 
 def make_store(url, *, table="psched", timeout=5.0, **how):
     """A store as a worker makes it; not yet connected."""
+    how |= {"table": table, "timeout": timeout}
+    if is_redis(url):
+        from psched.backends.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
+
+        return RedisBackend(url, clock=SystemClock(), **how)
     rng = random.Random()  # noqa: S311  # jitter
-    return SqlBackend(
-        url,
-        table=table,
-        timeout=timeout,
-        clock=SystemClock(),
-        rng=rng,
-        **how,
-    )
+    return SqlBackend(url, clock=SystemClock(), rng=rng, **how)
 
 
 @contextlib.contextmanager

@@ -253,7 +253,7 @@ def test_a_refused_number_is_told_its_bounds():
 
 
 def test_a_refused_word_is_told_the_words_there_are():
-    assert problem({"type": "redis"}) == "type: must be rdb or rdb_compat"
+    assert problem({"type": "rdbms"}) == "type: must be rdb, rdb_compat or redis"
     assert problem({"catchup": "some"}) == "catchup: must be all, latest or skip"
 
 
@@ -400,7 +400,7 @@ def test_a_way_to_claim_that_the_store_may_have_is_accepted(settings):
 
 
 def test_a_way_to_claim_is_not_judged_by_a_url_that_was_refused():
-    text = problem({"url": "redis://db", "claim_strategy": "skip_locked"})
+    text = problem({"url": "oracle://db", "claim_strategy": "skip_locked"})
     assert text.startswith("url: ")
     assert len(text.splitlines()) == 1
 
@@ -873,10 +873,10 @@ def test_a_database_in_memory_is_refused_with_the_mend(url):
     assert "each process would have its own; name a file" in text
 
 
-@pytest.mark.parametrize("url", ["oracle://u:p@db/x", "mysql3://db/x", "redis://db"])
+@pytest.mark.parametrize("url", ["oracle://u:p@db/x", "mysql3://db/x", "redis4://db"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
     assert problem({"url": url}) == (
-        "url: is of no known kind; known are sqlite, mysql, mariadb, postgresql"
+        "url: is of no known kind; known are sqlite, mysql, mariadb, postgresql, redis"
     )
 
 
@@ -1335,6 +1335,110 @@ def test_perfectscheds_table_knows_no_jitter():
     assert take({**compat, "jitter": 0}).jitter == 0
 
 
+# --- Redis ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("redis://h", "redis://h:6379/0"),
+        ("REDIS://h/", "redis://h:6379/0"),
+        ("redis://:p@h:1/3", "redis://:p@h:1/3"),
+        ("redis://u:p@ss:w%2F@[::1]/3", "redis://u:p%40ss%3Aw%2F@[::1]:6379/3"),
+        ("rediss://u:p@h/1", "rediss://u:p@h:6379/1"),
+        ("unix:///run/my%20redis.sock", "unix:///run/my%20redis.sock"),
+        ("unix://:p@/run/redis.sock?db=4", "unix://:p@/run/redis.sock?db=4"),
+        ("redis+sentinel://a,b:7/main", "redis+sentinel://a:26379,b:7/main/0"),
+        (
+            "rediss+sentinel://:p@a/main/2?sentinel_user=s&sentinel_password=%26",
+            "rediss+sentinel://:p@a:26379/main/2?sentinel_user=s&sentinel_password=%26",
+        ),
+    ],
+)
+def test_a_url_of_redis_says_which_type_it_is(given, url):
+    config = take({"url": given})
+    assert (config.type, config.url) == ("redis", url)
+    assert take({"type": "redis", "url": url}) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({}, "redis://localhost:6379/0"),
+        ({"host": "h", "port": 7, "db": 2}, "redis://h:7/2"),
+        ({"host": "::1"}, "redis://[::1]:6379/0"),
+        ({"password": "p:/@?"}, "redis://:p%3A%2F%40%3F@localhost:6379/0"),
+        ({"path": "/run/r.sock", "db": 3, "password": "p"}, "unix://:p@/run/r.sock?db=3"),
+        ({"path": "r.sock"}, "unix:///cwd/r.sock"),
+    ],
+)
+def test_settings_may_say_what_a_url_of_redis_says(settings, url):
+    config = take({"type": "redis", **settings})
+    assert config.url == url
+    assert config.with_settings(alive_time=60).url == url
+
+
+def test_a_url_takes_the_place_of_the_settings_that_say_the_same():
+    config = take({"type": "redis", "host": "h", "port": 7, "password": "s3cret"})
+    other = config.with_settings(url="redis://other")
+    assert other == take({"url": "redis://other"})
+    assert config.with_settings(url="mysql://d/x") == take({"url": "mysql://d/x"})
+    assert config.with_settings(port=8).url == "redis://:s3cret@h:8/0"
+
+
+def test_a_part_of_a_url_is_not_changed_by_the_setting_that_may_stand_in_its_place():
+    config = take({"url": "redis://h:7/2"})
+    with pytest.raises(ConfigError, match=r"^port: says what the url says"):
+        config.with_settings(port=8)
+
+
+def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
+    (tmp_path / "password").write_text("c4n4ry\n")
+    (tmp_path / "password").chmod(0o600)
+    sentinels = "redis+sentinel://:c4n4ry@a/b?sentinel_password=c4n4ry"
+    for config in (
+        take({"type": "redis", "password": "c4n4ry"}),
+        take({"url": "redis://:c4n4ry@h"}),
+        take({"url": sentinels}),
+        take({"url": "redis://h", "password_file": str(tmp_path / "password")}),
+        take({"type": "redis", "path": "/x", "password_file": str(tmp_path / "password")}),
+    ):
+        assert "c4n4ry" in config.url
+        assert "c4n4ry" not in repr(config) + config.safe_url
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ({"url": "redis://a,b"}, "url: names several hosts; if they are Sentinels, write redis+s"),
+        ({"url": "redis://h/x"}, "url: must end in the number of a database"),
+        ({"url": "redis://h:99999"}, "url: must be redis://"),
+        ({"url": "redis://"}, "url: must be redis://"),
+        ({"url": "redis://u:p/w@h"}, "url: has a / ? or # before its last @"),
+        ({"url": "redis://h/0?timeout=1"}, "url: has an option after its question mark that is"),
+        ({"url": "unix://h/x"}, "url: must be redis://"),
+        ({"url": "redis+sentinel://h"}, "url: needs the name under which the Sentinels know"),
+        ({"url": "redis+sentinel://h/m?x=1"}, "url: has an option after its question mark that"),
+        ({"type": "rdb", "url": "redis://h"}, "type: must be redis for such a url"),
+        ({"type": "redis", "url": "mysql://d/x"}, "type: redis needs a url of the form redis://"),
+        ({"host": "h"}, "host: is for type: redis; for any other use the url"),
+        ({"password": "s3cret"}, "password: is for type: redis; for any other use password_file"),
+        ({"url": "redis://h", "port": 1}, "port: says what the url says"),
+        ({"type": "redis", "path": "/x", "host": "h"}, "host: is of no use beside path"),
+        ({"type": "redis", "port": 0}, "port: must be a whole number from 1 to 65535"),
+        ({"type": "redis", "db": -1}, "db: must be a whole number from 0 to 999999"),
+        ({"type": "redis", "host": "h/0"}, "host: must be the name or address of a host"),
+        ({"type": "redis", "password": 5}, "password: must be a text, not a number"),
+        ({"type": "redis", "claim_strategy": "cas"}, "claim_strategy: is of no use with type: re"),
+        ({"url": "unix:///x", "ssl_verify": "none"}, "url: is a socket of this host"),
+    ],
+)
+def test_what_redis_cannot_be_is_refused_with_the_mend(settings, refusal):
+    text = problem(settings)
+    assert text.startswith(refusal)
+    assert "s3cret" not in text
+
+
 # --- the shipped file ----------------------------------------------------------------
 
 
@@ -1364,13 +1468,27 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
     in_file = examples.replace(":${PSCHED_DB_PASSWORD}", "")
     # And either a dispatch, or a program, or a script.
     ways = [("dispatch",), ("exec",), ("script", "script_class")]
+    parts = "host|port|db|path|password"
     found = []
     for way in ways:
         others = "|".join(name for each in ways if each != way for name in each)
         for text, environ in ((in_url, {"PSCHED_DB_PASSWORD": "s3cret"}), (in_file, {})):
-            left = re.sub(rf"^({others}): .*", "", text, flags=re.MULTILINE)
+            left = re.sub(rf"^({others}|{parts}): .*", "", text, flags=re.MULTILINE)
             found.append(read(left, **environ))
     assert len({each.url for each in found}) == 1
+    # Or a server of Redis, by its host or by its socket.
+    for others in ("host|port", "path"):
+        in_parts = re.sub(
+            rf"^(url|password_file|ssl_\w+|script|script_class|exec|{others}): .*",
+            "",
+            examples.replace("type: rdb\n", "type: redis\n"),
+            flags=re.MULTILINE,
+        )
+        found.append(read(in_parts, REDIS_PASSWORD="s3cret"))
+    assert [each.safe_url for each in found[-2:]] == [
+        "unix://:***@/run/redis/redis-server.sock?db=2",
+        "redis://:***@redis.example.com:6380/2",
+    ]
     for name in SETTINGS:
         assert any(getattr(each, name) is not None for each in found), name
     example = re.search(r"For example:\n((#   .*\n)+)", SHIPPED.read_text())[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.engine import URL
 
-from psched.backends.dialects.bounded import Budget
+from psched.backends.bounded import Budget
 from psched.config.tls import Tls
 from psched.packing import Form
 

@@ -2,10 +2,10 @@
 
 import ssl
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-from psched.backends.dialects import bounded
-from psched.backends.dialects.bounded import Budget
+from psched.backends import bounded, encryption
+from psched.backends.bounded import Budget
 from psched.backends.dialects.dialect import Dialect, Fault
 from psched.config.tls import Tls
 
@@ -130,7 +130,7 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     tls = arguments.get("tls")
     if tls is not None:
         try:
-            others["ssl"] = _tls_context(tls)
+            others["ssl"] = encryption.context_of(tls)
         except (OSError, ValueError) as error:
             # The number that drivers have for what goes wrong with TLS.
             raise pymysql.OperationalError(2026, str(error)) from error
@@ -151,31 +151,6 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
         connection.close()
         raise pymysql.OperationalError(2026, "the server does not support encrypted connections")
     return connection
-
-
-def _tls_context(tls: Tls) -> ssl.SSLContext:
-    # Not of ssl.create_default_context: from Python 3.13 on it refuses the certificates that
-    # MySQL makes for itself.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = tls.verify == "full"
-    if tls.verify == "none":
-        context.verify_mode = ssl.CERT_NONE
-    reading = "ssl_ca"
-    try:
-        if tls.ca is not None:
-            context.load_verify_locations(tls.ca)
-        reading = "ssl_cert and ssl_key"
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key, _refuse_to_ask)
-    except OSError as error:
-        # The text of a missing file, or OpenSSL's, names none.
-        raise ValueError(f"{reading} cannot be used: {error}") from None
-    return context
-
-
-def _refuse_to_ask() -> NoReturn:
-    """OpenSSL would ask at the terminal."""
-    raise ValueError("ssl_key is encrypted; decrypt it: openssl pkey -in OLD -out NEW")
 
 
 MYSQL = Dialect(

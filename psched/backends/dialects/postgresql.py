@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping
 from math import ceil
 from typing import Any
 
-from psched.backends.dialects.bounded import Budget
+from psched.backends.bounded import Budget
 from psched.backends.dialects.dialect import Dialect, Fault
 from psched.config.tls import Tls
 from psched.packing import in_base64

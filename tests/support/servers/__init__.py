@@ -17,6 +17,7 @@ from support.servers.certificates import Certificates
 from support.servers.galera import Galera
 from support.servers.mariadb import MariaDB
 from support.servers.postgresql import PostgreSQL
+from support.servers.redis import Redis, Watched
 
 __all__ = [
     "LOOPBACK",
@@ -26,7 +27,9 @@ __all__ = [
     "MariaDB",
     "MissingServerError",
     "PostgreSQL",
+    "Redis",
     "SqlServer",
+    "Watched",
     "find_binary",
     "free_port",
 ]

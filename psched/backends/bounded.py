@@ -47,6 +47,10 @@ class _Socket(socket.socket):
 
     budget: Budget
 
+    def recv(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401  # socket's
+        self.settimeout(self.budget.left)
+        return super().recv(*args, **more)
+
     def recv_into(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # socket's
         self.settimeout(self.budget.left)
         return super().recv_into(*args, **more)
@@ -62,6 +66,10 @@ class _EncryptedSocket(ssl.SSLSocket):
     def do_handshake(self, *args: Any, **more: Any) -> None:  # noqa: ANN401  # ssl's
         self._bound()
         super().do_handshake(*args, **more)
+
+    def recv(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401  # ssl's
+        self._bound()
+        return super().recv(*args, **more)
 
     def recv_into(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # ssl's
         self._bound()
@@ -104,3 +112,20 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return opened
     raise failure or OSError(f"{host} has no address")
+
+
+def connect_here(path: str, budget: Budget) -> socket.socket:
+    """Open a connection through a socket of this host's.
+
+    Raises:
+        OSError: nobody listens there, or not in time.
+    """
+    opened = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened.budget = budget
+    try:
+        opened.settimeout(budget.left)
+        opened.connect(path)
+    except OSError:
+        opened.close()
+        raise
+    return opened

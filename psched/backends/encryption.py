@@ -1,0 +1,36 @@
+"""Encryption as the settings ask for it, for drivers that take a context of ours."""
+
+import ssl
+from typing import NoReturn
+
+from psched.config.tls import Tls
+
+
+def context_of(tls: Tls) -> ssl.SSLContext:
+    """What encrypts connections. The files are read anew by each call.
+
+    Raises:
+        ValueError: a file cannot be used; the text names the setting.
+    """
+    # Not of ssl.create_default_context: from Python 3.13 on it refuses the certificates that
+    # MySQL makes for itself.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = tls.verify == "full"
+    if tls.verify == "none":
+        context.verify_mode = ssl.CERT_NONE
+    reading = "ssl_ca"
+    try:
+        if tls.ca is not None:
+            context.load_verify_locations(tls.ca)
+        reading = "ssl_cert and ssl_key"
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key, _refuse_to_ask)
+    except OSError as error:
+        # The text of a missing file, or OpenSSL's, names none.
+        raise ValueError(f"{reading} cannot be used: {error}") from None
+    return context
+
+
+def _refuse_to_ask() -> NoReturn:
+    """OpenSSL would ask at the terminal."""
+    raise ValueError("ssl_key is encrypted; decrypt it: openssl pkey -in OLD -out NEW")

@@ -1,0 +1,30 @@
+"""The contract of a store, on Redis: a plain server, and one behind Sentinels."""
+
+import itertools
+
+import pytest
+
+from psched.testing import BackendContract
+from support.stores import store_factory
+
+pytestmark = pytest.mark.redis
+
+_numbers = itertools.count(1)
+
+
+@pytest.mark.parametrize("database", ["redis"], indirect=True)
+class TestRedisStore(BackendContract):
+    @pytest.fixture
+    def backend_factory(self, database):
+        with store_factory(database.url) as open_store:
+            open_store().init()
+            yield open_store
+
+
+@pytest.mark.chosen
+class TestRedisStoreBehindSentinels(BackendContract):
+    @pytest.fixture
+    def backend_factory(self, watched):
+        with store_factory(watched.url(str(next(_numbers)))) as open_store:
+            open_store().init()
+            yield open_store

@@ -1,0 +1,574 @@
+"""What a Redis server may refuse, lose or hold, and what is said of it."""
+
+import contextlib
+import itertools
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import redis
+
+from psched import config
+from psched.backends.redis import scripts
+from psched.backends.redis.store import MOST_ADDED
+from psched.clock import SystemClock
+from psched.config.tls import Tls
+from psched.errors import (
+    AlreadyExistsError,
+    NotSupportedError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+from psched.model import FINISHED, QUARANTINED, Finish, Row, Settlement
+from psched.policy import Run, conclusion, opening
+from support.proxy import Proxy
+from support.servers import LOOPBACK
+from support.stores import make_store, store_factory
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.redis
+
+CLOCK = SystemClock()
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+LARGEST = 2**63 - 1
+
+
+@pytest.fixture
+def database(open_database):
+    with open_database("redis") as database:
+        yield database
+
+
+@pytest.fixture
+def redis_cli(database):
+    """Sends a command as any client would; text is answered as bytes."""
+    number = int(database.url.rpartition("/")[2])
+    return lambda *command: database.server.query(*command, db=number)
+
+
+@pytest.fixture
+def configured(redis_cli):
+    """A context in which the server has other settings."""
+
+    @contextlib.contextmanager
+    def configured(**settings):
+        names = {name: name.replace("_", "-") for name in settings}
+        before = {}
+        for name, real in names.items():
+            before |= _mapping(redis_cli("CONFIG", "GET", real))
+            redis_cli("CONFIG", "SET", real, settings[name])
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                redis_cli("CONFIG", "SET", name, value)
+
+    return configured
+
+
+def _mapping(found):
+    return found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+
+
+def add(store, *keys, **fields):
+    store.add([Row(key=key, next_time=1, next_run_time=1, **fields) for key in keys], nonce="n")
+
+
+def finish(row):
+    return Settlement(
+        key=row.key, token=row.token, version=row.version, next_time=7, not_before=4_000_000_000
+    )
+
+
+class TestRefusals:
+    def test_without_init_it_is_said_what_to_do(self, database):
+        store = make_store(database.url)
+        with pytest.raises(SchemaError, match="run `psched init`"):
+            store.now()
+        assert store.init() == [f"prepared psched on {LOOPBACK}:{database.server.port}"]
+        assert store.init() == []
+        assert store.now() > 0
+        store.disconnect()
+
+    def test_a_newer_layout_is_refused(self, store, open_store, redis_cli):
+        redis_cli("HSET", "{psched}:info", "version", "99")
+        for request in (open_store().now, store.init):
+            with pytest.raises(SchemaError, match="have the layout 99, this psched knows 1"):
+                request()
+
+    def test_a_replica_is_left_though_nothing_is_due(self, store, open_store, redis_cli):
+        store.now()
+        redis_cli("REPLICAOF", LOOPBACK, "1")
+        try:
+            with pytest.raises(StoreUnavailableError, match="it is a replica: READONLY"):
+                store.claim("w.1", **CLAIM)
+            for each in (store, open_store()):
+                with pytest.raises(StoreUnavailableError, match="is a replica; url must lead"):
+                    each.claim("w.2", **CLAIM)
+        finally:
+            redis_cli("REPLICAOF", "NO", "ONE")
+        assert not store.claim("w.3", **CLAIM).rows
+
+    def test_a_full_memory_refuses_what_is_new_and_nothing_else(self, store, configured):
+        add(store, "k", "other")
+        (row,) = store.claim("w.1", **{**CLAIM, "limit": 1}).rows
+        with configured(maxmemory="1"):
+            with pytest.raises(StoreUnavailableError, match="its memory is full: OOM"):
+                add(store, "new")
+            assert [row.key for row in store.claim("w.2", **CLAIM).rows] == ["other"]
+            assert store.extend({"k": row.token}, alive_time=60, shortest=6) == {"k"}
+            store.settle([finish(row)])
+            assert store.delete("k")
+        add(store, "new")
+
+    def test_with_too_few_replicas_nothing_is_written(self, store, configured):
+        add(store, "k")
+        with configured(min_replicas_to_write="1"):
+            with pytest.raises(StoreUnavailableError, match="too few replicas follow it: NOREPL"):
+                store.claim("w.1", **CLAIM)
+            assert store.get("k").owner is None
+            assert [row.key for row in store.rows()] == ["k"]
+        assert store.claim("w.1", **CLAIM).rows
+
+    def test_a_server_that_cannot_save_is_waited_for(self, start_redis):
+        server = start_redis("--dbfilename", "taken", "--appendonly", "no")
+        (server.data / "taken").mkdir()
+        with store_factory(server.url()) as open_store:
+            store = open_store()
+            store.init()
+            server.query("CONFIG", "SET", "save", "3600 1")
+            server.query("BGSAVE")
+            wait_until(lambda: server.info("rdb_last_bgsave_status") == "err", what="a failure")
+            with pytest.raises(StoreUnavailableError, match="it cannot save its data: MISCONF"):
+                add(store, "k")
+            assert [*store.rows()] == []
+
+    def test_a_server_that_is_kept_busy_is_waited_for(self, start_redis):
+        server = start_redis("--busy-reply-threshold", "1")
+
+        def keep_busy():
+            with contextlib.suppress(redis.RedisError):
+                server.query("EVAL", "while true do end", 0)
+
+        def refused():
+            try:
+                store.claim("w.1", **CLAIM)
+            except StoreUnavailableError as error:
+                return str(error)
+            return None
+
+        with store_factory(server.url()) as open_store:
+            store = open_store()
+            store.init()
+            store.now()
+            keeper = threading.Thread(target=keep_busy)
+            keeper.start()
+            try:
+                text = wait_until(refused, what="a refusal")
+            finally:
+                wait_until(lambda: _killed(server), what="the script's end")
+                keeper.join()
+            assert "somebody's script keeps it busy: BUSY" in text
+            assert not store.claim("w.2", **CLAIM).rows
+
+    def test_who_may_not_is_told_so(self, database, store, redis_cli):
+        """And not with a password."""
+        store.now()
+        url = database.url.replace("://", "://reader:s3cret@")
+        redis_cli("ACL", "SETUSER", "reader", "on", ">s3cret", "~{psched}*", "+@all", "-zadd")
+        try:
+            mine = make_store(url)
+            with pytest.raises(StoreError, match=r"^cannot ZADD keys that begin with {psched}:$"):
+                mine.try_rights()
+            # A script that is stopped half-way leaves what it has written: none is begun.
+            with pytest.raises(StoreError, match=r"^cannot ZADD keys") as refused:
+                add(mine, "k")
+            assert not isinstance(refused.value, StoreUnavailableError)
+            assert store.get("k") is None
+            assert [*mine.rows()] == []
+            mine.disconnect()
+            other = make_store(url, table="other")
+            with pytest.raises(StoreUnavailableError, match="NOPERM"):
+                other.now()
+            redis_cli("ACL", "SETUSER", "reader", "resetpass", ">other")
+            with pytest.raises(StoreUnavailableError, match=r"cannot connect to .* password") as no:
+                mine.now()
+            assert "s3cret" not in str(no.value)
+        finally:
+            redis_cli("ACL", "DELUSER", "reader")
+        store.try_rights()
+
+    def test_the_user_in_the_documentation_has_all_rights_that_are_needed(
+        self, store, database, redis_cli
+    ):
+        store.now()
+        document = (Path(__file__).parents[2] / "docs/redis.md").read_text()
+        [words] = re.findall(r"\nACL SETUSER psched on >SECRET (.*)\n", document)
+        redis_cli("ACL", "SETUSER", "psched", "reset", "on", ">SECRET", *words.split())
+        try:
+            with store_factory(database.url.replace("://", "://psched:SECRET@")) as open_store:
+                mine = open_store()
+                mine.try_rights()
+                add(mine, "k", "other")
+                (row, _) = mine.claim("w.1", **CLAIM).rows
+                assert mine.extend({"k": row.token}, alive_time=60, shortest=6) == {"k"}
+                assert mine.update_data("k", row.token, "{}")
+                assert mine.marked(["k"]) == {}
+                mine.recover("w", alive_time=60, retry_wait=1)
+                assert len(mine.held("w.1", [])) == 0
+                assert mine.replace(mine.get("k"), mine.get("k"))
+                mine.settle([finish(row)])
+                mine.purge(1)
+                assert mine.delete("k")
+                assert [row.key for row in mine.rows()] == ["other"]
+                assert dict(mine.examine())["saves"].startswith("every write")
+        finally:
+            redis_cli("ACL", "DELUSER", "psched")
+
+    def test_a_cluster_is_refused(self, start_redis):
+        server = start_redis("--cluster-enabled", "yes", "--databases", "1")
+        store = make_store(server.url())
+        with pytest.raises(StoreError, match="is a Redis Cluster, which cannot be used"):
+            store.init()
+
+    def test_a_server_that_is_not_there_is_named(self):
+        store = make_store("redis://:s3cret@127.0.0.1:1/0")
+        with pytest.raises(
+            StoreUnavailableError,
+            match=r"^cannot connect to 127\.0\.0\.1:1: .*server running",
+        ) as refused:
+            store.now()
+        assert "s3cret" not in str(refused.value)
+
+    def test_too_many_to_be_added_at_once_are_refused_before_anything_is_sent(self, store):
+        with pytest.raises(NotSupportedError, match=f"add at most {MOST_ADDED} at once"):
+            add(store, *map(str, range(MOST_ADDED + 1)))
+
+    def test_what_the_server_can_add_at_once_is_added_in_time(self, store):
+        before = CLOCK.monotonic()
+        add(store, *(f"k{number:05}" for number in range(MOST_ADDED)))
+        assert CLOCK.monotonic() - before < 5
+        with pytest.raises(AlreadyExistsError, match="k00000"):
+            add(store, "new", "k00000")
+        assert sum(1 for _ in store.rows()) == MOST_ADDED
+
+
+def _killed(server):
+    try:
+        server.query("SCRIPT", "KILL")
+    except redis.exceptions.ResponseError as error:
+        return "NOTBUSY" in str(error)
+    return False
+
+
+class TestRestarts:
+    def test_what_was_acknowledged_is_there_after_the_server_was_killed(self, store, database):
+        add(store, "a", "b")
+        (a, b) = store.claim("w.1", **CLAIM).rows
+        store.settle([finish(a)])
+        rows = [*store.rows()]
+        database.server.kill()
+        with pytest.raises(StoreUnavailableError):
+            store.get("a")
+        with pytest.raises(StoreUnavailableError) as refused:
+            store.extend({"b": b.token}, alive_time=60, shortest=6)
+        assert not isinstance(refused.value, UnknownOutcomeError)
+        database.server.start()
+        wait_until(lambda: _answers(store), what="the data to be read")
+        assert [*store.rows()] == rows
+        assert store.extend({"b": b.token}, alive_time=60, shortest=6) == {"b"}
+
+    def test_scripts_that_the_server_has_forgotten_are_told_it_again(self, store, redis_cli):
+        add(store, "k")
+        redis_cli("SCRIPT", "FLUSH")
+        assert [row.key for row in store.claim("w.1", **CLAIM).rows] == ["k"]
+
+    def test_data_that_are_gone_are_missed(self, store, redis_cli):
+        add(store, "k")
+        redis_cli("FLUSHDB")
+        store.disconnect()
+        with pytest.raises(SchemaError, match="find out where they have gone"):
+            store.claim("w.1", **CLAIM)
+
+
+def _answers(store):
+    try:
+        return store.now()
+    except StoreUnavailableError:
+        return None
+
+
+class TestInterruptions:
+    def test_a_request_that_was_broken_off_is_no_connection_for_the_next(self, store):
+        """As a handler's can be that is asked to stop; the driver would connect by itself."""
+        store.now()
+        line = store._connector._connection
+        line.disconnect()
+        assert store.now() > 0
+        assert store._connector._connection is not line
+
+
+class TestWaiting:
+    """No request takes longer than it was given."""
+
+    @pytest.fixture
+    def proxy(self, database):
+        with Proxy(database.server.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def far(self, database, store, proxy):
+        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        with store_factory(url, timeout=0.6) as open_store:
+            far = open_store()
+            add(store, "k", data='{"a": "' + "x" * 500 + '"}')
+            far.purge(1)  # connected, and has written
+            yield far
+
+    def test_answers_that_never_end_are_given_up(self, far, proxy):
+        with proxy.drip():
+            before = CLOCK.monotonic()
+            with pytest.raises(StoreUnavailableError):
+                far.get("k")
+            assert CLOCK.monotonic() - before < 2
+            with pytest.raises(StoreUnavailableError, match="cannot connect to"):
+                far.get("k")
+            assert CLOCK.monotonic() - before < 4
+
+    def test_a_server_that_is_silent_is_given_up(self, far, proxy):
+        with proxy.black_hole():
+            for kind in (UnknownOutcomeError, StoreUnavailableError):
+                before = CLOCK.monotonic()
+                with pytest.raises(kind):
+                    far.delete("k")
+                assert CLOCK.monotonic() - before < 2
+
+
+class TestPlaces:
+    def test_a_socket_of_this_host(self, database):
+        url = f"unix://{database.server.socket}?db={database.url.rpartition('/')[2]}"
+        store = make_store(url)
+        store.init()
+        add(store, "k")
+        assert make_store(database.url).get("k") == store.get("k")
+        assert dict(store.examine())["server"].endswith(str(database.server.socket))
+        store.disconnect()
+
+    def test_a_password_alone(self, start_redis):
+        server = start_redis()
+        server.query("CONFIG", "SET", "requirepass", "s3cret")
+        store = make_store(config.from_mapping({"url": server.url("1")}).url)
+        with pytest.raises(StoreUnavailableError, match="NOAUTH"):
+            store.init()
+        settings = {"type": "redis", "host": LOOPBACK, "port": server.port, "password": "s3cret"}
+        store = make_store(config.from_mapping(settings).url)
+        assert store.init()
+        store.disconnect()
+
+    @pytest.mark.parametrize("scheme", ["redis", "rediss"])
+    def test_an_encrypted_connection(self, start_redis, certificates, scheme):
+        server = start_redis(certificates=certificates)
+        url = f"{scheme}://{LOOPBACK}:{server.tls_port}/0"
+        trusted = Tls(verify="full", ca=certificates.authority, cert=None, key=None)
+        with store_factory(url, tls=trusted) as open_store:
+            store = open_store()
+            store.init()
+            add(store, "k", data='{"a": "' + "x" * 100_000 + '"}')
+            assert len(store.get("k").data) > 100_000
+            assert dict(store.examine())["encrypted"].startswith("TLS")
+
+    def test_a_certificate_of_nobody_known_is_refused(self, start_redis, certificates):
+        server = start_redis(certificates=certificates)
+        store = make_store(f"rediss://{LOOPBACK}:{server.tls_port}/0")
+        with pytest.raises(StoreUnavailableError, match="certificate verify failed"):
+            store.now()
+
+
+class TestFacts:
+    def test_what_makes_data_unsafe_is_said(self, store, configured):
+        store.now()
+        facts = dict(store.examine())
+        assert facts["saves"] == "every write, at once (appendfsync always)"
+        assert facts["memory"] == "no limit, noeviction"
+        assert facts["replicas"] == "none"
+        assert facts["encrypted"] == "no"
+        assert facts["server"].startswith("Redis 7.")
+        with configured(maxmemory_policy="allkeys-lru", maxmemory="64mb", appendfsync="everysec"):
+            facts = dict(store.examine())
+            assert facts["memory"].startswith("64.00M, ALLKEYS-LRU: schedules may be thrown away")
+            assert "a crash of its host loses up to two" in facts["saves"]
+
+    def test_a_server_that_saves_nothing_is_named(self, start_redis):
+        server = start_redis("--appendonly", "no")
+        with store_factory(server.url()) as open_store:
+            store = open_store()
+            store.init()
+            assert dict(store.examine())["saves"].startswith("NOTHING: ")
+
+    def test_what_one_may_not_ask_is_left_out(self, store, database, redis_cli):
+        store.now()
+        redis_cli("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-info", "-config")
+        try:
+            mine = make_store(database.url.replace("://", "://u:x@"))
+            assert dict(mine.examine())["saves"] == "the server does not tell"
+            mine.disconnect()
+        finally:
+            redis_cli("ACL", "DELUSER", "u")
+
+
+class TestRowsOfOthers:
+    """Any client may have written them."""
+
+    @pytest.fixture
+    def write(self, store, redis_cli):
+        store.now()
+
+        def write(key, due=1, **columns):
+            fields = [word for pair in columns.items() for word in pair]
+            redis_cli("HSET", f"{{psched}}:row:{key}", *(fields or ("status", "waiting")))
+            redis_cli("ZADD", "{psched}:due", due, key)
+
+        return write
+
+    @pytest.fixture
+    def work_off(self, store, database):
+        """Claims and runs whatever is due, as a worker does; returns the keys it ran."""
+        settings = config.from_mapping({"url": database.url, "alive_time": 60})
+
+        def work_off(limit=10):
+            ran = set()
+            for count in range(1000):
+                claimed = store.claim(f"w.{count}", **{**CLAIM, "limit": limit})
+                for row in claimed.rows:
+                    verdict = opening(row, settings, claimed.now)
+                    if isinstance(verdict, Run):
+                        ran.add(row.key)
+                        verdict = conclusion(row, row, Finish(), settings)
+                    store.settle([verdict])
+                if not (claimed.rows or claimed.more):
+                    return ran
+            raise AssertionError("the rows that are due come to no end")
+
+        return work_off
+
+    def test_a_row_needs_little(self, store, write, work_off):
+        write("k", next_time=5)
+        row = store.get("k")
+        assert (row.type, row.version, row.next_time, row.next_run_time) == ("default", 1, 5, 1)
+        assert work_off() == {"k"}
+        assert store.get("k").status == FINISHED
+
+    @pytest.mark.parametrize("limit", [1, 10])
+    def test_what_cannot_be_leased_is_set_aside_and_does_not_stand_in_the_way(
+        self, store, write, work_off, redis_cli, limit
+    ):
+        bad = {
+            "fence": {"fence": LARGEST},
+            "attempt": {"attempt": LARGEST},
+            "attempt ": {"attempt": "many"},
+            "version": {"version": "1.5"},
+            "delay": {"delay": ""},
+            "next_time": {"next_time": "9" * 30},
+            "alive_time": {"alive_time": "long"},
+            "owner": {"fence": "x", "owner": "dead.1"},
+        }
+        for key, columns in bad.items():
+            write(key, **columns)
+        write("no hash")
+        redis_cli("DEL", "{psched}:row:no hash")
+        redis_cli("SET", "{psched}:row:no hash", "x")
+        write("gone")
+        redis_cli("DEL", "{psched}:row:gone")
+        redis_cli("HSET", b"{psched}:row:\xff\xe9", "status", "waiting")
+        redis_cli("ZADD", "{psched}:due", 1, b"\xff\xe9")
+        write("é 鍵 🗝", next_time=1)
+        write("good", due=2, next_time=1)
+        listed = {row.key for row in store.rows()}
+        assert work_off(limit) == {"é 鍵 🗝", "good"}
+        rows = {row.key: row for row in store.rows()}
+        assert rows.keys() == listed
+        for key in (*bad, "no hash", "gone", "\ufffd\ufffd"):
+            row = rows[key]
+            assert (row.status, row.next_run_time, row.owner) == (QUARANTINED, None, None), row
+            assert row.reason, row
+        assert rows["gone"].reason.startswith("its row is gone; was it evicted")
+        assert rows["delay"].reason == "delay: was no whole number"
+        for key in (*bad, "no hash", "gone"):
+            assert store.delete(key)
+            add(store, key)
+
+    def test_odd_times_are_listed_and_run(self, store, write, work_off):
+        write("half", due="1.5", next_time=1)
+        write("never", due="inf")
+        write("ever", due="-inf", next_time=1)
+        assert [row.key for row in store.rows()] == ["ever", "half", "never"]
+        assert work_off() == {"ever", "half"}
+
+    def test_what_makes_no_sense_is_quarantined_by_who_claims_it(self, store, write, work_off):
+        nonsense = {"cron": "nonsense", "data": b"\xff", "options": "[]", "timezone": "Mars/X"}
+        for column, value in nonsense.items():
+            write(column, **{"next_time": 1, "cron": "* * * * *", column: value})
+        assert work_off() == set()
+        for column in nonsense:
+            row = store.get(column)
+            assert row.status == QUARANTINED
+            assert row.reason.startswith(f"{column}: ")
+
+
+class TestListing:
+    def test_pages_go_on_where_they_were_though_rows_come_and_go(self, store, open_store):
+        """The same time for all, so that only the keys tell them apart."""
+        keys = [f"k{number:04}é" for number in range(1000)]
+        add(store, *keys)
+        found, other = [], open_store()
+        for row in store.rows():
+            found.append(row.key)
+            # The last of a page, and what was before it, goes.
+            if len(found) % 100 == 0:
+                for key in found[-100:]:
+                    other.delete(key)
+        assert found == keys
+
+    def test_large_rows_come_a_few_at_a_time(self, store):
+        keys = [f"k{number:02}" for number in range(12)]
+        add(store, *keys, data='{"a": "' + "x" * 1_000_000 + '"}')
+        assert [row.key for row in store.rows()] == keys
+        taken = []
+        for count in itertools.count():
+            claimed = store.claim(f"w.{count}", **{**CLAIM, "limit": 100})
+            assert len(claimed.rows) < 7
+            taken += [row.key for row in claimed.rows]
+            if not claimed.more:
+                break
+        assert taken == keys
+
+    def test_those_at_rest_come_in_pages_too(self, store):
+        keys = [f"k{number:03}" for number in range(500)]
+        store.add([Row(key=key) for key in keys], nonce="n")
+        assert [row.key for row in store.rows()] == keys
+        assert {row.next_run_time for row in store.rows()} == {None}
+
+
+def test_large_data_are_compressed(database):
+    store = make_store(database.url, compress_above=1000)
+    store.init()
+    add(store, "k", data='{"a": "' + "x" * 100_000 + '"}')
+    assert len(store.get("k").data) < 1000
+    (row,) = store.claim("w.1", **CLAIM).rows
+    assert store.update_data("k", row.token, '{"b": "' + "y" * 100_000 + '"}')
+    assert isinstance(store.get("k").data, bytes)
+    store.disconnect()
+
+
+def test_every_script_is_sent_whole_only_once(store, redis_cli):
+    add(store, "k")
+    before = redis_cli("INFO", "commandstats")["cmdstat_eval"]["calls"]
+    for number in range(3):
+        store.claim(f"w.{number}", **CLAIM)
+        add(store, f"k{number}")
+    after = redis_cli("INFO", "commandstats")["cmdstat_eval"]["calls"]
+    assert after - before <= 1
+    assert len(scripts.CLAIM.digest) == 40

@@ -1,0 +1,220 @@
+"""Requests to Redis that were executed and never answered, or never executed, or too late."""
+
+import itertools
+import json
+
+import pytest
+
+from psched import config
+from psched.backend import ClaimUnknownError, Settled
+from psched.backends.redis import readings, scripts
+from psched.clock import SystemClock
+from psched.collection import ScheduleCollection
+from psched.errors import NotFoundError, StoreUnavailableError, UnknownOutcomeError
+from psched.model import Row, Settlement
+from support.proxy import Fault, Proxy
+from support.stores import store_factory
+
+pytestmark = pytest.mark.redis
+
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+LEASE = {"alive_time": 60, "shortest": 6}
+LOST = [Fault.LOSE_REQUEST, Fault.LOSE_REPLY]
+"""The client cannot tell one from the other."""
+
+
+@pytest.fixture
+def database(open_database):
+    with open_database("redis") as database:
+        yield database
+
+
+@pytest.fixture
+def proxy(database):
+    with Proxy(database.server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(database, store, proxy):  # the data are there
+    """A store behind the proxy."""
+    url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+    with store_factory(url, timeout=1.0) as open_store:
+        far = open_store()
+        # The server knows all scripts by then, and each is one request.
+        far.add([Row(key="old")], nonce="n")
+        run_through(far)
+        yield far
+    assert store.get("old") is None
+
+
+def run_through(far):
+    """Send every script once."""
+    row = far.get("old")
+    far.claim("old.1", **CLAIM)
+    far.extend({"old": row.token}, **LEASE)
+    far.settle([finish(row)])
+    far.replace(row, row)
+    far.update_data("old", row.token, "{}")
+    far.recover("old", alive_time=60, retry_wait=1)
+    far.held("old.1", [])
+    far.delete("old")
+
+
+@pytest.fixture
+def schedules(far, settings):
+    """The Python API behind the proxy."""
+    numbers = itertools.count()
+    return ScheduleCollection(
+        far, settings, clock=SystemClock(), draw_nonce=lambda: f"nonce-{next(numbers)}"
+    )
+
+
+@pytest.fixture
+def settings(database):
+    return config.from_mapping({"url": database.url, "alive_time": 60})
+
+
+def add(store, *keys):
+    store.add([Row(key=key, next_time=1, next_run_time=1) for key in keys], nonce="n")
+
+
+def finish(row):
+    return Settlement(
+        key=row.key, token=row.token, version=row.version, next_time=7, not_before=4_000_000_000
+    )
+
+
+def sent(script):
+    """What is in a request to run a script."""
+    return script.digest.encode()
+
+
+class TestClaim:
+    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
+        add(store, "a", "b")
+        lost = proxy.fault(Fault.LOSE_REPLY, sent(scripts.CLAIM))
+        with lost, pytest.raises(ClaimUnknownError) as unknown:
+            far.claim("far.1", **CLAIM)
+        assert not store.claim("near.1", **CLAIM).rows
+        assert unknown.value.owner == "far.1"
+        held = far.held(unknown.value.owner, unknown.value.keys)
+        assert {row.key: (row.owner, row.fence) for row in held} == {
+            "a": ("far.1", 1),
+            "b": ("far.1", 1),
+        }
+
+    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
+        add(store, "a", "b")
+        lost = proxy.fault(Fault.LOSE_REQUEST, sent(scripts.CLAIM))
+        with lost, pytest.raises(ClaimUnknownError) as unknown:
+            far.claim("far.1", **CLAIM)
+        assert far.held(unknown.value.owner, unknown.value.keys) == []
+        assert len(far.claim("far.2", **CLAIM).rows) == 2
+
+    def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
+        add(store, "a", "b")
+        late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.CLAIM))
+        with late, pytest.raises(ClaimUnknownError):
+            far.claim("far.1", **CLAIM)
+        (row,) = store.claim("near.1", **{**CLAIM, "limit": 1}).rows
+        proxy.release()
+        other = "b" if row.key == "a" else "a"
+        assert [row.key for row in far.held("far.1", [])] == [other]
+        assert store.get(row.key).owner == "near.1"
+
+
+class TestLease:
+    @pytest.fixture
+    def held(self, far, store):
+        add(store, "k")
+        (row,) = far.claim("far.1", **CLAIM).rows
+        return row
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_extending_is_repeated(self, fault, far, held, proxy):
+        with proxy.fault(fault, sent(scripts.EXTEND)), pytest.raises(UnknownOutcomeError):
+            far.extend({"k": held.token}, **LEASE)
+        assert far.extend({"k": held.token}, **LEASE) == {"k"}
+
+    @pytest.mark.parametrize("fault", [*LOST, Fault.HOLD_REPLY])
+    def test_a_settlement_is_repeated_and_applied_once(self, fault, far, held, store, proxy):
+        with proxy.fault(fault, sent(scripts.SETTLE)), pytest.raises(UnknownOutcomeError):
+            far.settle([finish(held)])
+        assert far.settle([finish(held)]) == {"k": Settled.DONE}
+        row = store.get("k")
+        assert (row.next_time, row.next_run_time, row.owner) == (7, 4_000_000_000, None)
+        assert row.settled_by == str(held.token)
+
+    def test_a_settlement_that_comes_twice_is_applied_once(self, far, held, store, proxy):
+        """The first was held up on its way, the second has overtaken it."""
+        late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.SETTLE))
+        with late, pytest.raises(UnknownOutcomeError):
+            far.settle([finish(held)])
+        assert far.settle([finish(held)]) == {"k": Settled.DONE}
+        seen = store.get("k")
+        assert store.replace(seen, seen)
+        after = store.get("k")
+        proxy.release()
+        assert far.get("k") == after
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_replacing_a_payload_is_repeated(self, fault, far, held, store, proxy):
+        with proxy.fault(fault, sent(scripts.UPDATE_DATA)), pytest.raises(UnknownOutcomeError):
+            far.update_data("k", held.token, '{"n":1}')
+        assert far.update_data("k", held.token, '{"n":1}')
+        assert json.loads(store.get("k").data) == {"n": 1}
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_recovering_is_repeated(self, fault, far, held, store, proxy):
+        with proxy.fault(fault, sent(scripts.RECOVER)), pytest.raises(UnknownOutcomeError):
+            far.recover("far", alive_time=60, retry_wait=300)
+        far.recover("far", alive_time=60, retry_wait=300)
+        (row,) = store.claim("near.1", **CLAIM).rows
+        assert (row.fence, row.attempt) == (held.fence + 1, 2)
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_lost_answer_to_a_look_is_no_unknown_outcome(self, fault, far, held, proxy):
+        with (
+            proxy.fault(fault, sent(readings.HELD)),
+            pytest.raises(StoreUnavailableError) as error,
+        ):
+            far.held("far.1", [])
+        assert not isinstance(error.value, UnknownOutcomeError)
+        assert [row.key for row in far.held("far.1", [])] == [held.key]
+
+
+class TestPythonApi:
+    """Nothing is sent twice but by who knows what it means."""
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_ones_own_row_is_not_said_to_exist_already(self, fault, schedules, store, proxy):
+        with proxy.fault(fault, sent(scripts.ADD)):
+            schedules.add("k", "t", cron="@daily", data={"n": 1})
+        (row,) = store.rows()
+        assert (row.key, row.type, row.version) == ("k", "t", 1)
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_poll_returns_its_task_once(self, fault, schedules, store, proxy):
+        schedules.add("k", next_time=1)
+        with proxy.fault(fault, sent(scripts.CLAIM)):
+            task = schedules.poll() or schedules.poll()
+        assert (task.key, task.attempt, task.fence) == ("k", 1, 1)
+        assert schedules.poll() is None
+        task.finish()
+        assert store.get("k").fence == 1
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_a_change_is_made_once(self, fault, schedules, store, proxy):
+        schedules.add("k", next_time=1)
+        with proxy.fault(fault, sent(scripts.REPLACE)):
+            schedules["k"].modify(type="other")
+        assert (store.get("k").type, store.get("k").version) == ("other", 2)
+
+    @pytest.mark.parametrize("fault", LOST)
+    def test_what_one_has_deleted_is_not_said_to_be_missing(self, fault, schedules, proxy):
+        schedules.add("k", next_time=1)
+        with proxy.fault(fault, sent(scripts.DELETE)):
+            assert schedules["k"].delete()
+        with pytest.raises(NotFoundError):
+            schedules["k"].delete()

@@ -1,0 +1,210 @@
+"""Private Redis servers, and Sentinels that watch over them."""
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from support.servers.base import LOOPBACK, Server, find_binary, free_port
+from support.waiting import wait_until
+
+SERVICE = "psched-test"
+"""The name under which Sentinels know their servers."""
+
+DATABASES = 4096
+"""That a server has: each test is given its own."""
+
+
+class Redis(Server):
+    """A Redis server that saves every write; no password.
+
+    Args:
+        primary: of which it is a replica, if of any.
+    """
+
+    kind = "redis"
+
+    def __init__(self, home: Path, *flags: str, certificates=None, primary: "Redis | None" = None):
+        super().__init__(home, *flags, certificates=certificates)
+        self.tls_port = free_port()
+        self._primary = primary
+        self._numbers = itertools.count(1)
+
+    @property
+    def socket(self) -> Path:
+        """The server's socket on this host."""
+        return self.folder / "socket"
+
+    def url(self, database: str = "0") -> str:
+        """What psched is told to reach a database on this server."""
+        return f"redis://{LOOPBACK}:{self.port}/{database or 0}"
+
+    def create_database(self) -> str:
+        """The number of an empty database."""
+        return str(next(self._numbers))
+
+    def drop_database(self, name: str) -> None:
+        """Empty a database."""
+        self.query("FLUSHDB", db=int(name))
+
+    def query(self, *command, db: int = 0, port: int | None = None):
+        """Send a command, on a connection of its own; the answer."""
+        retry = Retry(NoBackoff(), 0)
+        with redis.Redis(LOOPBACK, port or self.port, db, protocol=2, retry=retry) as client:
+            return client.execute_command(*command)
+
+    def info(self, name: str) -> str:
+        """One of the things that the server says of itself."""
+        return str(self.query("INFO").get(name))
+
+    def follow(self, primary: "Redis | None") -> None:
+        """Be a replica from the next start on."""
+        self._primary = primary
+
+    def catch_up(self) -> None:
+        """Wait until this replica has all that its primary has."""
+        assert self._primary is not None
+        offset = int(self._primary.info("master_repl_offset"))
+        name = "slave_repl_offset"
+        wait_until(lambda: int(self.info(name)) >= offset, what="the replica to catch up")
+
+    @property
+    def role(self) -> str:
+        """What the server says it is: master or slave."""
+        return self.info("role")
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether a replica hears its primary."""
+        return self.info("master_link_status") == "up"
+
+    @classmethod
+    def _initialise(cls, data: Path) -> None:
+        data.mkdir()
+
+    @property
+    def _program(self) -> str:
+        """The server. It is one program with redis-check-rdb, and goes by what it is called."""
+        link = self.folder / "redis-server"
+        if not link.exists():
+            link.symlink_to(find_binary("redis-check-rdb", "redis-tools"))
+        return str(link)
+
+    def _command(self, port: int) -> list[str]:
+        words = {
+            "bind": LOOPBACK,
+            "port": str(port),
+            "dir": str(self.data),
+            "unixsocket": str(self.socket),
+            "databases": str(DATABASES),
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+            # A new replica is not to wait for others.
+            "repl-diskless-sync-delay": "0",
+            **self._tls(),
+        }
+        if self._primary is not None:
+            words["replicaof"] = f"{LOOPBACK} {self._primary.port}"
+        flags = [word for name, value in words.items() for word in (f"--{name}", *_words(value))]
+        return [self._program, *flags, *self.flags]
+
+    def _tls(self) -> dict[str, str]:
+        if self.certificates is None:
+            return {}
+        return {
+            "tls-port": str(self.tls_port),
+            "tls-ca-cert-file": str(self.certificates.authority),
+            "tls-cert-file": str(self.certificates.certificate),
+            "tls-key-file": str(self.certificates.key),
+            "tls-auth-clients": "optional",
+        }
+
+    def _answers(self, port: int) -> bool:
+        try:
+            found = self.query("CONFIG", "GET", "dir", port=port)
+        except redis.RedisError:
+            return False
+        return Path(found["dir"] if isinstance(found, dict) else found[1].decode()) == self.data
+
+
+class Sentinel(Redis):
+    """A Sentinel that watches over a server."""
+
+    kind = "sentinel"
+
+    def __init__(self, home: Path, primary: Redis) -> None:
+        super().__init__(home)
+        self._watched = primary
+        self._file = self.folder / "sentinel.conf"
+
+    def _command(self, port: int) -> list[str]:
+        if not self._file.exists():  # it keeps there what it learns
+            self._file.write_text(
+                f"bind {LOOPBACK}\nport {port}\ndir {self.data}\n"
+                f"sentinel monitor {SERVICE} {LOOPBACK} {self._watched.port} 2\n"
+                f"sentinel down-after-milliseconds {SERVICE} 500\n"
+                f"sentinel failover-timeout {SERVICE} 3000\n"
+            )
+        return [self._program, str(self._file), "--sentinel"]
+
+    def _answers(self, port: int) -> bool:
+        try:
+            return bool(self.query("SENTINEL", "MYID", port=port))
+        except redis.RedisError:
+            return False
+
+    @property
+    def sees(self) -> dict[str, str]:
+        """What it knows of the primary."""
+        found = self.query("SENTINEL", "MASTER", SERVICE)
+        if isinstance(found, dict):
+            return {str(name): str(value) for name, value in found.items()}
+        words = [each.decode() for each in found]
+        return dict(zip(words[::2], words[1::2], strict=True))
+
+
+class Watched:
+    """A primary, a replica and three Sentinels; for one failover. A context manager."""
+
+    def __init__(self, home: Path) -> None:
+        self.primary = Redis(home)
+        self.replica = Redis(home, primary=self.primary)
+        self.sentinels = [Sentinel(home, self.primary) for _ in range(3)]
+
+    def __enter__(self) -> Self:
+        for server in self._all:
+            server.start()
+        for sentinel in self.sentinels:
+            wait_until(
+                lambda sentinel=sentinel: self._is_set_up(sentinel.sees),
+                timeout=60,
+                what="Sentinels that know each other and the replica",
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in reversed(self._all):
+            server.kill()
+            shutil.rmtree(server.folder)
+
+    @property
+    def _all(self) -> list[Redis]:
+        return [self.primary, self.replica, *self.sentinels]
+
+    def url(self, database: str = "0") -> str:
+        """What psched is told."""
+        places = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
+        return f"redis+sentinel://{places}/{SERVICE}/{database}"
+
+    @staticmethod
+    def _is_set_up(seen: dict[str, str]) -> bool:
+        return (seen["num-slaves"], seen["num-other-sentinels"]) == ("1", "2")
+
+
+def _words(value: str) -> list[str]:
+    return value.split() or [""]
