@@ -138,24 +138,23 @@ class Queue(abc.ABC):
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """See `Schedule.requeue`."""
-        unknown = False
+        unsure: Row | None = None
 
         def request() -> bool:
-            nonlocal unknown
+            nonlocal unsure
             seen = self._row(key)
+            if unsure and seen.version > unsure.version and seen.created_at == unsure.created_at:
+                return True  # it was written; by now it may have run, and ended again
             if seen.status not in {*ENDED, QUARANTINED}:
-                if unknown:
-                    return True
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = self._now()
             start = floor(now) if run_at is None else run_at
             new = redeclare(seen, {"next_time": start}, self._settings, self._now)
+            new = changed(new, created_at=floor(now))
             try:
-                return self._backend.replace(
-                    seen, changed(new, created_at=floor(now), retain_until=None)
-                )
+                return self._backend.replace(seen, new)
             except UnknownOutcomeError:
-                unknown = True
+                unsure = new
                 raise
 
         while not self._patiently(request):

@@ -7,6 +7,10 @@ from sqlalchemy import create_engine
 
 import psched
 from psched import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
+from psched.clock import SystemClock
+from psched.collection import ScheduleCollection
+from psched.errors import UnknownOutcomeError
+from support.stores import make_store
 
 SOON = {"retry_wait": 0}
 
@@ -217,3 +221,56 @@ class TestWaiting:
         schedules.add("k", cron="@daily")
         with pytest.raises(InvalidError, match="comes to no end"):
             schedules["k"].wait(timeout=0.1)
+
+
+class TestAnswersThatAreLost:
+    """What was written, and then not answered, is not written twice."""
+
+    @pytest.fixture
+    def unanswered(self, settings, schedules):
+        """A collection whose first change is applied, not answered, and followed by something."""
+
+        def make(meanwhile):
+            store = make_store(settings.url)
+            replace, said = store.replace, []
+
+            def lost(seen, new):
+                done = replace(seen, new)
+                if not said:
+                    said.append(done)
+                    raise UnknownOutcomeError("the answer was lost")
+                return done
+
+            store.replace = lost
+
+            class Meanwhile(SystemClock):
+                def sleep(self, _seconds):
+                    meanwhile(schedules)
+
+            return ScheduleCollection(store, settings, clock=Meanwhile(), draw_nonce=lambda: "n")
+
+        return make
+
+    @pytest.mark.parametrize("end", ["finish", "retry"])
+    def test_what_was_requeued_and_has_run_by_now_runs_no_second_time(
+        self, schedules, row, unanswered, end
+    ):
+        schedules.push("k", max_attempts=1)
+        schedules.poll().retry()
+        with unanswered(lambda others: getattr(others.poll(), end)()) as mine:
+            mine["k"].requeue()
+        assert row("k").status == {"finish": "finished", "retry": "failed"}[end]
+        assert schedules.poll() is None
+
+    def test_what_was_cancelled_stays_so(self, row, schedules, unanswered):
+        schedules.push("k")
+        with unanswered(lambda _: None) as mine:
+            assert mine["k"].cancel() is True
+        assert row("k").status == "cancelled"
+
+    def test_what_was_requeued_and_then_cancelled_stays_cancelled(self, schedules, row, unanswered):
+        schedules.push("k")
+        schedules["k"].cancel()
+        with unanswered(lambda others: others["k"].cancel()) as mine:
+            mine["k"].requeue()
+        assert row("k").status == "cancelled"
