@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
 from math import ceil, floor
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from psched.errors import (
     InvalidError,
     NotFoundError,
     NotSupportedError,
+    StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.model import (
@@ -164,8 +166,8 @@ class Queue(abc.ABC):
         """See `Schedule.wait`."""
         give_up_at = None if timeout is None else self._clock.monotonic() + timeout
         pause = _FIRST_PAUSE
+        row = self._patiently(lambda: self._row(key))
         while True:
-            row = self._patiently(lambda: self._row(key))
             if row.status in ENDED or row.status == QUARANTINED:
                 return row.status
             if row.cron is not None:
@@ -177,6 +179,9 @@ class Queue(abc.ABC):
                 pause = min(pause, left)
             self._clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+            # A store that goes away for a while has no part in how the task ends.
+            with suppress(StoreUnavailableError):
+                row = self._row(key)
 
     def _end(self, key: str, status: str, mark: str) -> bool:
         """Put a schedule at rest, or mark it for its holder; whether it rests."""

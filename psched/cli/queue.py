@@ -13,7 +13,7 @@ from psched.cli.moments import when
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.definition import decode
-from psched.errors import InvalidError, ScheduleError
+from psched.errors import InvalidError, ScheduleError, StoreError
 from psched.model import DEFAULT_TYPE, FINISHED
 from psched.schedule import Schedule
 
@@ -170,13 +170,19 @@ def _await(task: Schedule, seconds: float) -> None:
     try:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
-        unfinished = click.ClickException(f"{error} after {seconds:g} s; it goes on")
-        unfinished.exit_code = _PENDING
-        raise unfinished from None
+        raise _unfinished(f"{error} after {seconds:g} s; it goes on") from None
+    except StoreError as error:
+        raise _unfinished(f"{task.key}: pushed, but nobody knows how it goes: {error}") from None
     if status != FINISHED:
         why = task.metadata().reason
         raise click.ClickException(f"{task.key}: {status}" + (f": {text(why)}" if why else ""))
     click.echo(f"{task.key}: {status}")
+
+
+def _unfinished(text: str) -> click.ClickException:
+    refusal = click.ClickException(text)
+    refusal.exit_code = _PENDING
+    return refusal
 
 
 def _each(keys: Iterable[str], do: Callable[[str], str]) -> None:

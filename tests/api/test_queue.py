@@ -9,7 +9,7 @@ import psched
 from psched import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
 from psched.clock import SystemClock
 from psched.collection import ScheduleCollection
-from psched.errors import UnknownOutcomeError
+from psched.errors import StoreUnavailableError, UnknownOutcomeError
 from support.stores import make_store
 
 SOON = {"retry_wait": 0}
@@ -216,6 +216,27 @@ class TestWaiting:
         schedules.push("k")
         with pytest.raises(TimeoutError, match="'k' is still waiting"):
             schedules["k"].wait(timeout=0.1)
+
+    def test_a_store_that_goes_away_meanwhile_is_waited_for(self, settings, schedules):
+        store = make_store(settings.url)
+        get, looks = store.get, []
+
+        def away_for_a_while(key):
+            looks.append(key)
+            if 1 < len(looks) < 20:
+                raise StoreUnavailableError("the server restarts")
+            if len(looks) == 20:
+                schedules.poll().finish()
+            return get(key)
+
+        class Hurried(SystemClock):
+            def sleep(self, _seconds):
+                pass
+
+        store.get = away_for_a_while
+        schedules.push("k")
+        with ScheduleCollection(store, settings, clock=Hurried(), draw_nonce=str) as mine:
+            assert mine["k"].wait() == "finished"
 
     def test_a_schedule_comes_to_no_end(self, schedules):
         schedules.add("k", cron="@daily")
