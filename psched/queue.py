@@ -151,7 +151,10 @@ class Queue(abc.ABC):
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = self._now()
             start = floor(now) if run_at is None else run_at
-            new = redeclare(seen, {"next_time": start}, self._settings, self._now)
+            # What was only set aside goes on where it stood.
+            stays = run_at is None and seen.status == QUARANTINED
+            times = {} if stays else {"next_time": start}
+            new = redeclare(seen, times, self._settings, self._now)
             new = changed(new, created_at=floor(now))
             try:
                 return self._backend.replace(seen, new)

@@ -198,6 +198,16 @@ class TestRequeueing:
         with pytest.raises(AlreadyExistsError, match="it is waiting"):
             schedules["k"].requeue()
 
+    def test_what_was_quarantined_goes_on_where_it_stood(self, schedules, row, sql, now):
+        missed = int(now()) // 3600 * 3600 - 5 * 3600
+        schedules.add("k", cron="@hourly", next_time=missed)
+        sql("UPDATE {table} SET data = '['")
+        assert schedules.poll() is None
+        sql("UPDATE {table} SET data = '{}'")
+        schedules["k"].requeue()
+        assert row("k").next_time == missed
+        assert schedules.poll().scheduled_time == missed
+
     def test_it_can_be_put_off(self, schedules, row, now):
         schedules.push("k")
         schedules["k"].cancel()
