@@ -54,8 +54,8 @@ class _WithWait(click.Command):
     "--wait",
     type=click.FloatRange(min=0),
     metavar="[SEC]",
-    help="Wait for its end, so many seconds at most; exit with 0 if it has finished, 1 if it has not"
-    " and never will, 3 if it goes on.",
+    help="Wait for its end, so many seconds at most; exit with 0 if it has finished, 1 if it has"
+    " not and never will, 3 if it goes on.",
 )
 @click.option("--max-attempts", type=int, metavar="N", help="Attempts before it is given up.")
 @click.option("--expire", type=int, metavar="SEC", help="Give it up when it is so old.")
