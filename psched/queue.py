@@ -126,9 +126,7 @@ class Queue(abc.ABC):
             AlreadyExistsError: keys are taken; nothing was pushed.
             InvalidError: a value makes no sense; its ``field`` names the task and the value.
         """
-        return self.add_many(
-            {_COLUMNS.get(name, name): value for name, value in task.items()} for task in tasks
-        )
+        return self.add_many(_fields(task) for task in tasks)
 
     def cancel(self, key: str) -> bool:
         """See `Schedule.cancel`."""
@@ -227,3 +225,10 @@ class Queue(abc.ABC):
             reason=None,
             retain_until=None if keep else ceil(self._now()) + retention,
         )
+
+
+def _fields(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `add` calls the arguments of `push`."""
+    if not isinstance(task, Mapping):
+        return task  # to be refused by name
+    return {_COLUMNS.get(name, name): value for name, value in task.items()}

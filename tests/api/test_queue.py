@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 import psched
 from psched import AlreadyExistsError, AlreadyFinishedError, InvalidError, NotFoundError
@@ -73,6 +74,8 @@ class TestPushing:
         with pytest.raises(InvalidError, match=r"^max_attempts: "):
             schedules.push("k", max_attempts=-1)
         assert not schedules["k"].exists()
+        with pytest.raises(InvalidError, match=r"^schedules\[1\]: must be a mapping, not str"):
+            schedules.push_many([{"key": "k"}, "other"])
 
 
 class TestWithinATransaction:
@@ -101,6 +104,13 @@ class TestWithinATransaction:
             with pytest.raises(AlreadyExistsError):
                 schedules.push("k", connection=mine)
         assert schedules["other"].exists()
+
+    def test_what_is_no_connection_is_refused(self, schedules, settings):
+        engine = create_engine(settings.url)
+        for other in (engine, Session(engine)):
+            with pytest.raises(InvalidError, match=r"^connection: .*session\.connection\(\)"):
+                schedules.push("k", connection=other)
+        assert not schedules["k"].exists()
 
     def test_a_connection_to_another_kind_of_database_is_refused(self, schedules, database):
         if database.kind == "sqlite":
