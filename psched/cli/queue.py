@@ -29,6 +29,12 @@ _MOST_WORDS = 3
 """Of a task: its key, type and data."""
 
 
+class _UnfinishedError(click.ClickException):
+    """The task that was waited for goes on, as far as anybody knows."""
+
+    exit_code = _PENDING
+
+
 class _WithWait(click.Command):
     """A command whose ``--wait`` may be followed by a number, but by nothing else of its own."""
 
@@ -170,19 +176,14 @@ def _await(task: Schedule, seconds: float) -> None:
     try:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
-        raise _unfinished(f"{error} after {seconds:g} s; it goes on") from None
+        raise _UnfinishedError(f"{error} after {seconds:g} s; it goes on") from None
     except StoreError as error:
-        raise _unfinished(f"{task.key}: pushed, but nobody knows how it goes: {error}") from None
+        words = f"{task.key}: pushed, but nobody knows how it goes: {error}"
+        raise _UnfinishedError(words) from None
     if status != FINISHED:
         why = task.metadata().reason
         raise click.ClickException(f"{task.key}: {status}" + (f": {text(why)}" if why else ""))
     click.echo(f"{task.key}: {status}")
-
-
-def _unfinished(text: str) -> click.ClickException:
-    refusal = click.ClickException(text)
-    refusal.exit_code = _PENDING
-    return refusal
 
 
 def _each(keys: Iterable[str], do: Callable[[str], str]) -> None:
