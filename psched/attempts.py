@@ -45,6 +45,6 @@ def given_up(row: Row, definition: Definition, now: float) -> tuple[str, str] | 
         return None
     created = row.created_at or 0
     # Inserted by plain SQL, it is as old as its first lease's end.
-    if created > 0 and now >= max(created, row.next_time) + expire:
+    if created > 0 and now >= max(created, row.next_time + definition.delay) + expire:
         return EXPIRED, f"expired: it has not succeeded within {expire} s"
     return None

@@ -44,8 +44,13 @@ class Janitor:
         """
         if self._clock.monotonic() < self._next:
             return
+        # What cannot be removed is not asked for at every turn: there is other work.
+        self._next = self._later(_INTERVAL)
         purged = self._asker.ask(lambda: self._store.purge(_LOT))
         if purged:
             _log.debug("purged %d tasks that had ended", purged)
-        pause = _INTERVAL if purged < _LOT else _WHILE_THERE_ARE_MORE
-        self._next = self._clock.monotonic() + pause * self._rng.uniform(0.5, 1)
+        if purged >= _LOT:
+            self._next = self._later(_WHILE_THERE_ARE_MORE)
+
+    def _later(self, pause: float) -> float:
+        return self._clock.monotonic() + pause * self._rng.uniform(0.5, 1)

@@ -2,6 +2,7 @@
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace as changed
 from math import ceil, floor
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from psched.errors import (
     InvalidError,
     NotFoundError,
     NotSupportedError,
+    StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.model import (
@@ -124,9 +126,7 @@ class Queue(abc.ABC):
             AlreadyExistsError: keys are taken; nothing was pushed.
             InvalidError: a value makes no sense; its ``field`` names the task and the value.
         """
-        return self.add_many(
-            {_COLUMNS.get(name, name): value for name, value in task.items()} for task in tasks
-        )
+        return self.add_many(_fields(task) for task in tasks)
 
     def cancel(self, key: str) -> bool:
         """See `Schedule.cancel`."""
@@ -138,24 +138,26 @@ class Queue(abc.ABC):
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
         """See `Schedule.requeue`."""
-        unknown = False
+        unsure: Row | None = None
 
         def request() -> bool:
-            nonlocal unknown
+            nonlocal unsure
             seen = self._row(key)
+            if unsure and seen.version > unsure.version and seen.created_at == unsure.created_at:
+                return True  # it was written; by now it may have run, and ended again
             if seen.status not in {*ENDED, QUARANTINED}:
-                if unknown:
-                    return True
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = self._now()
             start = floor(now) if run_at is None else run_at
-            new = redeclare(seen, {"next_time": start}, self._settings, self._now)
+            # What was only set aside goes on where it stood.
+            stays = run_at is None and seen.status == QUARANTINED
+            times = {} if stays else {"next_time": start}
+            new = redeclare(seen, times, self._settings, self._now)
+            new = changed(new, created_at=floor(now))
             try:
-                return self._backend.replace(
-                    seen, changed(new, created_at=floor(now), retain_until=None)
-                )
+                return self._backend.replace(seen, new)
             except UnknownOutcomeError:
-                unknown = True
+                unsure = new
                 raise
 
         while not self._patiently(request):
@@ -165,8 +167,8 @@ class Queue(abc.ABC):
         """See `Schedule.wait`."""
         give_up_at = None if timeout is None else self._clock.monotonic() + timeout
         pause = _FIRST_PAUSE
+        row = self._patiently(lambda: self._row(key))
         while True:
-            row = self._patiently(lambda: self._row(key))
             if row.status in ENDED or row.status == QUARANTINED:
                 return row.status
             if row.cron is not None:
@@ -178,6 +180,9 @@ class Queue(abc.ABC):
                 pause = min(pause, left)
             self._clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+            # A store that goes away for a while has no part in how the task ends.
+            with suppress(StoreUnavailableError):
+                row = self._row(key)
 
     def _end(self, key: str, status: str, mark: str) -> bool:
         """Put a schedule at rest, or mark it for its holder; whether it rests."""
@@ -220,3 +225,10 @@ class Queue(abc.ABC):
             reason=None,
             retain_until=None if keep else ceil(self._now()) + retention,
         )
+
+
+def _fields(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `add` calls the arguments of `push`."""
+    if not isinstance(task, Mapping):
+        return task  # to be refused by name
+    return {_COLUMNS.get(name, name): value for name, value in task.items()}

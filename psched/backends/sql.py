@@ -22,6 +22,7 @@ from psched.backends.statements import Statements, replaced
 from psched.clock import Clock
 from psched.config.tls import Tls
 from psched.errors import (
+    InvalidError,
     NotFoundError,
     StoreBusyError,
     StoreUnavailableError,
@@ -84,8 +85,15 @@ class SqlBackend(TableStore[Statements]):
 
         Raises:
             AlreadyExistsError: one of the keys exists. The transaction is as it was before.
+            InvalidError: it is no connection.
             StoreError: the database refused.
         """
+        if not isinstance(connection, Connection):
+            raise InvalidError(
+                "connection",
+                f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
+                " Session is session.connection()",
+            )
         self._connector.borrow(
             connection,
             lambda c: [c.execute(*insert) for insert in self._inserts(rows, nonce)],

@@ -13,7 +13,7 @@ from psched.cli.moments import when
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.definition import decode
-from psched.errors import InvalidError, ScheduleError
+from psched.errors import InvalidError, ScheduleError, StoreError
 from psched.model import DEFAULT_TYPE, FINISHED
 from psched.schedule import Schedule
 
@@ -26,8 +26,8 @@ _MOST_WORDS = 3
 """Of a task: its key, type and data."""
 
 
-class _PendingError(click.ClickException):
-    """It is not done yet."""
+class _UnfinishedError(click.ClickException):
+    """The task that was waited for goes on, as far as anybody knows."""
 
     exit_code = 3
 
@@ -173,7 +173,10 @@ def _await(task: Schedule, seconds: float) -> None:
     try:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
-        raise _PendingError(f"{error} after {seconds:g} s; it goes on") from None
+        raise _UnfinishedError(f"{error} after {seconds:g} s; it goes on") from None
+    except StoreError as error:
+        words = f"{task.key}: pushed, but nobody knows how it goes: {error}"
+        raise _UnfinishedError(words) from None
     if status != FINISHED:
         why = task.metadata().reason
         raise click.ClickException(f"{task.key}: {status}" + (f": {text(why)}" if why else ""))

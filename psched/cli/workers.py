@@ -93,7 +93,8 @@ def overrides(given: Mapping[str, object], words: tuple[str, ...]) -> dict[str, 
     settings = {
         name: value
         for name, value in given.items()
-        if value not in (None, (), False)
+        if value is not None  # 0 is a value
+        and value != ()
         and name not in ("heartbeat_interval", "daemon", "verbose")
     }
     if given["daemon"] is not None:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
 import psched
 from psched import (
@@ -13,6 +14,10 @@ from psched import (
     NotFoundError,
     NotSupportedError,
 )
+from psched.clock import SystemClock
+from psched.collection import ScheduleCollection
+from psched.errors import StoreUnavailableError, UnknownOutcomeError
+from support.stores import make_store
 
 SOON = {"retry_wait": 0}
 
@@ -75,6 +80,8 @@ class TestPushing:
         with pytest.raises(InvalidError, match=r"^max_attempts: "):
             schedules.push("k", max_attempts=-1)
         assert not schedules["k"].exists()
+        with pytest.raises(InvalidError, match=r"^schedules\[1\]: must be a mapping, not str"):
+            schedules.push_many([{"key": "k"}, "other"])
 
 
 @pytest.mark.usefixtures("sql")
@@ -104,6 +111,13 @@ class TestWithinATransaction:
             with pytest.raises(AlreadyExistsError):
                 schedules.push("k", connection=mine)
         assert schedules["other"].exists()
+
+    def test_what_is_no_connection_is_refused(self, schedules, settings):
+        engine = create_engine(settings.url)
+        for other in (engine, Session(engine)):
+            with pytest.raises(InvalidError, match=r"^connection: .*session\.connection\(\)"):
+                schedules.push("k", connection=other)
+        assert not schedules["k"].exists()
 
     def test_a_connection_to_another_kind_of_database_is_refused(self, schedules, database):
         if database.kind == "sqlite":
@@ -210,6 +224,16 @@ class TestRequeueing:
         with pytest.raises(AlreadyExistsError, match="it is waiting"):
             schedules["k"].requeue()
 
+    def test_what_was_quarantined_goes_on_where_it_stood(self, schedules, row, sql, now):
+        missed = int(now()) // 3600 * 3600 - 5 * 3600
+        schedules.add("k", cron="@hourly", next_time=missed)
+        sql("UPDATE {table} SET data = '['")
+        assert schedules.poll() is None
+        sql("UPDATE {table} SET data = '{}'")
+        schedules["k"].requeue()
+        assert row("k").next_time == missed
+        assert schedules.poll().scheduled_time == missed
+
     def test_it_can_be_put_off(self, schedules, row, now):
         schedules.push("k")
         schedules["k"].cancel()
@@ -229,7 +253,81 @@ class TestWaiting:
         with pytest.raises(TimeoutError, match="'k' is still waiting"):
             schedules["k"].wait(timeout=0.1)
 
+    def test_a_store_that_goes_away_meanwhile_is_waited_for(self, settings, schedules):
+        store = make_store(settings.url)
+        get, looks = store.get, []
+
+        def away_for_a_while(key):
+            looks.append(key)
+            if 1 < len(looks) < 20:
+                raise StoreUnavailableError("the server restarts")
+            if len(looks) == 20:
+                schedules.poll().finish()
+            return get(key)
+
+        class Hurried(SystemClock):
+            def sleep(self, _seconds):
+                pass
+
+        store.get = away_for_a_while
+        schedules.push("k")
+        with ScheduleCollection(store, settings, clock=Hurried(), draw_nonce=str) as mine:
+            assert mine["k"].wait() == "finished"
+
     def test_a_schedule_comes_to_no_end(self, schedules):
         schedules.add("k", cron="@daily")
         with pytest.raises(InvalidError, match="comes to no end"):
             schedules["k"].wait(timeout=0.1)
+
+
+class TestAnswersThatAreLost:
+    """What was written, and then not answered, is not written twice."""
+
+    @pytest.fixture
+    def unanswered(self, settings, schedules):
+        """A collection whose first change is applied, not answered, and followed by something."""
+
+        def make(meanwhile):
+            store = make_store(settings.url)
+            replace, said = store.replace, []
+
+            def lost(seen, new):
+                done = replace(seen, new)
+                if not said:
+                    said.append(done)
+                    raise UnknownOutcomeError("the answer was lost")
+                return done
+
+            store.replace = lost
+
+            class Meanwhile(SystemClock):
+                def sleep(self, _seconds):
+                    meanwhile(schedules)
+
+            return ScheduleCollection(store, settings, clock=Meanwhile(), draw_nonce=lambda: "n")
+
+        return make
+
+    @pytest.mark.parametrize("end", ["finish", "retry"])
+    def test_what_was_requeued_and_has_run_by_now_runs_no_second_time(
+        self, schedules, row, unanswered, end
+    ):
+        schedules.push("k", max_attempts=1)
+        schedules.poll().retry()
+        with unanswered(lambda others: getattr(others.poll(), end)()) as mine:
+            mine["k"].requeue()
+        assert row("k").status == {"finish": "finished", "retry": "failed"}[end]
+        assert schedules.poll() is None
+
+    def test_what_was_cancelled_stays_so(self, row, schedules, unanswered):
+        schedules.push("k")
+        with unanswered(lambda _: None) as mine:
+            assert mine["k"].cancel() is True
+        assert row("k").status == "cancelled"
+
+    def test_what_was_requeued_and_then_cancelled_stays_cancelled(self, schedules, row, unanswered):
+        schedules.push("k")
+        schedules["k"].cancel()
+        with unanswered(lambda others: others["k"].cancel()) as mine:
+            mine["k"].requeue()
+        assert row("k").status == "cancelled"

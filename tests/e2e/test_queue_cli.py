@@ -358,6 +358,20 @@ def test_configure_takes_over_a_file_as_it_stands_but_for_what_is_said_anew(queu
     assert "dispatch" not in settings
 
 
+def test_a_zero_is_a_value_as_every_other(queue):
+    zeros = {"--kill-timeout": "kill_timeout", "--expire": "expire", "--retry-wait": "retry_wait"}
+
+    done = queue.psched("configure", "q.yml", *(word for name in zeros for word in (name, "0")))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    settings = read_config(queue.folder / "q.yml")
+    assert {name: getattr(settings, name) for name in zeros.values()} == dict.fromkeys(
+        zeros.values(), 0
+    )
+    for name in ("--timeout", "--workers", "--concurrency", "--poll-interval"):
+        assert queue.psched("configure", "no.yml", name, "0").returncode == 1, name
+
+
 def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(queue):
     path = queue.folder / "new.yml"
 

@@ -95,6 +95,11 @@ class TestExpiry:
             status, reason = given_up(row, NOON + HOUR, expire=HOUR)
             assert (status, reason) == (EXPIRED, "expired: it has not succeeded within 3600 s")
 
+    def test_a_delay_longer_than_that_leaves_it_its_time(self):
+        row = Row(key="k", next_time=NOON, created_at=NOON, delay=2 * HOUR, attempt=1)
+        assert given_up(row, NOON + 2 * HOUR, expire=HOUR) is None
+        assert given_up(row, NOON + 3 * HOUR, expire=HOUR)[0] == EXPIRED
+
     def test_the_default_is_four_days(self):
         assert given_up(self.ROW, NOON + 345_599) is None
         assert given_up(self.ROW, NOON + 345_600)[0] == EXPIRED
