@@ -313,7 +313,7 @@ def _known(key: str) -> str:
     """A key, if it can be one: half a character, as in a file's name, is stored nowhere."""
     try:
         known = b"\0" not in key.encode()  # PostgreSQL has no such text
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, AttributeError):  # or no text at all
         known = False
     if not known:
         raise NotFoundError(f"no schedule has the key {key!r}")

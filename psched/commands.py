@@ -10,13 +10,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from psched.errors import AlreadyExistsError, InvalidError, ProcessStopError
+from psched.errors import AlreadyExistsError, CommandError, InvalidError, ProcessStopError
 from psched.supervisor import kernel, tree
 from psched.task import Task
-
-
-class CommandError(Exception):
-    """A command did not exit with status 0."""
 
 
 class Program:

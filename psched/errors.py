@@ -62,6 +62,10 @@ class LoadError(RuntimeError):
     """Handlers could not be loaded: an import failed or a name is missing."""
 
 
+class CommandError(Exception):
+    """A command did not exit with status 0."""
+
+
 class StoreError(Exception):
     """The store could not do what was asked."""
 

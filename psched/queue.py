@@ -103,7 +103,7 @@ class Queue(abc.ABC):
             InvalidError: a value makes no sense; its ``field`` names it.
             NotSupportedError: this store has no such connections.
         """
-        fields = {"type": type, "data": data, "next_time": run_at, "alive_time": timeout, **more}
+        fields = _fields({"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more})
         if connection is None:
             return self.add(key, **fields)
         add_through = getattr(self._backend, "add_through", None)
@@ -231,4 +231,10 @@ def _fields(task: Mapping[str, Any]) -> Mapping[str, Any]:
     """What `add` calls the arguments of `push`."""
     if not isinstance(task, Mapping):
         return task  # to be refused by name
+    given = {name for name, value in task.items() if value is not None}
+    if recurring := given & {"cron", "every", "trigger"}:
+        raise InvalidError(min(recurring), "is for what runs again and again: add that")
+    for word, name in _COLUMNS.items():
+        if {word, name} <= given:
+            raise InvalidError(word, f"and {name} say the same; leave one out")
     return {_COLUMNS.get(name, name): value for name, value in task.items()}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from psched.definition import encode
 from psched.errors import (
+    CommandError,
     InvalidError,
     LoadError,
     PreemptedError,
@@ -209,7 +210,7 @@ def _told(error: BaseException) -> str:
     """What went wrong, in a line."""
     if isinstance(error, ProcessStopError):
         return f"stopped: {error}"
-    if isinstance(error, LoadError):
+    if isinstance(error, (LoadError, CommandError)):
         return str(error)
     try:
         return f"{type(error).__name__}: {error}"
@@ -220,7 +221,8 @@ def _told(error: BaseException) -> str:
 def _report(task: Task, error: BaseException, failure: str) -> None:
     if isinstance(error, ProcessStopError):
         _log.warning("%s", failure)
-    elif isinstance(error, LoadError):
+    elif isinstance(error, (LoadError, CommandError)):
+        # The traceback would be of psched's own code.
         _log.error("%s", failure)
     else:
         _log.error("the handler of %r raised", task.type, exc_info=error)

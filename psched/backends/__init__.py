@@ -1,11 +1,13 @@
 """Stores by the configuration's ``type``, imported when they are asked for."""
 
 import random
+from collections.abc import Callable
 
+from psched import loader
 from psched.backend import Backend
 from psched.clock import Clock
 from psched.config import Config
-from psched.errors import ConfigError
+from psched.errors import ConfigError, LoadError
 
 
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
@@ -21,6 +23,8 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
     """
     if settings.type == "redis":
         return _redis(settings, clock)
+    if ":" in settings.type:
+        return _own(settings, clock, rng)
     # SQLAlchemy takes its time.
     if settings.type == "rdb_compat":
         from psched.backends.compat.backend import CompatBackend  # noqa: PLC0415
@@ -62,4 +66,21 @@ def _redis(settings: Config, clock: Clock) -> Backend:
         clock=clock,
         tls=settings.tls,
         compress_above=settings.compress_above,
+        only=settings.only,
     )
+
+
+def _own(settings: Config, clock: Clock, rng: random.Random) -> Backend:
+    """A store of the user's own, by its class's import path."""
+    loader.extend_path(settings.load_path)
+    try:
+        make: Callable[..., Backend] = loader.load_object(settings.type)
+    except LoadError as error:
+        raise ConfigError(f"type: {error}") from error
+    try:
+        return make(settings, clock=clock, rng=rng)
+    except Exception as error:
+        # Most likely something is missing in the setting that is all its own.
+        raise ConfigError(
+            f"store: {settings.type} cannot be made: {type(error).__name__}: {error}"
+        ) from error

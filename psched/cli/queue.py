@@ -13,7 +13,7 @@ from psched.cli.moments import when
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.definition import decode
-from psched.errors import InvalidError, ScheduleError, StoreError
+from psched.errors import AlreadyExistsError, InvalidError, ScheduleError, StoreError
 from psched.model import DEFAULT_TYPE, FINISHED
 from psched.schedule import Schedule
 
@@ -81,8 +81,9 @@ def push(
     object for the handler, or - to read that from standard input. KEY=DATA in one word is the
     same as KEY DATA.
 
-    A key is taken while its task waits or runs, and for retention_time after its end. A TIME is
-    Unix seconds or ISO 8601; one without an offset is in the configured timezone.
+    A key is taken while its task waits or runs, and for retention_time after its end; with --wait,
+    the task that has it is waited for. A TIME is Unix seconds or ISO 8601; one without an offset is
+    in the configured timezone.
     """
     key, type_, data = _task(words)
     settings = read_config(*place)
@@ -98,6 +99,12 @@ def push(
             )
         except InvalidError as error:
             raise InvalidError(_OPTIONS.get(error.field, error.field), error.problem) from None
+        except AlreadyExistsError as error:
+            if wait is None:
+                raise
+            # Whoever was cut off while waiting asks again.
+            click.echo(f"{error}: waiting for that", err=True)
+            task = schedules[key]
         if wait is None:
             click.echo(f"{key}: pushed")
         else:
@@ -174,6 +181,8 @@ def _await(task: Schedule, seconds: float) -> None:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
         raise _UnfinishedError(f"{error} after {seconds:g} s; it goes on") from None
+    except KeyboardInterrupt:
+        raise _UnfinishedError(f"{task.key}: goes on; it is not waited for any more") from None
     except StoreError as error:
         words = f"{task.key}: pushed, but nobody knows how it goes: {error}"
         raise _UnfinishedError(words) from None

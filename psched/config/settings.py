@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_type_hints
 
 from psched import timing
@@ -22,6 +23,8 @@ from psched.config.kinds import (
     Modules,
     Names,
     Number,
+    Options,
+    StoreType,
     Word,
     Zone,
 )
@@ -56,9 +59,14 @@ class Config:
 
     type: Annotated[
         str,
-        Choice("rdb", "rdb_compat", "redis"),
+        StoreType(),
         "Kind of store: a relational database, PerfectSched's table in one (rdb_compat), Redis.",
     ] = "rdb"
+    store: Annotated[
+        Mapping[str, Any],
+        Options(),
+        "What a store of your own, a type module:Class, wants to know.",
+    ] = MappingProxyType({})
     url: Annotated[str, urls.Url(), "The database; by default an SQLite file on this host."]
     host: Annotated[
         str | None, redis_urls.HOST, "Redis in the place of a url: the server's host."

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from hashlib import sha256
+from math import floor
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -165,9 +166,13 @@ class PerfectQueue:
         )
         understand(row, settings)
         if created_at is None:
-            return _rest(row, time + _OFFSET, "it was finished in PerfectQueue")
-        if created_at <= 0:
-            return _rest(row, time, "cancel was requested in PerfectQueue")
+            ended = _rest(row, time + _OFFSET, "it was finished in PerfectQueue")
+        elif created_at <= 0:
+            ended = _rest(row, time, "cancel was requested in PerfectQueue")
+        else:
+            ended = None
+        if ended is not None:
+            return changed(ended, retain_until=floor(old.now) + settings.retention_time)
         if time <= _HORIZON:
             raise InvalidError("timeout", f"is {time}, and PerfectQueue never runs such; set it")
         return row

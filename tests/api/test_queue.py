@@ -79,6 +79,14 @@ class TestPushing:
     def test_nonsense_is_refused_by_name(self, schedules):
         with pytest.raises(InvalidError, match=r"^max_attempts: "):
             schedules.push("k", max_attempts=-1)
+        with pytest.raises(
+            InvalidError, match=r"^cron: is for what runs again and again: add that"
+        ):
+            schedules.push("k", cron="@daily")
+        with pytest.raises(InvalidError, match=r"^run_at: and next_time say the same; leave one"):
+            schedules.push_many([{"key": "k", "run_at": 5, "next_time": 6}])
+        with pytest.raises(NotFoundError, match="no schedule has the key 5"):
+            schedules[5].cancel()
         assert not schedules["k"].exists()
         with pytest.raises(InvalidError, match=r"^schedules\[1\]: must be a mapping, not str"):
             schedules.push_many([{"key": "k"}, "other"])

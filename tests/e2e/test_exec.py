@@ -126,8 +126,8 @@ def test_a_command_that_fails_is_run_again_and_its_status_is_told(service):
         assert service.wait_for_finish(key).row.fence == 2
     master.wait_for_log("No such file", count=2)
 
-    assert "CommandError: /bin/sh exited with status 3" in master.text
-    assert "CommandError: /bin/sh was killed by signal 9" in master.text
+    assert "/bin/sh exited with status 3" in master.text
+    assert "/bin/sh was killed by signal 9" in master.text
     assert master.text.count("run 2\n") == 2
     assert "/no/such/program" in (service.row("missing").reason or "")
     assert "/no/where" in (service.row("nowhere").reason or "")

@@ -126,6 +126,11 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     bad = queue.invoke("push", "bad", "{}", "--max-attempts", "1", "--wait", "60")
     assert re.fullmatch(r"Error: bad: failed: .*work.sh exited with status 3", refused(bad))
 
+    # Whoever was cut off asks again.
+    again = queue.invoke("push", "good", "{}", "--wait", "60")
+    assert (again.exit_code, again.stdout) == (0, "good: finished\n")
+    assert again.stderr == "the key 'good' is taken: waiting for that\n"
+
     slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1")
     assert refused(slow, 3) == "Error: 'slow' is still waiting after 0.1 s; it goes on"
 

@@ -65,7 +65,7 @@ def test_a_task_that_fails_waits_ever_longer_is_given_up_kept_and_can_be_run_aga
         listed = queue.invoke("list", "--status", "failed").stdout
         assert listed.endswith("1 entries.\n")
         assert re.search(r"\bt +mail\b", listed)
-        assert "for the last time (attempt 3): CommandError" in master.text
+        assert "for the last time (attempt 3): " in master.text
         assert "work.sh exited with status 3" in task.metadata().reason
 
         (queue.folder / "fail").unlink()

@@ -9,6 +9,8 @@ from psched.backends.redis.lua import script
 CLAIM = script(
     r"""
 local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
+-- Of due rows that are others' at most so many are passed over, so many at a time.
+local LOOKED_AT, PAGE = 50000, 500
 local WHOLE = {
   [5] = 'delay', [6] = 'next_time', [8] = 'fence', [10] = 'attempt', [13] = 'version',
   [14] = 'created_at', [15] = 'alive_time', [17] = 'retain_until',
@@ -44,9 +46,30 @@ local function problem(key, got)
   end
 end
 
+-- The keys of those that have been due longest; of some types, if any are named.
+local function first_due(most)
+  if #ARGV == 5 then
+    return redis.call('ZRANGEBYSCORE', DUE, '-inf', whole(now), 'LIMIT', 0, most)
+  end
+  local only, keys, at = {}, {}, 0
+  for i = 6, #ARGV do only[ARGV[i]] = true end
+  while #keys < most and at < LOOKED_AT do
+    local page = redis.call('ZRANGEBYSCORE', DUE, '-inf', whole(now), 'LIMIT', at, PAGE)
+    for _, key in ipairs(page) do
+      local kind = redis.pcall('HGET', name(key), 'type')
+      if #keys < most and (type(kind) == 'table' or only[kind or 'default']) then
+        keys[#keys + 1] = key
+      end
+    end
+    if #page < PAGE then break end
+    at = at + PAGE
+  end
+  return keys
+end
+
 local near = redis.call('ZRANGEBYSCORE', DUE, '('..whole(now), whole(now + horizon), 'WITHSCORES',
   'LIMIT', 0, 1)
-local keys = redis.call('ZRANGEBYSCORE', DUE, '-inf', whole(now), 'LIMIT', 0, limit)
+local keys = first_due(tonumber(limit))
 local rows, expired, size, more = {}, {}, 0, #keys == tonumber(limit)
 for _, key in ipairs(keys) do
   if size > SIZE then

@@ -65,6 +65,7 @@ class RedisBackend:
         clock: Clock,
         tls: Tls | None = None,
         compress_above: int = 0,
+        only: Sequence[str] = (),
     ) -> None:
         address = redis_urls.parse(url)
         self._connect = partial(
@@ -74,6 +75,7 @@ class RedisBackend:
         self._pack = partial(packed, above=compress_above, form=bytes)
         self._clock = clock
         self._table = table
+        self._only = [encoding.text(kind) for kind in only]
 
     def init(self) -> Sequence[str]:
         """See `Backend.init`."""
@@ -141,7 +143,7 @@ class RedisBackend:
         lease = (alive_time, shortest, ceil(horizon))
         try:
             answer = self._connector.run(
-                scripts.CLAIM, encoding.text(owner), min(limit, BATCH), *lease
+                scripts.CLAIM, encoding.text(owner), min(limit, BATCH), *lease, *self._only
             )
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
