@@ -5,6 +5,7 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from psched import backends, config
@@ -12,6 +13,8 @@ from psched.backend import Backend
 from psched.clock import SystemClock
 from psched.collection import ScheduleCollection
 from psched.config import Config
+from psched.config.urls import MEMORY as MEMORY_URL
+from psched.memory import MEMORY
 
 CLOCK = SystemClock()
 
@@ -59,9 +62,17 @@ def make_store(settings: Config) -> Backend:
 
     Raises:
         ConfigError: its url cannot be used.
+        StoreError: schedules in memory cannot be had.
     """
     # Not seeded by anybody: it is made in the process that uses it, after the fork.
-    return backends.create(settings, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
+    make = partial(backends.create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
+    if settings.url != MEMORY_URL:
+        return make(settings)
+    store = make(settings.with_settings(url=MEMORY.url))
+    # Nobody else would: there is no moment before the first who uses it.
+    store.init()
+    store.disconnect()
+    return store
 
 
 def draw_nonce() -> str:

@@ -44,7 +44,7 @@ def given_up(row: Row, definition: Definition, now: float) -> tuple[str, str] | 
     if definition.trigger is not None or not expire or row.next_time is None:
         return None
     created = row.created_at or 0
-    # Who inserted it by plain SQL need not have said when.
+    # Inserted by plain SQL, it is as old as its first lease's end.
     if created > 0 and now >= max(created, row.next_time) + expire:
         return EXPIRED, f"expired: it has not succeeded within {expire} s"
     return None

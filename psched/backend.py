@@ -222,7 +222,11 @@ class Backend(Protocol):
         ...
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """Replace a leased row's payload and raise its version; False if it is held no more."""
+        """Replace a leased row's payload and raise its version; False if it is held no more.
+
+        Raises:
+            InvalidError: the store cannot hold these data; nothing was applied.
+        """
         ...
 
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ every restart reads all of it anew.
 """
 
 import logging
+import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +20,14 @@ from typing import Any
 from psched.app import CLOCK, Configuration, make_store, open_schedules, read_config
 from psched.application.dispatch import Dispatch
 from psched.application.router import Router
+from psched.backend import Backend
 from psched.commands import BUILT_IN
 from psched.config import SETTINGS, Config
+from psched.config.urls import MEMORY as MEMORY_URL
 from psched.errors import ConfigError, LoadError
 from psched.handlers import load_handlers
 from psched.log import Log
+from psched.memory import MEMORY
 from psched.supervisor.blueprint import (
     BAD_CONFIG,
     BAD_HANDLERS,
@@ -77,6 +81,8 @@ class Seat:
             report: the master does not know the settings yet.
         """
         try:
+            if settings.url == MEMORY_URL:
+                MEMORY.join(os.getppid())
             store = make_store(settings)
             log_by(self.log, settings.log, settings.log_level)
         except ConfigError as error:
@@ -84,6 +90,14 @@ class Seat:
             return BAD_CONFIG
         for number in self.inbox.take_over():
             _log.error("a module has changed what %s does: psched needs it", number.name)
+        try:
+            return self._serve(settings, dispatch, store, report=report)
+        finally:
+            MEMORY.leave()
+
+    def _serve(
+        self, settings: Config, dispatch: Dispatch | None, store: Backend, *, report: bool
+    ) -> int:
         if self.nonces is not None:
             return clean_up(store, settings, self.nonces)
         worker = Worker(

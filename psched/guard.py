@@ -52,7 +52,8 @@ class Guard:
         for slot in running:
             self._limit(slot, mono)
             self._fence(slot, boot)
-            self._climb(slot, mono)
+            # By the clock as it is now: what is to be killed at once does not wait for a next tick.
+            self._climb(slot, self._clock.monotonic())
             wakes = min(wakes, self._wakes(slot, mono, boot))
         # Where KILL does not help, the end of this process would not either.
         deadmen = [slot.deadlines.deadman for slot in running if not slot.runner.stuck]
@@ -72,7 +73,7 @@ class Guard:
         if slot.ladder is not None:
             slot.ladder.hasten(now, limit)
             return
-        if not slot.over:
+        if limit and not slot.over:
             tell(slot, "stopping it: %s", reason.name.lower(), level=logging.WARNING)
         slot.stop(reason, Ladder(now, slot.definition.settings.kill_interval, limit))
 

@@ -12,6 +12,7 @@ from dataclasses import replace as changed
 from functools import partial
 from math import ceil, isfinite
 
+from psched import attempts
 from psched.asking import Asker
 from psched.backend import Backend, Settled
 from psched.claimer import Claimer
@@ -287,7 +288,11 @@ def _tell_end(slot: Slot) -> None:
             tell(slot, "finished in %.3f s", took)
         case Release():
             tell(slot, "released after %.3f s", took, level=logging.WARNING)
+        case Retry(_, reason) if attempts.is_spent(slot.row, slot.definition):
+            text = "failed after %.3f s, for the last time (attempt %d): %s"
+            tell(slot, text, took, slot.row.attempt, reason, level=logging.ERROR)
         case Retry(wait, reason):
-            wait = slot.definition.settings.retry_wait if wait is None else wait
-            text = "failed after %.3f s, again in %g s: %s"
+            if wait is None:
+                wait = attempts.wait_before_next(slot.row, slot.definition)
+            text = "failed after %.3f s, again in %.3g s: %s"
             tell(slot, text, took, wait, reason, level=logging.WARNING)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from psched.definition import encode
 from psched.errors import (
+    InvalidError,
     LoadError,
     PreemptedError,
     ProcessStopError,
@@ -101,6 +102,8 @@ class _Holder:
             answer = self._link.wait()
         if answer is not None and "unavailable" in answer:
             raise StoreUnavailableError(answer["unavailable"])
+        if answer is not None and "invalid" in answer:
+            raise InvalidError(*answer["invalid"])
         if answer is None or not answer["held"]:
             raise PreemptedError("the lease is over or another worker's")
 

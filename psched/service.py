@@ -12,7 +12,7 @@ from typing import Any
 
 from daemon import DaemonContext
 
-from psched import log
+from psched import log, memory
 from psched.app import CLOCK, Configuration, draw_nonce
 from psched.config import Config
 from psched.errors import ConfigError
@@ -135,7 +135,10 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
         ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
-    return master.run()
+    try:
+        return master.run()
+    finally:
+        memory.remove(os.getpid())
 
 
 def _open_closed_streams() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from psched.clock import Clock
-from psched.errors import StoreUnavailableError
+from psched.errors import InvalidError, StoreUnavailableError
 from psched.guard import Guard
 from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
 from psched.policy import Run
@@ -156,6 +156,8 @@ class Tasks:
                 answer["held"] = _obey(slot, message, lessor)
             except StoreUnavailableError as error:
                 answer = {"unavailable": str(error)}
+            except InvalidError as error:
+                answer = {"invalid": [error.field, error.problem]}
         slot.runner.link.send(answer)
 
 

@@ -6,6 +6,7 @@ import os
 import hypothesis
 import pytest
 
+from support.clients import client_of
 from support.home import server_home
 from support.servers import (
     Certificates,
@@ -187,3 +188,10 @@ def database(request, open_database):
     """A fresh, empty database of each kind."""
     with open_database(request.param) as database:
         yield database
+
+
+@pytest.fixture
+def sql_client(database):
+    """The command line of the database's own client; it reads SQL on its standard input."""
+    with _or_skip():
+        return client_of(database.url)

@@ -41,6 +41,7 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
         table=settings.table,
         timeout=settings.driver_timeout,
         compress_above=settings.compress_above,
+        only=settings.only,
         strategy=None if settings.claim_strategy == "auto" else settings.claim_strategy,
         clock=clock,
         rng=rng,

@@ -1,8 +1,12 @@
 """What a fault of a database is to psched: its exception, and what is said about it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from psched.backends.dialects import Fault
 from psched.errors import (
     AlreadyExistsError,
+    InvalidError,
     ScheduleError,
     SchemaError,
     StoreBusyError,
@@ -45,3 +49,16 @@ ERRORS: dict[Fault, type[StoreError | ScheduleError]] = {
     Fault.UNABLE: UnableError,
     Fault.REFUSED: StoreError,
 }
+
+
+@contextmanager
+def refusing_data() -> Iterator[None]:
+    """Where data that do not fit are the fault of who gave them, and not the store's.
+
+    Raises:
+        InvalidError: they do not fit.
+    """
+    try:
+        yield
+    except UnfitError as error:
+        raise InvalidError("data", str(error)) from None

@@ -9,7 +9,15 @@ from sqlalchemy import TextClause
 from psched.model import Row
 
 PAGE = 500
-"""Rows in one query."""
+"""Rows in one query at most."""
+
+FIRST_PAGE = 20
+"""Rows in the first one, when nobody knows yet how large they are."""
+
+_GROWTH = 4
+
+SIZE = 4_000_000
+"""Bytes of payload that a page is to have at most, judged by the page before it."""
 
 Read = Callable[[TextClause, Mapping[str, Any]], Sequence[Sequence[Any]]]
 """Sends a statement with its values; the rows that it returns."""
@@ -40,6 +48,7 @@ class Listing(Iterator[Row]):
         self._understand = understand
         self._after: dict[str, Any] = {}
         self._page: list[Row] = []  # the last one comes first
+        self._limit = min(FIRST_PAGE, PAGE)
 
     def __iter__(self) -> Self:
         return self
@@ -53,10 +62,13 @@ class Listing(Iterator[Row]):
 
     def _turn(self, first: TextClause, following: TextClause) -> None:
         """Read a page, and find out which is the next."""
-        statement = following if self._after else first
-        found = self._read(statement, {**self._after, "limit": PAGE})
+        statement, limit = following if self._after else first, self._limit
+        found = self._read(statement, {**self._after, "limit": limit})
         self._page = [self._understand(*columns) for _, _, *columns in reversed(found)]
-        if len(found) < PAGE:
+        if found:
+            size = 1 + sum(len(row.data or "") for row in self._page)
+            self._limit = min(PAGE, _GROWTH * limit, max(1, SIZE * len(found) // size))
+        if len(found) < limit:
             self._after = {}
             self._parts.popleft()
             return

@@ -13,6 +13,7 @@ from psched.backend import Claimed, Settled
 from psched.backends import facts
 from psched.backends.batches import BATCH, holds, in_batches, result_of
 from psched.backends.claims import Strategy, choose, held_by
+from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
 from psched.backends.parcels import in_parcels
 from psched.backends.relational import TableStore
@@ -46,6 +47,7 @@ class SqlBackend(TableStore[Statements]):
         strategy: the way to claim; None: the best that the server can do.
         tls: how connections are encrypted; None: as the url's own options, or the driver, will.
         compress_above: bytes; larger payloads are compressed. 0: none are.
+        only: the types of rows that claims take; none: all.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class SqlBackend(TableStore[Statements]):
         strategy: str | None = None,
         tls: Tls | None = None,
         compress_above: int = 0,
+        only: Sequence[str] = (),
     ) -> None:
         super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._schema = Schema(table, self._connector.dialect)
-        self._sql = Statements(self._connector.quote(table), self._connector.dialect)
+        self._sql = Statements(self._connector.quote(table), self._connector.dialect, only)
         self._pack = partial(packed, above=compress_above, form=self._connector.dialect.packed)
         self._in_batches = partial(in_batches, clock=clock, patience=timeout)
         self._wanted = strategy
@@ -180,7 +183,8 @@ class SqlBackend(TableStore[Statements]):
     def update_data(self, key: str, token: Token, data: str) -> bool:
         """See `Backend.update_data`."""
         values = {"id": key, "owner": token.owner, "fence": token.fence}
-        return self._write(self._sql.update_data, {**values, "data": self._pack(data)}) == 1
+        with refusing_data():
+            return self._write(self._sql.update_data, {**values, "data": self._pack(data)}) == 1
 
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
         """See `Backend.marked`."""

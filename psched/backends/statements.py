@@ -25,8 +25,8 @@ class Statements(Taking):
         dialect: the database's ways.
     """
 
-    def __init__(self, table: str, dialect: Dialect) -> None:
-        super().__init__(table, dialect)
+    def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
+        super().__init__(table, dialect, only)
         now, integer = dialect.now_floor, dialect.integer.format
         columns = columns_of(dialect)
         self.now = text(f"SELECT {dialect.now}")
@@ -104,7 +104,10 @@ class Statements(Taking):
             f" :next_run_time{{0}}, :nonce, :alive_time{{0}}, :options{{0}}, {now})"
         )
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end(dialect)} WHERE "
-        self._settle = f"UPDATE {table} SET owner = NULL, "
+        # Who inserted it by plain SQL need not have said when.
+        self._settle = (
+            f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
+        )
         not_before, wait = integer(":not_before{0}"), integer(":wait{0}")
         next_run_time = (
             f"CASE WHEN {not_before} > {now} + {wait} THEN {not_before} ELSE {now} + {wait} END"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import TextClause, bindparam, text
 
 from psched.backends.dialects import Dialect
 from psched.model import Row
@@ -40,32 +40,40 @@ class Taking:
     Args:
         table: the table's name, quoted as the database wants it.
         dialect: the database's ways.
+        only: the types that are taken; none: all.
     """
 
-    def __init__(self, table: str, dialect: Dialect) -> None:
+    def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
         now, columns = dialect.now_floor, columns_of(dialect)
+        ours = " AND type IN :only" if only else ""
+
+        def of_ours(statement: str) -> TextClause:
+            if not only:
+                return text(statement)
+            return text(statement).bindparams(bindparam("only", [*only], expanding=True))
+
         ahead = dialect.integer.format(":horizon")
         # Where leases may seem to have ended because somebody has set the clock.
         takeable = f" AND (owner IS NULL OR {_LEASE} < :even)" if dialect.host_clock else ""
-        self.due = text(
+        self.due = of_ours(
             f"SELECT {dialect.now}, {dialect.read_only}, {columns} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{takeable}"
+            f" WHERE next_run_time <= {now} + {ahead}{ours}{takeable}"
             " ORDER BY next_run_time LIMIT :limit"
         )
         # Not MIN: a planner that believes in few rows may read them all for it.
         earliest = (
-            f"(SELECT next_run_time FROM {table} WHERE next_run_time {{}}"
+            f"(SELECT next_run_time FROM {table} WHERE next_run_time {{}}{ours}"
             " ORDER BY next_run_time LIMIT 1)"
         )
         next_due = earliest.format(f"> {now} AND next_run_time <= {now} + {ahead}")
-        self.peek = text(
+        self.peek = of_ours(
             f"SELECT {dialect.now}, {dialect.read_only}, {earliest.format(f'<= {now}')}, {next_due}"
         )
         taking = (
             "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
             f" next_run_time = {lease_end(dialect)}"
         )
-        first_due = f"next_run_time <= {now} ORDER BY next_run_time LIMIT"
+        first_due = f"next_run_time <= {now}{ours} ORDER BY next_run_time LIMIT"
         self._claim = f"UPDATE {table} {taking} WHERE "
         nothing = f"UPDATE {table} SET version = version WHERE 1 = 0"
         skipping = f"SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP LOCKED"
@@ -80,20 +88,20 @@ class Taking:
                 " SELECT id FROM taken"
             ),
         }
-        self.take_limited = text(f"UPDATE {table} {taking} WHERE {first_due} :limit")
+        self.take_limited = of_ours(f"UPDATE {table} {taking} WHERE {first_due} :limit")
         # On PostgreSQL, what another has taken meanwhile is due no more when it is looked at
         # again; both conditions are needed. Plus nothing: rows are to be found by their keys, and
         # not among all those that are due.
-        self.take_returning = text(
+        self.take_returning = of_ours(
             f"UPDATE {table} {taking} WHERE next_run_time + 0 <= {now}"
             f" AND id IN (SELECT id FROM {table} WHERE {first_due} :limit) RETURNING {columns}"
         )
-        self.lock_due = text(
+        self.lock_due = of_ours(
             f"SELECT {columns} FROM {table} WHERE {first_due} :limit FOR UPDATE SKIP LOCKED"
         )
         # All in one: the clock, what was leased, and what is due next. A materialized WITH is
         # worked out once; a mere subquery may lock, and take, more rows than its limit.
-        self.take_unlocked = text(
+        self.take_unlocked = of_ours(
             "WITH due (key, was, since) AS MATERIALIZED"
             f" (SELECT id, owner, next_run_time FROM {table} WHERE {first_due} :limit"
             " FOR UPDATE SKIP LOCKED),"

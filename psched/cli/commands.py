@@ -11,6 +11,7 @@ from psched.cli.queue import cancel, push, requeue
 from psched.cli.schedules import add, delete, init
 from psched.cli.serve import run
 from psched.cli.status import status
+from psched.memory import MEMORY
 
 
 @click.group(context_settings=options.HELP)
@@ -19,6 +20,7 @@ from psched.cli.status import status
 @click.pass_context
 def psched(context: click.Context, config: str | None, environment: str | None) -> None:
     """A highly available cron and task queue on the database you already run."""
+    MEMORY.visit()
     context.obj = (config, environment)
 
 

@@ -26,6 +26,12 @@ _MOST_WORDS = 3
 """Of a task: its key, type and data."""
 
 
+class _PendingError(click.ClickException):
+    """It is not done yet."""
+
+    exit_code = 3
+
+
 class _WithWait(click.Command):
     """A command whose ``--wait`` may be followed by a number, but by nothing else of its own."""
 
@@ -51,7 +57,8 @@ class _WithWait(click.Command):
     "--wait",
     type=click.FloatRange(min=0),
     metavar="[SEC]",
-    help="Wait for its end, so many seconds at most; exit with 0 only if it has finished.",
+    help="Wait for its end, so many seconds at most; exit with 0 if it has finished, 1 if it has"
+    " ended otherwise, 3 if it goes on.",
 )
 @click.option("--max-attempts", type=int, metavar="N", help="Attempts before it is given up.")
 @click.option("--expire", type=int, metavar="SEC", help="Give it up when it is so old.")
@@ -166,7 +173,7 @@ def _await(task: Schedule, seconds: float) -> None:
     try:
         status = task.wait(seconds if math.isfinite(seconds) else None)
     except TimeoutError as error:
-        raise click.ClickException(f"{error} after {seconds:g} s; it goes on") from None
+        raise _PendingError(f"{error} after {seconds:g} s; it goes on") from None
     if status != FINISHED:
         why = task.metadata().reason
         raise click.ClickException(f"{task.key}: {status}" + (f": {text(why)}" if why else ""))

@@ -46,6 +46,7 @@ _OPTIONS = (
         "-I", "--include", "load_path", multiple=True, help="Look for modules here first."
     ),
     click.option("-r", "--require", multiple=True, help="Load this module or .py file."),
+    click.option("--only", multiple=True, metavar="TYPE", help="Take tasks of these types alone."),
     click.option("--database", "url", metavar="URL", help="The database. Sets url."),
     click.option("--table", metavar="NAME", help="The table that holds schedules and tasks."),
     click.option("--processors", "--workers", "processors", type=int, help="Workers."),

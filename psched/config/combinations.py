@@ -154,8 +154,20 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
         raise RefusedError(
             f"is of no use with type: {values['type']}, which takes rows in one way only; remove it"
         )
-    if strategy != "cas" and values["url"].startswith("sqlite"):
+    if strategy != "cas" and values["url"].startswith(("sqlite", urls.MEMORY)):
         raise RefusedError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
+
+
+def _check_only(values: Mapping[str, Any]) -> None:
+    if values["only"] and values["type"] == "rdb_compat":
+        raise RefusedError("cannot be with type: rdb_compat, whose types are hidden in the data")
+    if values["only"] and values["type"] == "redis":
+        raise RefusedError("cannot be with type: redis, which looks for what is due by time alone")
+
+
+def _check_memory(values: Mapping[str, Any]) -> None:
+    if values["url"] == urls.MEMORY and values["type"] == "rdb_compat":
+        raise RefusedError("is new with each master: PerfectSched's table cannot be there")
 
 
 _RULES = (
@@ -169,6 +181,8 @@ _RULES = (
     _Rule("ssl_verify", _TLS, tls.check_verify),
     _Rule("url", _TLS, tls.check_url),
     _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
+    _Rule("url", {"url", "type"}, _check_memory),
+    _Rule("only", {"only", "type"}, _check_only),
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),

@@ -173,6 +173,18 @@ class Modules:
         return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
 
 
+class Names:
+    """A list of names, such as those of types."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the name of a type, or a list of such"
+
+    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+        """See `Kind.read`."""
+        return tuple(text(self, item, around) for item in _items(value))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A program and its arguments; what names a file is made absolute.
@@ -198,7 +210,7 @@ class Command:
             program = str(around.cwd / program)
         for item in items[1:]:
             if not isinstance(item, str):
-                raise RefusedError(f"must be {self.describe()}; put {item!r} in quotes")
+                raise RefusedError(f"must be {self.describe()}; put each argument in quotes")
         arguments = (references.expand(str(item), around) for item in items[1:])
         return (program, *arguments)
 

@@ -4,32 +4,30 @@ Each setting is a field of `Config`, annotated with its type, its kind and a lin
 What checks a value and what documents it are derived from there: see `SETTINGS`.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from psched import timing
-from psched.config import checking, redis_urls, urls
+from psched.config import checking, redis_urls, urls, words
 from psched.config.checking import Given, Setting
 from psched.config.inputs import Input
-from psched.config.kinds import Choice, Command, File, Folders, Modules, Number, Word, Zone
+from psched.config.kinds import (
+    Choice,
+    Command,
+    File,
+    Folders,
+    Modules,
+    Names,
+    Number,
+    Zone,
+)
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Surroundings
 from psched.config.tls import VERIFY, Tls, chosen_tls
 from psched.packing import LARGEST
-
-_TABLE = Word(
-    "a name of letters, digits and _ that begins with no digit and has at most 48 of them",
-    re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"),
-)
-_NAME = Word("the name of a class", re.compile(r"[^\W\d]\w*"))
-_ATTRIBUTE = Word(
-    "module:attribute, such as myapp.schedules:Dispatch, or a name in what is required",
-    re.compile(r"(?:(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*)?[^\W\d]\w*"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -80,7 +78,7 @@ class Config:
         Choice(*VERIFY),
         "What of a server is checked: certificate and name, the certificate, nothing.",
     ] = None
-    table: Annotated[str, _TABLE, "The table that holds the schedules."] = "psched"
+    table: Annotated[str, words.TABLE, "The table that holds the schedules."] = "psched"
     database_timeout: Annotated[
         float | None,
         Number(above=0),
@@ -207,7 +205,9 @@ class Config:
         tuple[str, ...], Modules(), "Modules and Python files with handlers, to be loaded."
     ] = ()
     dispatch: Annotated[
-        str | None, _ATTRIBUTE, "The Dispatch that routes tasks to handlers, as module:attribute."
+        str | None,
+        words.ATTRIBUTE,
+        "The Dispatch that routes tasks to handlers, as module:attribute.",
     ] = None
     exec: Annotated[
         tuple[str, ...] | None, Command(), "A program that is run for tasks of every type."
@@ -218,8 +218,12 @@ class Config:
         "A Python file with a class that runs tasks of every type.",
     ] = None
     script_class: Annotated[
-        str | None, _NAME, "The class in the script; by default Run, or the only one."
+        str | None, words.NAME, "The class in the script; by default Run, or the only one."
     ] = None
+
+    only: Annotated[
+        tuple[str, ...], Names(), "The only types of task that these workers take; by default all."
+    ] = ()
 
     log: Annotated[Path | None, File(), "The log file; by default standard error."] = None
     log_level: Annotated[

@@ -26,6 +26,9 @@ _DATABASES = {
 _ALIASES = {"mysql2": "mysql", "postgres": "postgresql"}
 """Schemes of Ruby's PerfectSched, and of libpq."""
 
+MEMORY = "memory:"
+"""The url of schedules that are gone with their master; see `psched.memory`."""
+
 _SCHEME = re.compile(r"(?P<database>[a-z][a-z0-9]*) (?: \+ (?P<driver>\w+) )?", re.VERBOSE)
 
 _HOST = r"""
@@ -67,16 +70,18 @@ class Url:
         """See `Kind.describe`."""
         return (
             "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, postgresql://… or"
-            " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder)"
+            " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder), or memory:"
         )
 
     def read(self, value: object, around: Surroundings) -> str:
         """See `Kind.read`. References among user and password are percent-encoded."""
         encode = _login(value) if isinstance(value, str) else range(0)
-        url = text(self, value, around, encode=encode)
-        if redis_urls.is_redis(url):
-            return redis_urls.parse(url).url
-        scheme, divider, rest = url.partition("://")
+        whole = text(self, value, around, encode=encode)
+        if whole.lower() in {MEMORY, f"{MEMORY}//"}:
+            return MEMORY
+        if redis_urls.is_redis(whole):
+            return redis_urls.parse(whole).url
+        scheme, divider, rest = whole.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
             raise RefusedError(f"must be {self.describe()}")
@@ -125,7 +130,7 @@ def with_password(url: str, password: str) -> str:
         return redis_urls.with_password(url, password)
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
-    if scheme.startswith("sqlite"):
+    if scheme.startswith("sqlite") or url == MEMORY:
         raise RefusedError("is of no use: the url names an SQLite file, which has no password")
     if ":" in login or _PASSWORD_OPTION.search(place):
         raise RefusedError("is of no use: the url has a password already; remove one of the two")
@@ -150,7 +155,7 @@ def why_without_tls(url: str) -> str | None:
         return "is a socket of this host, which has no connection to encrypt"
     if scheme in _TLS_OPTIONS or redis_urls.is_redis(url):
         return None
-    if scheme.startswith("sqlite"):
+    if scheme.startswith("sqlite") or url == MEMORY:
         return "is an SQLite file, which has no connection to encrypt"
     return f"names a driver without settings for TLS; those with are {', '.join(_TLS_OPTIONS)}"
 
@@ -192,8 +197,8 @@ def _file(rest: str, around: Surroundings) -> str:
     name = name.removeprefix("/")
     if name in {"", ":memory:"}:
         raise RefusedError(
-            "is a database in memory, of which each process would have its own; "
-            "name a file, as in sqlite:////var/lib/psched/psched.db"
+            "is a database in memory, of which each process would have its own; name a file, as in"
+            " sqlite:////var/lib/psched/psched.db, or write memory: for what goes with its master"
         )
     if name.startswith("file:"):
         raise RefusedError("must be a path; write sqlite:////FOLDER/FILE without file:")

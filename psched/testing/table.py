@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace as changed
 
 from psched.model import DEFAULT_TYPE, WAITING
-from psched.testing.bench import BackendFactory, claim, found
+from psched.testing.bench import LONG_AGO, BackendFactory, claim, ending, found
 
 Execute = Callable[[str], None]
 """Runs a statement on the test's database and commits it; ``{table}`` is the table's name."""
@@ -38,6 +38,20 @@ class TableContract:
         assert not claim(store, "w.1").rows
         execute("UPDATE {table} SET next_run_time = 0 WHERE id = 'k'")
         assert [row.key for row in claim(store, "w.2").rows] == ["k"]
+
+    def test_a_row_that_does_not_say_when_it_was_made_is_as_old_as_its_first_lease(
+        self, backend_factory: BackendFactory, execute: Execute
+    ) -> None:
+        execute("INSERT INTO {table} (id, created_at) VALUES ('known', 1000000000)")
+        execute("INSERT INTO {table} (id) VALUES ('k')")
+        store = backend_factory()
+        before = int(store.now())
+        rows = claim(store, "w.1").rows
+        store.settle([ending(row) for row in rows])
+        created_at = found(store, "k").created_at
+        assert created_at is not None
+        assert before <= created_at <= store.now()
+        assert found(store, "known").created_at == LONG_AGO
 
     def test_a_time_set_by_hand_is_not_overwritten_by_who_has_not_seen_it(
         self, backend_factory: BackendFactory, execute: Execute

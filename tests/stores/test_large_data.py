@@ -10,7 +10,12 @@ import pytest
 from psched.app import open_schedules
 from psched.backends.sql import SqlBackend
 from psched.definition import decode
-from psched.errors import InvalidError, UnknownOutcomeError
+from psched.errors import (
+    InvalidError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from psched.model import QUARANTINED, Row, Settlement
 from psched.policy import opening
 from support.stores import store_factory
@@ -108,6 +113,26 @@ def test_a_polled_task_cannot_grow_its_data_beyond_the_limit(database):
         with pytest.raises(InvalidError, match=r"^data: has"):
             task.update_data({"a": "x" * 1100})
         task.update_data({"a": "x" * 1000})
+
+
+@pytest.mark.mariadb
+def test_what_is_larger_than_the_server_takes_is_refused_with_the_mend(start_mariadb):
+    server = start_mariadb("--max-allowed-packet=1M")
+    settings = {"url": server.url(server.create_database()), "compress_above": 0}
+    with store_factory(settings["url"]) as open_store:
+        open_store().init()
+    told = r"^the database refused: .1153.* bytes, and the server takes 1,048,576: raise its max_"
+    with open_schedules(settings) as schedules:
+        with pytest.raises(StoreError, match=told) as refused:
+            schedules.push("k", data=noise(2 * MIB))
+        assert not isinstance(refused.value, (StoreUnavailableError, UnknownOutcomeError))
+        schedules.push("k", data={"a": 1})
+        task = schedules.poll()
+        with pytest.raises(InvalidError, match=told.replace("^", "^data: ")):
+            task.update_data(noise(MIB))
+        task.update_data(noise(MIB // 2))
+        task.finish()
+        assert schedules["k"].metadata().data == noise(MIB // 2)
 
 
 def test_many_large_ones_are_pushed_at_once(schedules):

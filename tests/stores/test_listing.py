@@ -1,8 +1,11 @@
 """Tables that are larger than a page."""
 
+import base64
+import random
+
 import pytest
 
-from psched.backends.listing import PAGE
+from psched.backends.listing import FIRST_PAGE, PAGE, SIZE
 from psched.errors import StoreUnavailableError
 from psched.model import Row
 
@@ -40,18 +43,37 @@ def test_a_table_of_several_pages_that_are_all_due_at_the_same_time_is_listed(st
     assert [row.key for row in store.rows()] == keys
 
 
-def test_no_query_returns_more_than_a_page(store):
-    add(store, dict.fromkeys((f"k{number}" for number in range(PAGE + 1)), 7))
-    sizes, read = [], store._connector.read
+@pytest.fixture
+def pages(store):
+    """What the store's queries return, each a list of rows."""
+    found, read = [], store._connector.read
 
-    def counting(work):
-        found = read(work)
-        sizes.append(len(found))
-        return found
+    def noting(work):
+        answer = read(work)
+        found.append(answer)
+        return answer
 
-    store._connector.read = counting
-    assert len([*store.rows()]) == PAGE + 1
-    assert max(sizes) == PAGE
+    store._connector.read = noting
+    return found
+
+
+def test_no_query_returns_more_than_a_page(store, pages):
+    add(store, dict.fromkeys((f"k{number}" for number in range(2 * PAGE)), 7))
+    assert len([*store.rows()]) == 2 * PAGE
+    assert max(map(len, pages)) == PAGE
+
+
+def test_large_rows_are_not_all_read_at_once(store, pages):
+    data = base64.b64encode(random.Random(7).randbytes(600_000)).decode()  # noqa: S311
+    for number in range(60):
+        row = Row(key=f"k{number:02}", data=f'{{"a":"{data}"}}', next_run_time=None)
+        store.add([row], nonce="n")
+    pages.clear()
+    assert len([*store.rows()]) == 60
+    sizes = [len(page) for page in pages]
+    # One of none that is due, one of which nobody knew how large they are.
+    assert sizes[:2] == [0, FIRST_PAGE]
+    assert max(sizes[2:]) <= SIZE // 600_000
 
 
 @pytest.mark.usefixtures("page")

@@ -12,15 +12,14 @@ from psched.clock import SystemClock
 from psched.config.redis_urls import is_redis
 
 
-def make_store(url, *, table="psched", timeout=5.0, strategy=None, compress_above=0, tls=None):
+def make_store(url, *, table="psched", timeout=5.0, **how):
     """A store as a worker makes it; not yet connected."""
-    how = {"table": table, "timeout": timeout, "compress_above": compress_above, "tls": tls}
+    how = {"table": table, "timeout": timeout, "clock": SystemClock(), **how}
     if is_redis(url):
         from psched.backends.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
 
-        return RedisBackend(url, clock=SystemClock(), **how)
-    rng = random.Random()  # noqa: S311  # jitter
-    return SqlBackend(url, clock=SystemClock(), rng=rng, strategy=strategy, **how)
+        return RedisBackend(url, **how)
+    return SqlBackend(url, rng=random.Random(), **how)  # noqa: S311  # jitter
 
 
 @contextlib.contextmanager

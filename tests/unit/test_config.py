@@ -1413,6 +1413,7 @@ def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
         ({"type": "redis", "host": "h/0"}, "host: must be the name or address of a host"),
         ({"type": "redis", "password": 5}, "password: must be a text, not a number"),
         ({"type": "redis", "claim_strategy": "cas"}, "claim_strategy: is of no use with type: re"),
+        ({"type": "redis", "only": ["a"]}, "only: cannot be with type: redis, which looks for wha"),
         ({"url": "unix:///x", "ssl_verify": "none"}, "url: is a socket of this host"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_script_that_cannot_run_tasks_is_refused(load, content, settings, text
         ({"script": "a.py", "script_class": "a b"}, "script_class: must be the name of a class"),
         ({"exec": []}, "exec: must be the path of a program, or a list .*, not an empty list"),
         ({"exec": [""]}, "exec: is empty"),
-        ({"exec": ["sleep", 5]}, "exec: must be .*; put 5 in quotes"),
+        ({"exec": ["sleep", 5]}, "exec: must be .*; put each argument in quotes"),
     ],
 )
 def test_settings_for_one_handler_that_contradict_each_other_are_refused(settings, text):

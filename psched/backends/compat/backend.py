@@ -56,6 +56,7 @@ from psched.backends.compat.reader import Reader
 from psched.backends.compat.rows import Stored, as_row, as_stored
 from psched.backends.compat.statements import Statements, as_new, as_seen
 from psched.backends.compat.table import make
+from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
 from psched.backends.relational import TableStore
 from psched.clock import Clock
@@ -200,7 +201,8 @@ class CompatBackend(TableStore[Statements]):
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
         """See `Backend.update_data`; the type stays as it is."""
-        return self._held.update_data(key, token, data)
+        with refusing_data():
+            return self._held.update_data(key, token, data)
 
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
         """See `Backend.marked`: there are no marks."""

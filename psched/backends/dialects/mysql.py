@@ -70,6 +70,7 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
     **dict.fromkeys(
         (
             1048,  # a column cannot be NULL
+            1153,  # larger than max_allowed_packet
             1264,  # out of the column's range
             1265,  # truncated
             1292,  # an incorrect value, truncated
@@ -120,7 +121,10 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     and then compares no names. To a context of ours it sticks. The files are read anew for each
     connection: certificates are replaced while psched runs.
     """
-    import pymysql  # noqa: PLC0415  # for other drivers it need not be there
+    # For other drivers it need not be there.
+    import pymysql  # noqa: PLC0415
+
+    from psched.backends.dialects.packets import MeasuredConnection  # noqa: PLC0415
 
     others = {name: value for name, value in arguments.items() if name != "tls"}
     tls = arguments.get("tls")
@@ -130,7 +134,7 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
         except (OSError, ValueError) as error:
             # The number that drivers have for what goes wrong with TLS.
             raise pymysql.OperationalError(2026, str(error)) from error
-    connection: Any = pymysql.connect(**others, defer_connect=True)
+    connection: Any = MeasuredConnection(**others, defer_connect=True)
     if connection.unix_socket or connection.bind_address:
         connection.connect()
     else:

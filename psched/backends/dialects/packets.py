@@ -1,0 +1,40 @@
+"""Statements that are larger than a MySQL server takes."""
+
+import pymysql
+from pymysql.connections import Connection
+
+_SURELY_TAKEN = 200_000
+"""Characters; of at most four bytes each. No server is asked about statements below."""
+
+
+class MeasuredConnection(Connection):
+    """A connection that does not send what its server would answer by hanging up.
+
+    Of a statement that is broken off nobody knows whether it was applied; this error says that it
+    was not, and why. It has the number that servers give to it, where they can say so.
+    """
+
+    _most: int | None = None
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002  # PyMySQL's
+        """See PyMySQL's Connection.query."""
+        if len(sql) > _SURELY_TAKEN:
+            content = (
+                sql if isinstance(sql, bytes) else sql.encode(self.encoding, "surrogateescape")
+            )
+            most = self._largest()
+            # The command's own byte is one of them.
+            if len(content) + 1 > most:
+                raise pymysql.err.DataError(
+                    1153,
+                    f"the statement has {len(content):,} bytes, and the server takes {most:,}:"
+                    " raise its max_allowed_packet, or keep less in data",
+                )
+        return super().query(sql, unbuffered)
+
+    def _largest(self) -> int:
+        if self._most is None:
+            with self.cursor() as cursor:
+                cursor.execute("SELECT @@max_allowed_packet")
+                ((self._most,),) = cursor.fetchall()
+        return self._most

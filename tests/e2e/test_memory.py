@@ -1,0 +1,133 @@
+"""Schedules in memory: shared by all of one master, and gone with it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import psched
+from support.processes import kill
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def service(make_service):
+    return make_service("memory:", processors=2)
+
+
+def folders(service):
+    """Those with schedules that are there."""
+    return [*(service.folder / "run").glob(f"psched-{os.geteuid()}-*")]
+
+
+@pytest.fixture
+def own(service):
+    """A running master, and its folder."""
+    master = service.start()
+    [folder] = folders(service)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    return master, folder
+
+
+def opened(service):
+    """The schedules of the one master that runs."""
+    [folder] = folders(service)
+    return psched.open({"url": f"sqlite:///{folder}/psched.db"})
+
+
+def test_all_workers_of_a_master_share_them_also_over_a_restart(service, own):
+    master, folder = own
+    with opened(service) as shared:
+        shared.push_many(
+            {"key": f"k{number}", "type": "canary", "data": {"until": "gate"}}
+            for number in range(2)
+        )
+        runs = [service.runs.wait(f"k{number}")[0] for number in range(2)]
+        assert {run.worker for run in runs} == {*master.workers()}
+        master.send(signal.SIGHUP)
+        master.wait_for_generation(2)
+        service.open_gate("gate")
+        for number in range(2):
+            assert shared[f"k{number}"].wait(timeout=20) == "finished"
+        shared.push("new", "canary")
+        assert shared["new"].wait(timeout=20) == "finished"
+    assert master.stop() == 0
+    assert not folder.exists()
+
+
+def test_they_go_with_a_master_that_is_killed(own):
+    master, folder = own
+    master.kill()
+    wait_until(lambda: not folder.exists(), what="the end of the folder")
+
+
+def test_what_a_whole_host_left_behind_is_removed_by_the_next(service, own):
+    master, folder = own
+    everybody = [master.pid, *master.descendants]
+    for number in signal.SIGSTOP, signal.SIGKILL:
+        for pid in everybody:
+            kill(pid, number)
+    master.wait_until_nothing_is_left()
+    assert folder.exists()
+    next_one = service.start()
+    assert not folder.exists()
+    assert next_one.stop() == 0
+
+
+def test_a_task_reaches_the_schedules_that_it_came_from(service, own):
+    master, _ = own
+    assert master.stop() == 0
+    service.write(
+        "jobs.py",
+        """
+        from canary import Base, Dispatch as Before
+
+        class Adds(Base):
+            def run(self):
+                self.schedules.push("added", "canary")
+
+        class Dispatch(Before):
+            routes = {**Before.routes, "adds": Adds}
+        """,
+    )
+    service.configure(dispatch="jobs:Dispatch")
+    master = service.start()
+    with opened(service) as shared:
+        shared.push("adds", "adds")
+        service.runs.wait("added")
+        assert shared["added"].wait(timeout=20) == "finished"
+    assert master.stop() == 0
+
+
+def test_the_command_sees_those_of_the_one_master_that_runs(service):
+    alone = service.psched("list")
+    assert alone.returncode == 1
+    assert "url: memory: belongs to a running master, and there is none" in alone.stderr
+    master = service.start()
+    assert service.psched("push", "k", "canary", "{}", "--wait").stdout == "k: finished\n"
+    second = service.start()
+    assert (
+        f"({', '.join(sorted(map(str, (master.pid, second.pid))))})"
+        in service.psched("list").stderr
+    )
+    assert second.stop() == 0
+    assert "1 entries." in service.psched("list").stdout
+    assert master.stop() == 0
+
+
+def test_a_program_has_its_own_until_it_ends(tmp_path):
+    program = """
+import os, psched
+settings = {'url': 'memory:'}
+with psched.open(settings) as first, psched.open(settings) as second:
+    first.push('k')
+    print(second['k'].exists(), len(os.listdir(os.environ['RUNTIME_DIRECTORY'])))
+"""
+    env = {**os.environ, "RUNTIME_DIRECTORY": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, env=env
+    )
+    assert done.stdout == "True 1\n"
+    assert not [*tmp_path.iterdir()]

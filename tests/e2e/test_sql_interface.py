@@ -1,0 +1,126 @@
+"""The table as an interface: tasks pushed and cancelled with each database's own client."""
+
+import re
+import signal
+import subprocess
+
+import pytest
+
+from support.clients import documented_sql
+from support.processes import kill
+from support.programs import lines, run_work, with_work
+from support.waiting import wait_until
+
+INSERT, DELETE = documented_sql()
+
+
+@pytest.fixture
+def queue(each_service):
+    """A service with a program for its tasks."""
+    return with_work(each_service)
+
+
+@pytest.fixture
+def send(sql_client):
+    """A function that sends SQL with the database's own client; what that prints."""
+
+    def send(sql):
+        done = subprocess.run(
+            sql_client, input=sql, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return send
+
+
+def test_a_row_that_any_client_inserts_is_a_task_and_its_end_stands_in_the_row(queue, send):
+    send(INSERT)
+    master = run_work(queue)
+
+    done = queue.wait_for_finish("mail-7")
+
+    assert lines(queue, "ran") == ['mail-7 {"to": "ann"}']
+    assert (done.type, done.cron, done.attempt) == ("mail", None, 0)
+    assert send("SELECT status FROM psched WHERE id = 'mail-7';") == "finished"
+    # The key is taken, as it is for a program's push.
+    assert queue.invoke("push", "mail-7", "{}").stderr == "Error: the key 'mail-7' is taken\n"
+    assert master.stop() == 0
+
+
+def test_a_row_that_any_client_deletes_is_never_run_or_runs_no_longer(queue, send):
+    (queue.folder / "hold").touch()
+    master = run_work(queue, "--timeout", 6, "--heartbeat-interval", 1)
+    send("INSERT INTO psched (id) VALUES ('running');")
+    wait_until(lambda: lines(queue, "ran"), what="the task's start")
+    send(INSERT)  # there is one worker, and it is busy
+
+    send(DELETE)
+    send("DELETE FROM psched WHERE id = 'running';")
+
+    master.wait_for_log(r"\[running\.\d+\] preempted: what it did counts for nothing")
+    assert len(re.findall("its lease is lost", master.text)) == 1
+    (queue.folder / "hold").unlink()
+    send("INSERT INTO psched (id) VALUES ('next');")
+    queue.wait_for_finish("next")
+    assert lines(queue, "ran") == ["running {}", "next {}"]
+    assert lines(queue, "done") == ["next"]
+    assert send("SELECT count(*) FROM psched;") == "1"
+    assert master.stop() == 0
+
+
+PRODUCE = """\
+    #!/bin/sh
+    # One client for each task: produce.sh NAME NUMBER CLIENT...
+    name=$1 number=$2
+    shift 2
+    while [ "$number" -gt 0 ]; do
+        number=$((number - 1))
+        echo "INSERT INTO psched (id, type, data) VALUES" \\
+            "('$name$number', 'shell', '{\\"number\\": $number}');" | "$@" || exit
+    done
+"""
+
+
+@pytest.mark.parametrize(
+    "database",
+    [pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("mariadb", "postgresql")],
+    indirect=True,
+)
+def test_two_hosts_run_what_a_shell_script_inserts_though_one_is_killed(queue, send, sql_client):
+    queue.write("produce.sh", PRODUCE).chmod(0o755)
+
+    def produce(name, number):
+        made = queue.run("./produce.sh", name, number, *sql_client)
+        assert made.returncode == 0, made.stderr
+
+    options = ["--timeout", 6, "--heartbeat-interval", 4.5, "--workers", 2]
+    first, second = (run_work(queue, *options, generation=0) for _ in range(2))
+    for master in first, second:
+        master.wait_for_generation(1)
+    produce("calm", 20)
+    wait_until(lambda: len(lines(queue, "done")) == 20, what="the tasks of the calm")
+    calm = [f'calm{number} {{"number": {number}}}' for number in range(20)]
+    assert sorted(lines(queue, "ran")) == sorted(calm)
+
+    (queue.folder / "hold").touch()
+    produce("storm", 4)
+    wait_until(lambda: len(lines(queue, "ran")) == 20 + 4, what="a task on each worker")
+    produce("never", 3)
+    produce("late", 4)
+    send("DELETE FROM psched WHERE id = 'never0' OR id = 'never1';")
+    assert queue.invoke("cancel", "never2").output == "never2: cancelled\n"
+    # A host: a master with all its workers, so that nobody is left to release anything.
+    lost = [first.pid, *first.workers()]
+    for number in signal.SIGSTOP, signal.SIGKILL:
+        for pid in lost:
+            kill(pid, number)
+    (queue.folder / "hold").unlink()
+
+    every = {f"storm{number}" for number in range(4)} | {f"late{number}" for number in range(4)}
+    wait_until(lambda: every <= {*lines(queue, "done")}, what="the tasks of the storm")
+    unfinished = "SELECT count(*) FROM psched WHERE status <> 'finished' AND id <> 'never2';"
+    wait_until(lambda: send(unfinished) == "0", what="the end of all tasks")
+    assert send("SELECT count(*) FROM psched WHERE status = 'finished';") == "28"
+    assert not [line for line in lines(queue, "ran") if line.startswith("never")]
+    assert second.stop() == 0

@@ -1,0 +1,47 @@
+"""The databases' own clients: programs that know nothing of psched."""
+
+from pathlib import Path
+
+import sqlalchemy
+
+from support.servers import find_binary
+
+PACKAGES = {
+    "sqlite": ("sqlite3", "sqlite3"),
+    "mysql": ("mariadb", "mariadb-client-core"),
+    "postgresql": ("psql", "postgresql-client"),
+}
+
+
+def client_of(url: str) -> list[str]:
+    """The command line of a database's own client; it reads SQL on its standard input.
+
+    Raises:
+        MissingServerError: it is not on this machine.
+    """
+    place = sqlalchemy.make_url(url)
+    kind = place.get_backend_name()
+    program = str(find_binary(*PACKAGES[kind]))
+    if kind == "sqlite":
+        return [program, "-batch", "-bail", "-cmd", ".timeout 10000", str(place.database)]
+    host, port, user = str(place.host), str(place.port), str(place.username)
+    if kind == "postgresql":
+        server = ["-h", host, "-p", port, "-U", user, "-d", str(place.database)]
+        return [program, "-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", *server]
+    server = ["--protocol=tcp", "--skip-ssl", "-h", host, "-P", port, "-u", user]
+    return [
+        program,
+        "--no-defaults",
+        *server,
+        "--batch",
+        "--skip-column-names",
+        str(place.database),
+    ]
+
+
+def documented_sql() -> tuple[str, str]:
+    """README's statements that push ``mail-7`` and cancel it."""
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
+    _, block = readme.split("```sql\n", 1)
+    insert, delete = block.split("```", 1)[0].strip().splitlines()
+    return insert, delete
