@@ -16,6 +16,7 @@ from psched.model import Row
 class FileStore(PlainStore):
     def __init__(self, settings, *, clock, rng):
         self.path = Path(settings.store["path"])
+        self.only = settings.only
 
     @contextmanager
     def all(self):

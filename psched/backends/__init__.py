@@ -1,7 +1,6 @@
 """Stores by the configuration's ``type``, imported when they are asked for."""
 
 import random
-from collections.abc import Callable
 
 from psched import loader
 from psched.backend import Backend
@@ -74,13 +73,14 @@ def _own(settings: Config, clock: Clock, rng: random.Random) -> Backend:
     """A store of the user's own, by its class's import path."""
     loader.extend_path(settings.load_path)
     try:
-        make: Callable[..., Backend] = loader.load_object(settings.type)
+        make = loader.load_object(settings.type)
     except LoadError as error:
         raise ConfigError(f"type: {error}") from error
     try:
-        return make(settings, clock=clock, rng=rng)
+        store: Backend = make(settings, clock=clock, rng=rng)
     except Exception as error:
         # Most likely something is missing in the setting that is all its own.
         raise ConfigError(
             f"store: {settings.type} cannot be made: {type(error).__name__}: {error}"
         ) from error
+    return store

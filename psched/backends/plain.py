@@ -5,7 +5,7 @@ store. It is also the shortest statement of what every store does.
 """
 
 import abc
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import floor, inf
@@ -32,6 +32,9 @@ class PlainStore(abc.ABC):
     """
 
     closes_before_fork = False
+
+    only: Collection[str] = ()
+    """The types of rows that claims take; none: all."""
 
     @abc.abstractmethod
     def all(self) -> AbstractContextManager[Rows]:
@@ -129,7 +132,8 @@ class PlainStore(abc.ABC):
         """See `Backend.claim`."""
         with self.all() as found:
             now = self.now()
-            near = sorted((r for r in found.values() if _time(r) <= now + horizon), key=_by_time)
+            ours = (row for row in found.values() if not self.only or row.type in self.only)
+            near = sorted((row for row in ours if _time(row) <= now + horizon), key=_by_time)
             due = [row for row in near if _time(row) <= floor(now)]
             for row in due[:limit]:
                 end = floor(now) + lease_time(row.alive_time, alive_time, shortest) + 1

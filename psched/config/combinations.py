@@ -53,7 +53,8 @@ def combine(
     yield from redis_urls.settle(values, given, before)
     try:
         if "url" not in given and values["url"] is None:
-            values["url"] = urls.in_state_folder(around)
+            own = ":" in values["type"]
+            values["url"] = "" if own else urls.in_state_folder(around)
     except RefusedError as refusal:
         yield "url", str(refusal)
         refused = {*refused, "url"}
@@ -172,6 +173,11 @@ def _check_only(values: Mapping[str, Any]) -> None:
         raise RefusedError("cannot be with type: rdb_compat, whose types are hidden in the data")
 
 
+def _check_store(values: Mapping[str, Any]) -> None:
+    if values["store"] and ":" not in values["type"]:
+        raise RefusedError("is for a store of your own, type: module:Class; remove it")
+
+
 def _check_memory(values: Mapping[str, Any]) -> None:
     if values["url"] == urls.MEMORY and values["type"] == "rdb_compat":
         raise RefusedError("is new with each master: PerfectSched's table cannot be there")
@@ -189,6 +195,7 @@ _RULES = (
     _Rule("url", _TLS, tls.check_url),
     _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
     _Rule("url", {"url", "type"}, _check_memory),
+    _Rule("store", {"store", "type"}, _check_store),
     _Rule("only", {"only", "type"}, _check_only),
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),

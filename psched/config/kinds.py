@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from types import MappingProxyType
 from typing import Protocol
 
 from psched.config import references
@@ -172,45 +171,6 @@ class Modules:
         """See `Kind.read`."""
         modules = (text(self, item, around) for item in _items(value))
         return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
-
-
-class StoreType:
-    """One of the kinds of store that there are, or a class of the user's own."""
-
-    KNOWN = ("rdb", "rdb_compat", "redis")
-
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return f"{', '.join(self.KNOWN)}, or module:Class, the import path of a store of your own"
-
-    def read(self, value: object, around: Surroundings) -> str:
-        """See `Kind.read`."""
-        word = text(self, value, around)
-        if word not in self.KNOWN and not re.fullmatch(r"\w[\w.]*:\w+", word):
-            raise RefusedError(f"must be {self.describe()}")
-        return word
-
-
-class Options:
-    """What a store of the user's own wants to know: anything, by names."""
-
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "a mapping from names to values"
-
-    def read(self, value: object, around: Surroundings) -> Mapping[str, object]:
-        """See `Kind.read`. References are expanded in texts that stand by themselves."""
-        if value is None:
-            return MappingProxyType({})
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise unlike(self, value)
-        plain = {name: getattr(each, "value", each) for name, each in value.items()}
-        return MappingProxyType(
-            {
-                name: references.expand(each, around) if isinstance(each, str) else each
-                for name, each in plain.items()
-            }
-        )
 
 
 class Names:

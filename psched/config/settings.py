@@ -4,17 +4,14 @@ Each setting is a field of `Config`, annotated with its type, its kind and a lin
 What checks a value and what documents it are derived from there: see `SETTINGS`.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_type_hints
 
 from psched import timing
-from psched.config import checking, redis_urls, urls
+from psched.config import checking, urls, words
 from psched.config.checking import Given, Setting
-from psched.config.inputs import Input
 from psched.config.kinds import (
     Choice,
     Command,
@@ -23,30 +20,18 @@ from psched.config.kinds import (
     Modules,
     Names,
     Number,
-    Options,
-    StoreType,
-    Word,
     Zone,
 )
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Surroundings
-from psched.config.tls import VERIFY, Tls, chosen_tls
+from psched.config.store_settings import StoreSettings
+from psched.config.tls import Tls, chosen_tls
 from psched.packing import LARGEST
-
-_TABLE = Word(
-    "a name of letters, digits and _ that begins with no digit and has at most 48 of them",
-    re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"),
-)
-_NAME = Word("the name of a class", re.compile(r"[^\W\d]\w*"))
-_ATTRIBUTE = Word(
-    "module:attribute, such as myapp.schedules:Dispatch, or a name in what is required",
-    re.compile(r"(?:(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*)?[^\W\d]\w*"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Config:
+class Config(StoreSettings):
     """Every setting, checked. Made by `load`, `from_mapping` and `with_settings`.
 
     Times are in seconds and paths absolute. The url may hold a password.
@@ -56,60 +41,6 @@ class Config:
     """
 
     origin: Path | None = field(default=None, compare=False)
-
-    type: Annotated[
-        str,
-        StoreType(),
-        "Kind of store: a relational database, PerfectSched's table in one (rdb_compat), Redis.",
-    ] = "rdb"
-    store: Annotated[
-        Mapping[str, Any],
-        Options(),
-        "What a store of your own, a type module:Class, wants to know.",
-    ] = MappingProxyType({})
-    url: Annotated[str, urls.Url(), "The database; by default an SQLite file on this host."]
-    host: Annotated[
-        str | None, redis_urls.HOST, "Redis in the place of a url: the server's host."
-    ] = None
-    port: Annotated[
-        int | None, Number(unit="", whole=True, least=1, most=65_535), "Redis: the server's port."
-    ] = None
-    db: Annotated[
-        int | None, Number(unit="", whole=True, most=999_999), "Redis: the database's number."
-    ] = None
-    path: Annotated[
-        Path | None, File(), "Redis: the server's socket, in the place of host and port."
-    ] = None
-    password: Annotated[str | None, redis_urls.Secret(), "Redis: the password."] = None
-    password_file: Annotated[
-        Path | None, Input(private=True), "A file with the password that the url leaves out."
-    ] = None
-    ssl_ca: Annotated[
-        Path | None, Input(), "The authority's certificate; with it, all connections are encrypted."
-    ] = None
-    ssl_cert: Annotated[
-        Path | None, Input(), "Our own certificate, for a server that wants one."
-    ] = None
-    ssl_key: Annotated[
-        Path | None, Input(private=True), "The private key of our own certificate."
-    ] = None
-    ssl_verify: Annotated[
-        str | None,
-        Choice(*VERIFY),
-        "What of a server is checked: certificate and name, the certificate, nothing.",
-    ] = None
-    table: Annotated[str, _TABLE, "The table that holds the schedules."] = "psched"
-    database_timeout: Annotated[
-        float | None,
-        Number(above=0),
-        "Longest wait for an answer of the database; by default what suits alive_time.",
-    ] = None
-
-    claim_strategy: Annotated[
-        str,
-        Choice("auto", "skip_locked", "update_first", "cas"),
-        "How due rows are taken; auto is the best way that the server can do.",
-    ] = "auto"
 
     poll_interval: Annotated[
         float, Number(above=0, most=60), "Longest time between two looks at the table."
@@ -233,7 +164,9 @@ class Config:
         tuple[str, ...], Modules(), "Modules and Python files with handlers, to be loaded."
     ] = ()
     dispatch: Annotated[
-        str | None, _ATTRIBUTE, "The Dispatch that routes tasks to handlers, as module:attribute."
+        str | None,
+        words.ATTRIBUTE,
+        "The Dispatch that routes tasks to handlers, as module:attribute.",
     ] = None
     exec: Annotated[
         tuple[str, ...] | None, Command(), "A program that is run for tasks of every type."
@@ -244,7 +177,7 @@ class Config:
         "A Python file with a class that runs tasks of every type.",
     ] = None
     script_class: Annotated[
-        str | None, _NAME, "The class in the script; by default Run, or the only one."
+        str | None, words.NAME, "The class in the script; by default Run, or the only one."
     ] = None
 
     only: Annotated[

@@ -9,6 +9,7 @@ import pytest
 
 from psched.clock import SystemClock
 from psched.testing import BackendContract
+from support.stores import SOME, takes_some_types
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/filestore.py"
 
@@ -25,10 +26,15 @@ def example():
 class TestFileStore(BackendContract):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
-        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")})
+        settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
 
         def open_store():
             return example.FileStore(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311
 
         open_store().init()
         return open_store
+
+    def test_a_store_that_takes_some_types_leaves_the_others_to_others(self, backend_factory):
+        some = backend_factory()
+        some.only = SOME
+        takes_some_types(backend_factory(), some)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from psched.testing import BackendContract
-from support.stores import store_factory
+from support.stores import SOME, store_factory, takes_some_types
 
 pytestmark = pytest.mark.redis
 
@@ -19,6 +19,12 @@ class TestRedisStore(BackendContract):
         with store_factory(database.url) as open_store:
             open_store().init()
             yield open_store
+
+    def test_a_store_that_takes_some_types_leaves_the_others_to_others(
+        self, backend_factory, database
+    ):
+        with store_factory(database.url, only=SOME) as open_some:
+            takes_some_types(backend_factory(), open_some())
 
 
 @pytest.mark.chosen

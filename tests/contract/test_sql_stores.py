@@ -2,9 +2,8 @@
 
 import pytest
 
-from psched.model import Row
 from psched.testing import BackendContract, TableContract
-from support.stores import Sql, store_factory
+from support.stores import SOME, Sql, store_factory, takes_some_types
 
 WAYS = {
     "sqlite": ("cas",),
@@ -50,24 +49,8 @@ class TestSqlStore(BackendContract, TableContract):
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(
         self, backend_factory, database, strategy
     ):
-        store = backend_factory()
-        soon = int(store.now()) + 1
-        rows = [
-            Row(key=f"{type_}{time}", type=type_, next_time=time, next_run_time=time)
-            for time in (1, 2, soon)
-            for type_ in ("ours", "its", "b'o\"o")
-        ]
-        store.add(rows, nonce="n")
-        claim = {"limit": 2, "alive_time": 60, "shortest": 6, "horizon": 30}
-        with store_factory(database.url, strategy=strategy, only=("b'o\"o", "ours")) as open_some:
-            some = open_some()
-            first, second = some.claim("w.1", **claim), some.claim("w.2", **claim)
-            assert {row.key for row in first.rows} == {"ours1", "b'o\"o1"}
-            assert {row.key for row in second.rows} == {"ours2", "b'o\"o2"}
-            assert (first.more, second.more) == (True, True)
-            last = some.claim("w.3", **claim)
-            assert last.rows or last.next_due == soon
-        assert {row.key for row in store.claim("w.4", **claim).rows} == {"its1", "its2"}
+        with store_factory(database.url, strategy=strategy, only=SOME) as open_some:
+            takes_some_types(backend_factory(), open_some())
 
     @pytest.fixture
     def execute(self, database, backend_factory):  # noqa: ARG002  # the table is there

@@ -84,9 +84,19 @@ class Program:
         )
 
 
-@pytest.fixture
-def program(make_service, database):
-    return Program(make_service(database.url), database.url)
+@pytest.fixture(
+    params=[
+        "sqlite",
+        *(
+            pytest.param(k, marks=getattr(pytest.mark, k))
+            for k in ("mariadb", "postgresql", "redis")
+        ),
+    ]
+)
+def program(request, make_service, open_database):
+    """A program on each kind of store."""
+    with open_database(request.param) as database:
+        yield Program(make_service(database.url), database.url)
 
 
 @pytest.fixture

@@ -10,17 +10,17 @@ from sqlalchemy.pool import NullPool
 from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
 from psched.config.redis_urls import is_redis
+from psched.model import Row
 
 
 def make_store(url, *, table="psched", timeout=5.0, **how):
     """A store as a worker makes it; not yet connected."""
-    how |= {"table": table, "timeout": timeout}
+    how = {"table": table, "timeout": timeout, "clock": SystemClock(), **how}
     if is_redis(url):
         from psched.backends.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
 
-        return RedisBackend(url, clock=SystemClock(), **how)
-    rng = random.Random()  # noqa: S311  # jitter
-    return SqlBackend(url, clock=SystemClock(), rng=rng, **how)
+        return RedisBackend(url, **how)
+    return SqlBackend(url, rng=random.Random(), **how)  # noqa: S311  # jitter
 
 
 @contextlib.contextmanager
@@ -65,3 +65,31 @@ class Sql:
 
     def _text(self, statement):
         return text(statement.replace("{table}", self._table))
+
+
+SOME = ("b'o\"o", "ours")
+"""Types, for `takes_some_types`."""
+
+
+def takes_some_types(store, some):
+    """A store that takes some types leaves the others to others.
+
+    Args:
+        store: takes all.
+        some: takes only `SOME`.
+    """
+    soon = int(store.now()) + 2
+    rows = [
+        Row(key=f"{type_}{time}", type=type_, next_time=time, next_run_time=time)
+        for time in (1, 2, soon)
+        for type_ in ("ours", "its", SOME[0])
+    ]
+    store.add(rows, nonce="n")
+    claim = {"limit": 2, "alive_time": 60, "shortest": 6, "horizon": 30}
+    first, second = some.claim("w.1", **claim), some.claim("w.2", **claim)
+    assert {row.key for row in first.rows} == {"ours1", f"{SOME[0]}1"}
+    assert {row.key for row in second.rows} == {"ours2", f"{SOME[0]}2"}
+    assert (first.more, second.more) == (True, True)
+    last = some.claim("w.3", **claim)
+    assert last.rows or last.next_due == soon
+    assert {row.key for row in store.claim("w.4", **claim).rows} == {"its1", "its2"}

@@ -253,7 +253,8 @@ def test_a_refused_number_is_told_its_bounds():
 
 
 def test_a_refused_word_is_told_the_words_there_are():
-    assert problem({"type": "rdbms"}) == "type: must be rdb, rdb_compat or redis"
+    known = "rdb, rdb_compat, redis, or module:Class, the import path of a store of your own"
+    assert problem({"type": "rdbms"}) == f"type: must be {known}"
     assert problem({"catchup": "some"}) == "catchup: must be all, latest or skip"
 
 
@@ -1430,6 +1431,8 @@ def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
         ({"type": "redis", "host": "h/0"}, "host: must be the name or address of a host"),
         ({"type": "redis", "password": 5}, "password: must be a text, not a number"),
         ({"type": "redis", "claim_strategy": "cas"}, "claim_strategy: is of no use with type: re"),
+        ({"type": "rdbx"}, "type: must be rdb, rdb_compat, redis, or module:Class, the import pa"),
+        ({"store": {"path": "x"}}, "store: is for a store of your own, type: module:Class"),
         ({"url": "unix:///x", "ssl_verify": "none"}, "url: is a socket of this host"),
     ],
 )

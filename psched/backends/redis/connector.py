@@ -24,7 +24,7 @@ from psched.backends.redis.lua import Script
 from psched.clock import Clock
 from psched.config.redis_urls import Address
 from psched.config.tls import Tls
-from psched.errors import SchemaError, StoreError, StoreUnavailableError
+from psched.errors import MissingTableError, SchemaError, StoreError, StoreUnavailableError
 
 VERSION = 1
 """Raised with every change of the layout; a newer one is refused."""
@@ -270,7 +270,7 @@ class Connector:
             SchemaError: they are not, or there are none; the text names the mend.
         """
         if found is None:
-            raise SchemaError(
+            raise MissingTableError(
                 f"there are no schedules under {self._table!r} in {self.shown}; run `psched init`,"
                 " or find out where they have gone: a server that saves nothing loses all in a"
                 " restart"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from psched.backend import Claimed, ClaimUnknownError, Settled
 from psched.backends.redis import encoding, facts, readings, scripts
+from psched.backends.redis.claiming import CLAIM
 from psched.backends.redis.connector import VERSION, Connector
 from psched.backends.redis.encoding import Argument
 from psched.backends.redis.lua import Script
@@ -143,7 +144,7 @@ class RedisBackend:
         lease = (alive_time, shortest, ceil(horizon))
         try:
             answer = self._connector.run(
-                scripts.CLAIM, encoding.text(owner), min(limit, BATCH), *lease, *self._only
+                CLAIM, encoding.text(owner), min(limit, BATCH), *lease, *self._only
             )
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
