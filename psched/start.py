@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -74,7 +73,7 @@ def start(
         RuntimeError: the program is neither a file nor a module, and cannot be run anew.
     """
     whole = read_config(given)
-    if "catchup" not in settings and not _says_catchup(given):
+    if "catchup" not in settings and not _says_catchup(given, whole):
         settings["catchup"] = "latest"
     name = program_name()
     return Program(
@@ -248,10 +247,13 @@ class Program:
                 )
 
 
-def _says_catchup(given: Configuration) -> bool:
+def _says_catchup(given: Configuration, settings: Config) -> bool:
+    """Whether somebody has chosen how missed occurrences are made up for."""
     if isinstance(given, Mapping):
         return "catchup" in given
-    return isinstance(given, (str, Path)) and "catchup" in config.written(given)
+    if isinstance(given, Config):
+        return True
+    return settings.origin is not None and "catchup" in config.written(settings.origin)
 
 
 def _beside() -> subprocess.Popen[bytes]:
