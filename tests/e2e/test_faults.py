@@ -18,6 +18,7 @@ import pymysql.constants.ER
 import pytest
 
 from psched.backends.redis import scripts
+from psched.backends.redis.claiming import CLAIM
 from psched.backends.schema import VERSION
 from psched.clock import SystemClock
 from support.disks import small_disk
@@ -70,7 +71,7 @@ SQL = ("mariadb", "postgresql")
 ANY = tuple(FAULTS)
 
 SETTLING = dict.fromkeys(SQL, b"SET owner = NULL") | {"redis": scripts.SETTLE.digest.encode()}
-CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": scripts.CLAIM.digest.encode()}
+CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": CLAIM.digest.encode()}
 """What is in the requests that do so."""
 
 

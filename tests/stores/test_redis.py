@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from psched import config
-from psched.backends.redis import scripts
+from psched.backends.redis import claiming
 from psched.backends.redis.store import MOST_ADDED
 from psched.clock import SystemClock
 from psched.config.tls import Tls
@@ -571,4 +571,4 @@ def test_every_script_is_sent_whole_only_once(store, redis_cli):
         add(store, f"k{number}")
     after = redis_cli("INFO", "commandstats")["cmdstat_eval"]["calls"]
     assert after - before <= 1
-    assert len(scripts.CLAIM.digest) == 40
+    assert len(claiming.CLAIM.digest) == 40

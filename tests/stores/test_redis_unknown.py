@@ -7,7 +7,7 @@ import pytest
 
 from psched import config
 from psched.backend import ClaimUnknownError, Settled
-from psched.backends.redis import readings, scripts
+from psched.backends.redis import claiming, readings, scripts
 from psched.clock import SystemClock
 from psched.collection import ScheduleCollection
 from psched.errors import NotFoundError, StoreUnavailableError, UnknownOutcomeError
@@ -93,7 +93,7 @@ def sent(script):
 class TestClaim:
     def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
         add(store, "a", "b")
-        lost = proxy.fault(Fault.LOSE_REPLY, sent(scripts.CLAIM))
+        lost = proxy.fault(Fault.LOSE_REPLY, sent(claiming.CLAIM))
         with lost, pytest.raises(ClaimUnknownError) as unknown:
             far.claim("far.1", **CLAIM)
         assert not store.claim("near.1", **CLAIM).rows
@@ -106,7 +106,7 @@ class TestClaim:
 
     def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
         add(store, "a", "b")
-        lost = proxy.fault(Fault.LOSE_REQUEST, sent(scripts.CLAIM))
+        lost = proxy.fault(Fault.LOSE_REQUEST, sent(claiming.CLAIM))
         with lost, pytest.raises(ClaimUnknownError) as unknown:
             far.claim("far.1", **CLAIM)
         assert far.held(unknown.value.owner, unknown.value.keys) == []
@@ -114,7 +114,7 @@ class TestClaim:
 
     def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
         add(store, "a", "b")
-        late = proxy.fault(Fault.HOLD_REQUEST, sent(scripts.CLAIM))
+        late = proxy.fault(Fault.HOLD_REQUEST, sent(claiming.CLAIM))
         with late, pytest.raises(ClaimUnknownError):
             far.claim("far.1", **CLAIM)
         (row,) = store.claim("near.1", **{**CLAIM, "limit": 1}).rows
@@ -197,7 +197,7 @@ class TestPythonApi:
     @pytest.mark.parametrize("fault", LOST)
     def test_a_poll_returns_its_task_once(self, fault, schedules, store, proxy):
         schedules.add("k", next_time=1)
-        with proxy.fault(fault, sent(scripts.CLAIM)):
+        with proxy.fault(fault, sent(claiming.CLAIM)):
             task = schedules.poll() or schedules.poll()
         assert (task.key, task.attempt, task.fence) == ("k", 1, 1)
         assert schedules.poll() is None
