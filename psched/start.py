@@ -204,8 +204,9 @@ class Program:
         wanted = self._jobs.schedules
         found = schedules.read_many([job["key"] for job in wanted])
         now = schedules.now()
+        waiting = {key for key, metadata in found.items() if metadata.row.status not in ENDED}
         made = plan(
-            [job for job in wanted if job["key"] in found or not self._is_past(job, now)],
+            [job for job in wanted if job["key"] in waiting or not self._is_past(job, now)],
             [metadata.row for metadata in found.values()],
             self.label,
             settings=self._settings,

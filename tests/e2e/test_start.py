@@ -177,6 +177,19 @@ def test_a_changed_program_changes_what_differs_and_nothing_else(small):
     assert master.stop() == 0
 
 
+def test_a_job_that_is_to_run_once_follows_the_time_that_the_program_says(small):
+    small.write('s.add("j", every=3600, run=plain)')
+    master = small.start()
+    master.wait_for_log("the job 'j' was added")
+    for number, time in enumerate((1_900_000_000, 1_950_000_000), start=1):
+        small.write(f's.add("j", at={time}, run=plain)')
+        master.send(signal.SIGHUP)
+        wait_until(lambda: master.text.count("the job 'j' was changed") == number, what="a change")  # noqa: B023
+        assert keys(small)["j"].next_time == keys(small)["j"].next_run_time == time
+    assert not small.notes()
+    assert master.stop() == 0
+
+
 def test_a_job_that_left_the_program_is_reported_and_does_not_run_and_can_be_pruned(small):
     program = small
     program.write(f's.add("gone", {EACH}, run=plain)', f's.add("stays", {EACH}, run=with_task)')
