@@ -18,9 +18,14 @@ class Jobs:
         program: the program's name, for classes that it defines itself.
         label: whose the jobs are. It is in the types of those with a schedule: another program
             may have a job of the same name.
+        check: refuses a schedule that makes no sense: in the user's own line, and not in a
+            worker's log.
     """
 
-    def __init__(self, program: str, label: str) -> None:
+    def __init__(
+        self, program: str, label: str, check: Callable[[Mapping[str, Any]], object]
+    ) -> None:
+        self._check = check
         self._program = program
         self._label = label
         self._keys: set[str] = set()
@@ -58,7 +63,9 @@ class Jobs:
             fields["data"] = data
         if {"cron", "every", "at", "trigger", "next_time"} & {*fields}:
             type_ = f"{self._label}/{key}"
-            self.schedules.append({"key": key, "type": type_, **fields})
+            schedule = {"key": key, "type": type_, **fields}
+            self._check(schedule)
+            self.schedules.append(schedule)
         elif fields:
             raise InvalidError(
                 "cron", "is missing, and so are every, at and trigger: when is it to run?"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,14 +20,22 @@ from psched.backend import Backend
 from psched.collection import ScheduleCollection
 from psched.config import Config
 from psched.declare import declare
-from psched.errors import AlreadyExistsError, MissingTableError, NotFoundError
+from psched.definition import understand
+from psched.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    MissingTableError,
+    NotFoundError,
+    NotSupportedError,
+)
 from psched.files.applying import carry_out
 from psched.files.plan import is_of, plan
 from psched.generation import Seat, Served, current_seat
 from psched.jobs import Jobs
-from psched.model import ENDED
+from psched.model import ENDED, Row
 from psched.script import become_master, program_command, program_name
 from psched.supervisor import kernel
+from psched.trigger import first
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -100,7 +109,7 @@ class Program:
     def __init__(self, settings: Config, *, name: str, label: str, prune: bool, join: bool) -> None:
         self.label = label
         self._settings = settings
-        self._jobs = Jobs(name, label)
+        self._jobs = Jobs(name, label, self._understood)
         self._prune = prune
         self._join = join
         self._master: subprocess.Popen[bytes] | None = None
@@ -121,10 +130,6 @@ class Program:
             InvalidError: a value makes no sense; its ``field`` names it.
         """
         self._jobs.add(key, run, fields)
-        if self._jobs.schedules and self._jobs.schedules[-1]["key"] == key:
-            # Refused here, in the user's own line, and not in a worker's log.
-            fields = {n: v for n, v in self._jobs.schedules[-1].items() if n != "key"}
-            declare(key, {**fields, "label": self.label}, self._settings, CLOCK.wall)
 
     def task(self, key: str, **fields: Any) -> Callable[[F], F]:  # noqa: ANN401  # see add
         """The same for the function that follows, as a decorator.
@@ -197,6 +202,10 @@ class Program:
                 # Another host declares the same, or a person deletes it.
                 if tries == _TRIES:
                     _log.error("the jobs of this program are not as it says: %s", error)
+            except (InvalidError, NotSupportedError) as error:
+                # What is there already is run all the same.
+                _log.error("the jobs of this program are not as it says: %s", error)
+                return
             yield
         yield from self._look_for_others(schedules)
 
@@ -206,7 +215,7 @@ class Program:
         now = schedules.now()
         waiting = {key for key, metadata in found.items() if metadata.row.status not in ENDED}
         made = plan(
-            [job for job in wanted if job["key"] in waiting or not self._is_past(job, now)],
+            [job for job in wanted if job["key"] in waiting or not self._is_over(job, now)],
             [metadata.row for metadata in found.values()],
             self.label,
             settings=self._settings,
@@ -220,11 +229,18 @@ class Program:
             tell=lambda done, key: _log.info("the job %r was %s", key, done),
         )
 
-    def _is_past(self, job: Mapping[str, Any], now: float) -> bool:
-        """Whether it was to run once, some time ago: it has, and its row is kept no longer."""
+    def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
+        """Whether none of its times is still to come: it has run, and its row is kept no longer."""
+        row = self._understood(job)
+        trigger = understand(row, self._settings).trigger
+        if trigger is None:
+            return row.next_time is not None and row.next_time < now
+        return first(trigger, ceil(now)) is None
+
+    def _understood(self, job: Mapping[str, Any]) -> Row:
+        """A job's row, whether or not its last time has come."""
         fields = {name: value for name, value in job.items() if name != "key"}
-        row = declare(job["key"], fields, self._settings, lambda: 0)
-        return row.cron is None and row.next_time is not None and row.next_time < now
+        return declare(job["key"], {**fields, "label": self.label}, self._settings, lambda: 0)
 
     def _look_for_others(self, schedules: ScheduleCollection) -> Iterator[None]:
         """Report, or remove, the jobs of this label that the program has no more."""

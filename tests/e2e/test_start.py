@@ -190,6 +190,64 @@ def test_a_job_that_is_to_run_once_follows_the_time_that_the_program_says(small)
     assert master.stop() == 0
 
 
+TRIGGER = """
+    class Finite:
+        def __init__(self, last):
+            self.last = last
+
+        def next_at(self, after):
+            return self.last if after < self.last else None
+"""
+
+
+def test_a_job_whose_last_time_has_come_does_not_stop_the_others(small):
+    small.service.write("finite.py", TRIGGER)
+    small.write(
+        's.add("over", trigger=("finite:Finite", {"last": 1_700_000_000}), run=with_task)',
+        f's.add("plain", {EACH}, run=plain)',
+    )
+    master = small.start()
+    small.wait_for_note("plain")
+    assert set(keys(small)) == {"plain"}
+    assert master.stop() == 0
+
+
+REFUSING = """
+        from psched.collection import ScheduleCollection
+        def refuse(self, schedules):
+            raise psched.InvalidError("data", "are too many for this server")
+        ScheduleCollection.add_many = refuse
+"""
+
+
+def test_what_a_store_refuses_to_declare_is_told_and_ends_no_worker(small):
+    small.write(f's.add("there", {EACH}, run=plain)')
+    master = small.start()
+    master.wait_for_log("the job 'there' was added")
+    assert master.stop() == 0
+    small.write(f's.add("there", {EACH}, run=plain)', f's.add("new", {EACH}, run=plain)', REFUSING)
+    ran = len(small.notes())
+    master = small.start()
+    master.wait_for_log("the jobs of this program are not as it says: data: are too many")
+    small.wait_for_note("plain", ran + 2)
+    assert len(master.workers(1)) == 1
+    assert master.stop() == 0
+
+
+def test_a_job_whose_refusal_the_program_has_caught_is_none(small):
+    small.write(
+        "try:",
+        '    s.add("bad", cron="61 * * * *", run=plain)',
+        "except psched.InvalidError:",
+        "    pass",
+        f's.add("good", {EACH}, run=with_task)',
+    )
+    master = small.start()
+    small.wait_for_note("with_task")
+    assert set(keys(small)) == {"good"}
+    assert master.stop() == 0
+
+
 def test_a_job_that_left_the_program_is_reported_and_does_not_run_and_can_be_pruned(small):
     program = small
     program.write(f's.add("gone", {EACH}, run=plain)', f's.add("stays", {EACH}, run=with_task)')
