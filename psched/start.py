@@ -190,7 +190,10 @@ class Program:
 
     def _declaring(self, store: Backend) -> Iterator[None]:
         """Make the schedules those of the program, in steps between which there is other work."""
-        schedules = ScheduleCollection(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
+        # Who waits here neither extends a lease nor hears the master; all steps are taken again.
+        schedules = ScheduleCollection(
+            store, self._settings, clock=CLOCK, draw_nonce=draw_nonce, tries=1
+        )
         for tries in range(1, _TRIES + 1):
             try:
                 self._declare(schedules)
