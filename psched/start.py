@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -80,8 +81,11 @@ def start(
 
     Raises:
         ConfigError: the settings cannot be used.
-        RuntimeError: the program is neither a file nor a module, and cannot be run anew.
+        RuntimeError: the program is neither a file nor a module, and cannot be run anew; or this
+            is not its main thread.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("psched.start must be called in the program's main thread")
     whole = read_config(given)
     if "catchup" not in settings and not _says_catchup(given):
         settings["catchup"] = "latest"

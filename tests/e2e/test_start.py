@@ -357,6 +357,17 @@ def test_a_master_can_run_beside_its_program_and_ends_with_it(small):
     second.wait_until_nothing_is_left()
 
 
+def test_a_thread_of_a_program_is_no_place_for_a_schedule(small):
+    program = """
+        import threading
+        import psched
+        threading.Thread(target=psched.start).start()
+    """
+    small.service.write("threaded.py", program)
+    done = small.service.run(sys.executable, "threaded.py")
+    assert "RuntimeError: psched.start must be called in the program's main thread" in done.stderr
+
+
 def test_in_memory_each_host_runs_its_own(make_service):
     programs = [Program(make_service("memory:"), "memory:") for _ in range(2)]
     for each in programs:
