@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import ceil
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -273,9 +272,9 @@ class Program:
 
 
 def _says_catchup(given: Configuration) -> bool:
-    if isinstance(given, Mapping):
-        return "catchup" in given
-    return isinstance(given, (str, Path)) and "catchup" in config.written(given)
+    if isinstance(given, Config):
+        return False  # what it was made of, it does not tell
+    return "catchup" in (given if isinstance(given, Mapping) else config.written(given))
 
 
 def _beside() -> subprocess.Popen[bytes]:

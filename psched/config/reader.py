@@ -61,17 +61,19 @@ def from_mapping(
     return check(given, _surroundings(environ, cwd))
 
 
-def written(path: str | Path, environment: str | None = None) -> dict[str, object]:
+def written(path: str | Path | None = None, environment: str | None = None) -> dict[str, object]:
     """What a file says, as it stands there: references and all, nothing is checked.
 
     Args:
-        path: the file.
+        path: the file; by default the one that `load` finds; if there is none, nothing is said.
         environment: see `load`.
 
     Raises:
         ConfigError: the file cannot be read, or has no such section.
     """
-    source = _Source(Path(path), "asked for by name")
+    source = _find(path, _surroundings(os.environ, None))
+    if source is None:
+        return {}
     _, chosen = _settings_in(source, environment, os.environ)
     return _plain(chosen)
 
