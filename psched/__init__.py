@@ -39,7 +39,7 @@ _HOMES = {
     "ScheduleMetadata": "psched.schedule",
     "Task": "psched.task",
     "Worker": "psched.script",
-    "start": "psched.start",
+    "start": "psched.program",
     **dict.fromkeys(
         (
             "AlreadyExistsError",

@@ -2,9 +2,10 @@
 
 import pytest
 
+import psched
 from psched import config
 from psched.errors import StoreUnavailableError
-from psched.start import Program, start
+from psched.program import Program, start
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 
@@ -40,3 +41,7 @@ def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_
     with pytest.raises(StoreUnavailableError):
         next(program._declaring(store))
     assert store.requests == 1
+
+
+def test_no_module_takes_its_name():
+    assert psched.start is start
