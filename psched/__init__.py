@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from psched.schedule import Schedule, ScheduleMetadata
     from psched.script import Worker
-    from psched.start import start
+    from psched.program import start
     from psched.task import Task
 
 _HOMES = {

@@ -26,7 +26,7 @@ from psched.traces import is_replaced, was_inserted
 T = TypeVar("T")
 
 _TRIES = 5
-"""How often a request is sent while the store is unavailable, unless it was said otherwise."""
+"""How often a request is sent while the store is unavailable."""
 
 _NAMED = 5
 """Keys named in an error at most."""
@@ -43,23 +43,15 @@ class ScheduleCollection(Queue):
         settings: the installation's.
         clock: this host's clocks.
         draw_nonce: draws a text that was never drawn before.
-        tries: how often a request is sent while the store is unavailable.
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        settings: Config,
-        *,
-        clock: Clock,
-        draw_nonce: Callable[[], str],
-        tries: int = _TRIES,
+        self, backend: Backend, settings: Config, *, clock: Clock, draw_nonce: Callable[[], str]
     ) -> None:
         self._backend = backend
         self._settings = settings
         self._clock = clock
         self._draw_nonce = draw_nonce
-        self._tries = tries
         self._poller = Poller(
             backend,
             settings,
@@ -307,7 +299,7 @@ class ScheduleCollection(Queue):
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Send a request, again and again while the store is unavailable."""
-        return patiently(request, clock=self._clock, tries=self._tries)
+        return patiently(request, clock=self._clock, tries=_TRIES)
 
 
 def _taken(keys: Sequence[str]) -> str:

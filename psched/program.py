@@ -38,6 +38,7 @@ from psched.supervisor import kernel
 from psched.trigger import first
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
 _log = logging.getLogger("psched.worker")
 
@@ -193,10 +194,7 @@ class Program:
 
     def _declaring(self, store: Backend) -> Iterator[None]:
         """Make the schedules those of the program, in steps between which there is other work."""
-        # Who waits here neither extends a lease nor hears the master; all steps are taken again.
-        schedules = ScheduleCollection(
-            store, self._settings, clock=CLOCK, draw_nonce=draw_nonce, tries=1
-        )
+        schedules = _Impatient(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
         for tries in range(1, _TRIES + 1):
             try:
                 self._declare(schedules)
@@ -269,6 +267,13 @@ class Program:
                     " prune=True removes it",
                     key,
                 )
+
+
+class _Impatient(ScheduleCollection):
+    """A worker's, which waits for no store: it would extend no lease and not hear its master."""
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        return request()
 
 
 def _says_catchup(given: Configuration) -> bool:

@@ -14,10 +14,10 @@ def test_the_newest_of_missed_occurrences_is_run_unless_the_file_that_is_found_s
     tmp_path, monkeypatch
 ):
     file = tmp_path / "psched.yml"
-    file.write_text("url: memory:\n")
+    file.write_text("url: memory://\n")
     monkeypatch.setenv("PSCHED_CONFIG", str(file))
     assert start()._settings.catchup == "latest"
-    file.write_text("url: memory:\ncatchup: all\n")
+    file.write_text("url: memory://\ncatchup: all\n")
     for given in None, str(file), file, {"catchup": "all"}:
         assert start(given)._settings.catchup == "all"
     assert start(catchup="skip")._settings.catchup == "skip"
