@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailableError,
     )
+    from psched.program import start
     from psched.schedule import Schedule, ScheduleMetadata
     from psched.script import Worker
-    from psched.program import start
     from psched.task import Task
 
 _HOMES = {

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import ceil
@@ -28,7 +27,7 @@ from psched.errors import (
     NotFoundError,
     NotSupportedError,
 )
-from psched.files.applying import carry_out
+from psched.files.applying import carry_out, remove
 from psched.files.plan import is_of, plan
 from psched.generation import Seat, Served, current_seat
 from psched.jobs import Jobs
@@ -258,15 +257,17 @@ class Program:
                 yield
         for key in left:
             if self._prune:
-                with suppress(NotFoundError):
-                    schedules.delete(key)
-                _log.warning("the job %r was removed: the program has it no more", key)
+                remove(key, self.label, schedules, _tell_removed)
             else:
                 _log.warning(
                     "the job %r is not in the program any more, and is not run;"
                     " prune=True removes it",
                     key,
                 )
+
+
+def _tell_removed(_done: str, key: str) -> None:
+    _log.warning("the job %r was removed: the program has it no more", key)
 
 
 class _Impatient(ScheduleCollection):

@@ -5,6 +5,7 @@ import pytest
 import psched
 from psched import config
 from psched.errors import StoreUnavailableError
+from psched.model import Row
 from psched.program import Program, start
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -32,6 +33,31 @@ class Away:
     def look(self, _keys):
         self.requests += 1
         raise StoreUnavailableError("away")
+
+
+class Taken:
+    """A store in which a job of the program's was another's before it could be removed."""
+
+    mine = Row(key="left", options='{"label": "program"}')
+    taken = Row(key="left", options='{"label": "other"}')
+
+    def look(self, keys):
+        return {"left": self.taken} if "left" in keys else {}
+
+    def now(self):
+        return 0.0
+
+    def add(self, rows, *, nonce):
+        pass
+
+    def rows(self):
+        return iter([self.mine])
+
+
+def test_what_another_program_has_taken_over_meanwhile_is_not_removed():
+    program = Program(SETTINGS, name="program", label="program", prune=True, join=True)
+    program.add("job", every=60, run=lambda: None)
+    list(program._declaring(Taken()))
 
 
 def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_else():
