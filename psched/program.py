@@ -19,7 +19,7 @@ from psched.backend import Backend
 from psched.collection import ScheduleCollection
 from psched.config import Config
 from psched.declare import declare
-from psched.definition import understand
+from psched.definition import check_name, understand
 from psched.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -80,6 +80,7 @@ def start(
 
     Raises:
         ConfigError: the settings cannot be used.
+        InvalidError: the label cannot be one.
         RuntimeError: the program is neither a file nor a module, and cannot be run anew; or this
             is not its main thread.
     """
@@ -89,10 +90,13 @@ def start(
     if "catchup" not in settings and not _says_catchup(given):
         settings["catchup"] = "latest"
     name = program_name()
+    label = name if label is None else label
+    if "/" in check_name("label", label):
+        raise InvalidError("label", "must be without /, which divides it from a job's key")
     return Program(
         whole.with_settings(**settings),
         name=name,
-        label=name if label is None else label,
+        label=label,
         prune=prune,
         join=join,
     )

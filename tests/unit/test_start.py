@@ -4,7 +4,7 @@ import pytest
 
 import psched
 from psched import config
-from psched.errors import StoreUnavailableError
+from psched.errors import InvalidError, StoreUnavailableError
 from psched.model import Row
 from psched.program import Program, start
 
@@ -33,6 +33,12 @@ class Away:
     def look(self, _keys):
         self.requests += 1
         raise StoreUnavailableError("away")
+
+
+@pytest.mark.parametrize("label", ["", "a/b", 3])
+def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
+    with pytest.raises(InvalidError, match="label: must"):
+        start({"url": "sqlite:///unused.db"}, label=label)
 
 
 class Taken:
