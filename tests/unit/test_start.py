@@ -8,6 +8,13 @@ from psched.errors import InvalidError, StoreUnavailableError
 from psched.model import Row
 from psched.program import Program, start
 
+
+@pytest.fixture(autouse=True)
+def _a_program(monkeypatch):
+    """What runs these tests need not be one."""
+    monkeypatch.setattr("psched.program.program_name", lambda: "program")
+
+
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 
 
