@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailableError,
     )
+    from psched.program import start
     from psched.schedule import Schedule, ScheduleMetadata
     from psched.script import Worker
-    from psched.start import start
     from psched.task import Task
 
 _HOMES = {
@@ -39,7 +39,7 @@ _HOMES = {
     "ScheduleMetadata": "psched.schedule",
     "Task": "psched.task",
     "Worker": "psched.script",
-    "start": "psched.start",
+    "start": "psched.program",
     **dict.fromkeys(
         (
             "AlreadyExistsError",

@@ -31,6 +31,7 @@ from psched.memory import MEMORY
 from psched.supervisor.blueprint import (
     BAD_CONFIG,
     BAD_HANDLERS,
+    DRAINED,
     Blueprint,
     Place,
     PlanError,
@@ -63,6 +64,7 @@ class Seat:
         place: where it stands.
         inbox: its signals.
         log: its log.
+        master: that one's pid; it may have died since.
         nonces: dead workers to clean up after, if that is all it is for.
     """
 
@@ -70,6 +72,7 @@ class Seat:
     place: Place
     inbox: SignalInbox
     log: Log
+    master: int
     nonces: Sequence[str] | None
 
     def serve(
@@ -88,9 +91,12 @@ class Seat:
             report: the master does not know the settings yet.
             prepare: what is to be done in the store first, step by step.
         """
+        if os.getppid() != self.master:
+            _log.error("the master has died")
+            return DRAINED
         try:
             if settings.url == MEMORY_URL:
-                MEMORY.join(os.getppid())
+                MEMORY.join(self.master)
             store = make_store(settings)
             log_by(self.log, settings.log, settings.log_level)
         except ConfigError as error:
@@ -278,8 +284,10 @@ def _blueprint(
     adopt: Callable[[], object] = nothing,
     about: Mapping[str, str] = MappingProxyType({}),
 ) -> Blueprint:
+    master = os.getpid()
+
     def sit(link: Link, place: Place, nonces: Sequence[str] | None = None) -> int:
-        return live(Seat(link, place, prepare_process(log, place), log, nonces))
+        return live(Seat(link, place, prepare_process(log, place), log, master, nonces))
 
     return Blueprint(
         processors=numbers["processors"],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from psched.application.dispatch import Dispatch, Target, check_handler
+from psched.definition import NAME_LENGTH, check_name
 from psched.errors import InvalidError, LoadError
 from psched.task import Task
 
@@ -18,9 +19,14 @@ class Jobs:
         program: the program's name, for classes that it defines itself.
         label: whose the jobs are. It is in the types of those with a schedule: another program
             may have a job of the same name.
+        check: refuses a schedule that makes no sense: in the user's own line, and not in a
+            worker's log.
     """
 
-    def __init__(self, program: str, label: str) -> None:
+    def __init__(
+        self, program: str, label: str, check: Callable[[Mapping[str, Any]], object]
+    ) -> None:
+        self._check = check
         self._program = program
         self._label = label
         self._keys: set[str] = set()
@@ -40,6 +46,7 @@ class Jobs:
         Raises:
             InvalidError: it makes no sense; its ``field`` names what.
         """
+        check_name("key", key)
         if key in self._keys:
             raise InvalidError("key", f"{key!r} is that of another job here")
         if "type" in fields:
@@ -58,7 +65,13 @@ class Jobs:
             fields["data"] = data
         if {"cron", "every", "at", "trigger", "next_time"} & {*fields}:
             type_ = f"{self._label}/{key}"
-            self.schedules.append({"key": key, "type": type_, **fields})
+            if len(type_) > NAME_LENGTH:
+                raise InvalidError(
+                    "key", f"and the label {self._label!r} have more than {NAME_LENGTH} characters"
+                )
+            schedule = {"key": key, "type": type_, **fields}
+            self._check(schedule)
+            self.schedules.append(schedule)
         elif fields:
             raise InvalidError(
                 "cron", "is missing, and so are every, at and trigger: when is it to run?"
@@ -106,11 +119,12 @@ class Jobs:
 def _of_task(function: Callable[..., object]) -> Target:
     """A function of a task, whether or not it wants to see that."""
     try:
-        inspect.signature(function).bind()
-    except TypeError:
+        signature = inspect.signature(function)
+        signature.bind()
+    except (TypeError, ValueError):  # one of the interpreter's own does not say
         return function
-    except ValueError:
-        return function  # one of the interpreter's own, which does not say
+    if "task" in signature.parameters:
+        return function
     check_handler(function, getattr(function, "__name__", "run"))
     return lambda _task: function()
 

@@ -56,7 +56,7 @@ class Worker:
         inbox: this process's signals.
         log: this process's log.
         clock: this host's clocks.
-        prepare: what is to be done in the store before anything is claimed, step by step.
+        prepare: what is to be done in the store first, in steps beside everything else.
     """
 
     def __init__(

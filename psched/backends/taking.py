@@ -45,7 +45,7 @@ class Taking:
 
     def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
         now, columns = dialect.now_floor, columns_of(dialect)
-        ours = " AND type IN :only" if only else ""
+        ours = f" AND {dialect.exact.format('type')} IN :only" if only else ""
 
         def of_ours(statement: str) -> TextClause:
             if not only:

@@ -33,6 +33,9 @@ _LONGEST = 200
 _DONE = {"marked": "removed when its running task has stopped"}
 
 
+_STANDARD_INPUT = Path("-")
+
+
 @click.command()
 @click.argument(
     "paths", metavar="FILE|FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path)
@@ -61,7 +64,10 @@ def apply(
     worker. It is safe to do it again.
     """
     settings = read_config(*place)
-    documents = Reader(settings, label).read(paths)
+    reader = Reader(settings, label)
+    if _STANDARD_INPUT in paths:
+        reader.take(sys.stdin.read(), Path("standard input"))
+    documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
     with open_schedules(settings) as schedules:
         apply_documents(
             documents,

@@ -86,7 +86,7 @@ def carry_out(
         schedules.modify(item.key, partial(_still_differing, item, made, settings))
         tell("changed", item.key)
     for item in made.left if prune else ():
-        _remove(item.key, made.label, schedules, tell)
+        remove(item.key, made.label, schedules, tell)
 
 
 def reconcile(
@@ -144,7 +144,8 @@ def _still_differing(item: Item, made: Plan, settings: Config, seen: Row) -> dic
     return {change.field: change.new for change in differences(seen, item.wanted, settings)}
 
 
-def _remove(key: str, label: str | None, schedules: ScheduleCollection, tell: Tell) -> None:
+def remove(key: str, label: str | None, schedules: ScheduleCollection, tell: Tell) -> None:
+    """Remove a schedule that has been left, if it is still of this label."""
     now = schedules.read_many([key]).get(key)
     if now is None or not is_of(now.row, label):
         return  # somebody else has removed it, or taken it over

@@ -13,6 +13,9 @@ from psched.model import DEFAULT_TYPE, DELETING, Row
 
 _MIGRATING = "migrating"
 
+_REPEATING = frozenset({"cron", "every", "trigger"})
+"""What says that a schedule runs again and again."""
+
 _DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0}
 """Of the fields that have one; the zone's is a setting."""
 
@@ -22,7 +25,7 @@ class Change:
     """A field of a schedule that is to be another.
 
     Attributes:
-        field: its name, one of `psched.declare.FIELDS`.
+        field: its name, one of `psched.declare.FIELDS`; or ``next_time``, of what runs once.
         old: what it is; None: the default, or nothing.
         new: what it is to be; the same.
     """
@@ -90,7 +93,8 @@ def plan(
 
     Args:
         wanted: for each schedule its ``key`` and any of the fields of `psched.declare.FIELDS`, but
-            for the label; ``next_time`` and ``next_run_time`` count only for those that are added.
+            for the label; ``next_time`` and ``next_run_time`` count only for those that are added,
+            but the one time of what runs once counts always.
         existing: every schedule under one of these keys, and every one of this label; others may
             be among them.
         label: whose the wanted ones are; None: nobody's.
@@ -148,8 +152,13 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
 def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]:
     """The fields in which a row is not as wanted."""
     old, new = declared(found, settings), declared(wanted, settings)
+    names = FIELDS
+    if wanted.cron is None and wanted.next_time:
+        # The one time of what runs once is what was declared; of others it is where they are.
+        old["next_time"], new["next_time"] = found.next_time, wanted.next_time
+        names += ("next_time",)
     return tuple(
-        Change(name, old[name], new[name]) for name in FIELDS if not _same(old[name], new[name])
+        Change(name, old[name], new[name]) for name in names if not _same(old[name], new[name])
     )
 
 
@@ -189,10 +198,11 @@ def _item(
         raise InvalidError("key", "is missing, or no text")
     if fields.setdefault("label", label) != label:
         raise InvalidError(f"{key}.label", f"is not {_named(label)}")
-    timeless = {name: value for name, value in fields.items() if name not in TIMES}
+    ignored = {*TIMES} if _REPEATING & {*fields} else {"next_run_time"}
+    said = {name: value for name, value in fields.items() if name not in ignored}
     try:
         # Whether it fires from now on is known when it is added: here, that it ever does.
-        wanted = declare(key, timeless, settings, lambda: 0)
+        wanted = declare(key, said, settings, lambda: 0)
     except InvalidError as error:
         raise InvalidError(f"{key}.{error.field}", error.problem) from None
     found = rows.get(key)

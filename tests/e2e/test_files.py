@@ -106,6 +106,13 @@ def test_two_labels_stay_apart(service):
     assert service.invoke("export", "--label", "no").stdout == "label: 'no'\nschedules: {}\n"
 
 
+def test_what_is_exported_can_be_applied_through_a_pipe(service):
+    service.add("s", cron="@daily", next_time=None, label="web")
+    command = " ".join(service.psched_command)
+    piped = service.run("sh", "-c", f"{command} export | {command} apply -")
+    assert (piped.returncode, piped.stdout) == (0, "label web: 1 unchanged\n"), piped.stderr
+
+
 def test_a_plan_can_be_read_by_programs(service):
     path = str(service.write("s.yml", FILE))
     shown = service.invoke("apply", path, "--json")

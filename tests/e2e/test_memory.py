@@ -63,6 +63,34 @@ def test_they_go_with_a_master_that_is_killed(own):
     wait_until(lambda: not folder.exists(), what="the end of the folder")
 
 
+def test_they_go_with_a_master_that_is_killed_before_its_program_asks_for_them(service):
+    service.write(
+        "program.py",
+        """
+        import time
+        from pathlib import Path
+
+        import psched
+
+        here = Path(__file__).parent
+        if (here / "gated").exists():
+            (here / "begun").touch()
+            while not (here / "gate").exists():
+                time.sleep(0.02)
+        (here / "gated").touch()
+        with psched.start(url="memory:", cgroup="off") as s:
+            s.add("k", every=60, run=print)
+        """,
+    )
+    master = service.start(sys.executable, "program.py", generation=0)
+    wait_until((service.folder / "begun").exists, what="the program in the worker")
+    master.send(signal.SIGKILL)
+    master.wait()
+    service.open_gate("gate")
+    master.wait_until_nothing_is_left()
+    assert not folders(service)
+
+
 def test_what_a_whole_host_left_behind_is_removed_by_the_next(service, own):
     master, folder = own
     everybody = [master.pid, *master.descendants]

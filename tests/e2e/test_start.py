@@ -114,6 +114,7 @@ def keys(program):
 def test_jobs_are_functions_classes_and_objects_and_a_new_table_is_made(program):
     program.write(
         f's.add("plain", {EACH}, run=plain)',
+        f's.add("default", {EACH}, run=lambda task=None: note("default", task.key))',
         f's.add("report", {EACH}, run=Report("ann"))',
         f's.add("handler", {EACH}, run=Handler, data={{"k": 1}})',
         f'@s.task("decorated", {EACH}, timezone="Asia/Tokyo")',
@@ -174,6 +175,77 @@ def test_a_changed_program_changes_what_differs_and_nothing_else(small):
     master.wait_for_log("psched.errors.InvalidError: cron: ")
     assert set(keys(program)) == {"a", "b", "c"}
     assert len(master.workers(2)) == 1
+    assert master.stop() == 0
+
+
+def test_a_job_that_is_to_run_once_follows_the_time_that_the_program_says(small):
+    small.write('s.add("j", every=3600, run=plain)')
+    master = small.start()
+    master.wait_for_log("the job 'j' was added")
+    for number, time in enumerate((1_900_000_000, 1_950_000_000), start=1):
+        small.write(f's.add("j", at={time}, run=plain)')
+        master.send(signal.SIGHUP)
+        wait_until(lambda: master.text.count("the job 'j' was changed") == number, what="a change")  # noqa: B023
+        assert keys(small)["j"].next_time == keys(small)["j"].next_run_time == time
+    assert not small.notes()
+    assert master.stop() == 0
+
+
+TRIGGER = """
+    class Finite:
+        def __init__(self, last):
+            self.last = last
+
+        def next_at(self, after):
+            return self.last if after < self.last else None
+"""
+
+
+def test_a_job_whose_last_time_has_come_does_not_stop_the_others(small):
+    small.service.write("finite.py", TRIGGER)
+    small.write(
+        's.add("over", trigger=("finite:Finite", {"last": 1_700_000_000}), run=with_task)',
+        f's.add("plain", {EACH}, run=plain)',
+    )
+    master = small.start()
+    small.wait_for_note("plain")
+    assert set(keys(small)) == {"plain"}
+    assert master.stop() == 0
+
+
+REFUSING = """
+        from psched.collection import ScheduleCollection
+        def refuse(self, schedules):
+            raise psched.InvalidError("data", "are too many for this server")
+        ScheduleCollection.add_many = refuse
+"""
+
+
+def test_what_a_store_refuses_to_declare_is_told_and_ends_no_worker(small):
+    small.write(f's.add("there", {EACH}, run=plain)')
+    master = small.start()
+    master.wait_for_log("the job 'there' was added")
+    assert master.stop() == 0
+    small.write(f's.add("there", {EACH}, run=plain)', f's.add("new", {EACH}, run=plain)', REFUSING)
+    ran = len(small.notes())
+    master = small.start()
+    master.wait_for_log("the jobs of this program are not as it says: data: are too many")
+    small.wait_for_note("plain", ran + 2)
+    assert len(master.workers(1)) == 1
+    assert master.stop() == 0
+
+
+def test_a_job_whose_refusal_the_program_has_caught_is_none(small):
+    small.write(
+        "try:",
+        '    s.add("bad", cron="61 * * * *", run=plain)',
+        "except psched.InvalidError:",
+        "    pass",
+        f's.add("good", {EACH}, run=with_task)',
+    )
+    master = small.start()
+    small.wait_for_note("with_task")
+    assert set(keys(small)) == {"good"}
     assert master.stop() == 0
 
 
@@ -242,6 +314,8 @@ def test_a_job_that_crashes_ends_nothing_but_itself(small):
         ('s.add("a", every=5, run=3)', "InvalidError: run: must be a function, a class, or an obj"),
         ('s.add("a", every=5, run=plain, typo=1)', "InvalidError: typo: is nothing a schedule has"),
         ('s.add("a", run=plain, delay=1)', "InvalidError: cron: is missing, and so are every, at"),
+        (f's.add("{"k" * 250}", every=5, run=plain)', "InvalidError: key: and the label 'progr"),
+        ('s.add("", run=plain)', "InvalidError: key: must not be empty"),
         ("pass", "RuntimeError: psched.start: no job was added"),
         ("1 / 0", "ZeroDivisionError"),
     ],
@@ -284,6 +358,17 @@ def test_a_master_can_run_beside_its_program_and_ends_with_it(small):
     second.send(signal.SIGKILL)
     wait_until(lambda: "master stopped" in second.text, what="the end of its master")
     second.wait_until_nothing_is_left()
+
+
+def test_a_thread_of_a_program_is_no_place_for_a_schedule(small):
+    program = """
+        import threading
+        import psched
+        threading.Thread(target=psched.start).start()
+    """
+    small.service.write("threaded.py", program)
+    done = small.service.run(sys.executable, "threaded.py")
+    assert "RuntimeError: psched.start must be called in the program's main thread" in done.stderr
 
 
 def test_in_memory_each_host_runs_its_own(make_service):

@@ -4,7 +4,9 @@ from dataclasses import replace as changed
 
 import pytest
 
+from psched.app import make_store
 from psched.backend import Settled
+from psched.config import from_mapping
 from psched.model import Row, Settlement
 from support.stores import store_factory
 
@@ -132,3 +134,11 @@ def test_a_refused_row_that_was_mended_meanwhile_is_not_set_aside(store, other, 
     assert not store.claim("late.1", **CLAIM).rows
     assert other.get("k").status == "waiting"
     assert [row.key for row in other.claim("other.1", **CLAIM).rows] == ["k"]
+
+
+def test_a_type_that_differs_in_its_case_is_left_to_others(database, store):
+    rows = [Row(key=type_, type=type_, next_time=0, next_run_time=0) for type_ in ("mail", "Mail")]
+    store.add(rows, nonce="n")
+    ours = make_store(from_mapping({"url": database.url, "only": ["mail"]}))
+    assert [row.key for row in ours.claim("me.1", **CLAIM).rows] == ["mail"]
+    ours.disconnect()

@@ -49,6 +49,20 @@ def test_what_is_missing_is_added_what_is_there_is_left_alone_and_what_left_is_n
     assert planned([wanted("same")], [row("same"), row("old")]).is_pending(prune=True)
 
 
+def test_the_time_of_what_runs_once_is_a_field_like_others():
+    later = NOON + 86_400
+    once = row(cron=None, at=NOON)
+
+    assert not planned([{"key": "k", "at": NOON}], [once]).changed
+    for said in ({"at": later}, {"next_time": later}):
+        [moved] = planned([{"key": "k", **said}], [once]).changed
+        assert moved.changes == (Change("next_time", NOON, later),)
+        [no_more_cron] = planned([{"key": "k", **said}], [row()]).changed
+        assert no_more_cron.changes[-1].new == later
+    # Where the others are by now is not what was declared.
+    assert not planned([wanted(next_time=later)], [row()]).changed
+
+
 def test_a_change_is_told_field_by_field():
     old = row(type="report", data={"a": 1}, retry_wait=5, note="why")
     new = wanted(cron="0 8 * * *", timezone="UTC", data={"a": True}, delay=5, catchup="skip")

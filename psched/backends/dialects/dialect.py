@@ -54,6 +54,7 @@ class Dialect:
         now: the store's clock as Unix seconds with a fraction; read once per statement, so
             never earlier than the moment the request was sent.
         now_floor: the same, whole seconds.
+        exact: a column, to be compared byte by byte: 'A' is not 'a'.
         integer: makes sure that a bound value, NULL too, is taken for a whole number.
         payload: reads a column that holds bytes or text, as either; its name is put in.
         packed: makes of compressed bytes what such a column can hold.
@@ -97,6 +98,7 @@ class Dialect:
 
     now: str
     now_floor: str
+    exact: str
     integer: str
     payload: str
     packed: Form

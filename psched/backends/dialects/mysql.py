@@ -158,6 +158,7 @@ MYSQL = Dialect(
     # follows the session's zone.
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     now_floor="TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())",
+    exact="CAST({} AS BINARY)",
     integer="{}",
     payload="{}",
     packed=bytes,

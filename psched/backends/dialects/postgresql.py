@@ -151,6 +151,7 @@ POSTGRESQL = Dialect(
     # statement, which would forbid the use of an index.
     now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)",
     now_floor="CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp())) AS BIGINT)",
+    exact="{}",
     integer="CAST({} AS BIGINT)",
     payload="{}",
     packed=in_base64,

@@ -49,6 +49,7 @@ SQLITE = Dialect(
     # Julian days have a resolution of some 40 microseconds; 'now' itself has milliseconds.
     now="(julianday('now') - 2440587.5) * 86400.0",
     now_floor="CAST(strftime('%s', 'now') AS INTEGER)",
+    exact="{}",
     integer="{}",
     # Its columns take numbers, too, and text that is none.
     payload="CAST({} AS BLOB)",

@@ -5,10 +5,11 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,16 +19,26 @@ from psched.backend import Backend
 from psched.collection import ScheduleCollection
 from psched.config import Config
 from psched.declare import declare
-from psched.errors import AlreadyExistsError, MissingTableError, NotFoundError
-from psched.files.applying import carry_out
+from psched.definition import check_name, understand
+from psched.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    InvalidError,
+    MissingTableError,
+    NotFoundError,
+    NotSupportedError,
+)
+from psched.files.applying import carry_out, remove
 from psched.files.plan import is_of, plan
 from psched.generation import Seat, Served, current_seat
 from psched.jobs import Jobs
-from psched.model import ENDED
+from psched.model import ENDED, Row
 from psched.script import become_master, program_command, program_name
 from psched.supervisor import kernel
+from psched.trigger import first
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
 _log = logging.getLogger("psched.worker")
 
@@ -70,16 +81,27 @@ def start(
 
     Raises:
         ConfigError: the settings cannot be used.
-        RuntimeError: the program is neither a file nor a module, and cannot be run anew.
+        InvalidError: the label cannot be one.
+        RuntimeError: the program is neither a file nor a module, and cannot be run anew; or this
+            is not its main thread.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("psched.start must be called in the program's main thread")
     whole = read_config(given)
     if "catchup" not in settings and not _says_catchup(given, whole):
         settings["catchup"] = "latest"
     name = program_name()
+    if whole.type == "rdb_compat":
+        raise ConfigError(
+            "type: PerfectSched's table has no room for labels; use one of psched's own"
+        )
+    label = name if label is None else label
+    if "/" in check_name("label", label):
+        raise InvalidError("label", "must be without /, which divides it from a job's key")
     return Program(
         whole.with_settings(**settings),
         name=name,
-        label=name if label is None else label,
+        label=label,
         prune=prune,
         join=join,
     )
@@ -99,7 +121,7 @@ class Program:
     def __init__(self, settings: Config, *, name: str, label: str, prune: bool, join: bool) -> None:
         self.label = label
         self._settings = settings
-        self._jobs = Jobs(name, label)
+        self._jobs = Jobs(name, label, self._understood)
         self._prune = prune
         self._join = join
         self._master: subprocess.Popen[bytes] | None = None
@@ -120,10 +142,6 @@ class Program:
             InvalidError: a value makes no sense; its ``field`` names it.
         """
         self._jobs.add(key, run, fields)
-        if self._jobs.schedules and self._jobs.schedules[-1]["key"] == key:
-            # Refused here, in the user's own line, and not in a worker's log.
-            fields = {n: v for n, v in self._jobs.schedules[-1].items() if n != "key"}
-            declare(key, {**fields, "label": self.label}, self._settings, CLOCK.wall)
 
     def task(self, key: str, **fields: Any) -> Callable[[F], F]:  # noqa: ANN401  # see add
         """The same for the function that follows, as a decorator.
@@ -184,7 +202,7 @@ class Program:
 
     def _declaring(self, store: Backend) -> Iterator[None]:
         """Make the schedules those of the program, in steps between which there is other work."""
-        schedules = ScheduleCollection(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
+        schedules = _Impatient(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
         for tries in range(1, _TRIES + 1):
             try:
                 self._declare(schedules)
@@ -196,6 +214,10 @@ class Program:
                 # Another host declares the same, or a person deletes it.
                 if tries == _TRIES:
                     _log.error("the jobs of this program are not as it says: %s", error)
+            except (InvalidError, NotSupportedError) as error:
+                # What is there already is run all the same.
+                _log.error("the jobs of this program are not as it says: %s", error)
+                return
             yield
         yield from self._look_for_others(schedules)
 
@@ -203,8 +225,14 @@ class Program:
         wanted = self._jobs.schedules
         found = schedules.read_many([job["key"] for job in wanted])
         now = schedules.now()
+        waiting = {key for key, metadata in found.items() if metadata.row.status not in ENDED}
+        over = {
+            job["key"] for job in wanted if job["key"] not in waiting and self._is_over(job, now)
+        }
+        for key in sorted(over - {*found}):
+            _log.warning("the job %r is not declared: none of its times is still to come", key)
         made = plan(
-            [job for job in wanted if job["key"] in found or not self._is_past(job, now)],
+            [job for job in wanted if job["key"] not in over],
             [metadata.row for metadata in found.values()],
             self.label,
             settings=self._settings,
@@ -218,33 +246,49 @@ class Program:
             tell=lambda done, key: _log.info("the job %r was %s", key, done),
         )
 
-    def _is_past(self, job: Mapping[str, Any], now: float) -> bool:
-        """Whether it was to run once, some time ago: it has, and its row is kept no longer."""
+    def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
+        """Whether none of its times is still to come: it has run, and its row is kept no longer."""
+        row = self._understood(job)
+        trigger = understand(row, self._settings).trigger
+        if trigger is None:
+            return row.next_time is not None and row.next_time < now
+        return first(trigger, ceil(now)) is None
+
+    def _understood(self, job: Mapping[str, Any]) -> Row:
+        """A job's row, whether or not its last time has come."""
         fields = {name: value for name, value in job.items() if name != "key"}
-        row = declare(job["key"], fields, self._settings, lambda: 0)
-        return row.cron is None and row.next_time is not None and row.next_time < now
+        return declare(job["key"], {**fields, "label": self.label}, self._settings, lambda: 0)
 
     def _look_for_others(self, schedules: ScheduleCollection) -> Iterator[None]:
         """Report, or remove, the jobs of this label that the program has no more."""
         keys = {job["key"] for job in self._jobs.schedules}
-        left = []
+        left: dict[str, None] = {}  # one that runs meanwhile may come twice
         for number, metadata in enumerate(schedules.list(), start=1):
             row = metadata.row
             if is_of(row, self.label) and row.key not in keys and row.status not in ENDED:
-                left.append(row.key)
+                left[row.key] = None
             if not number % _LOT:
                 yield
         for key in left:
             if self._prune:
-                with suppress(NotFoundError):
-                    schedules.delete(key)
-                _log.warning("the job %r was removed: the program has it no more", key)
+                remove(key, self.label, schedules, _tell_removed)
             else:
                 _log.warning(
                     "the job %r is not in the program any more, and is not run;"
                     " prune=True removes it",
                     key,
                 )
+
+
+def _tell_removed(_done: str, key: str) -> None:
+    _log.warning("the job %r was removed: the program has it no more", key)
+
+
+class _Impatient(ScheduleCollection):
+    """A worker's, which waits for no store: it would extend no lease and not hear its master."""
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        return request()
 
 
 def _says_catchup(given: Configuration, settings: Config) -> bool:

@@ -1,0 +1,86 @@
+"""What a program's worker does in the store before it serves."""
+
+import pytest
+
+import psched
+from psched import config
+from psched.errors import InvalidError, StoreUnavailableError
+from psched.model import Row
+from psched.program import Program, start
+
+
+@pytest.fixture(autouse=True)
+def _a_program(monkeypatch):
+    """What runs these tests need not be one."""
+    monkeypatch.setattr("psched.program.program_name", lambda: "program")
+
+
+SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
+
+
+def test_the_newest_of_missed_occurrences_is_run_unless_the_file_that_is_found_says_else(
+    tmp_path, monkeypatch
+):
+    file = tmp_path / "psched.yml"
+    file.write_text("url: memory://\n")
+    monkeypatch.setenv("PSCHED_CONFIG", str(file))
+    assert start()._settings.catchup == "latest"
+    file.write_text("url: memory://\ncatchup: all\n")
+    for given in None, str(file), file, {"catchup": "all"}:
+        assert start(given)._settings.catchup == "all"
+    assert start(catchup="skip")._settings.catchup == "skip"
+
+
+class Away:
+    """A store that does not answer."""
+
+    def __init__(self):
+        self.requests = 0
+
+    def look(self, _keys):
+        self.requests += 1
+        raise StoreUnavailableError("away")
+
+
+@pytest.mark.parametrize("label", ["", "a/b", 3])
+def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
+    with pytest.raises(InvalidError, match="label: must"):
+        start({"url": "sqlite:///unused.db"}, label=label)
+
+
+class Taken:
+    """A store in which a job of the program's was another's before it could be removed."""
+
+    mine = Row(key="left", options='{"label": "program"}')
+    taken = Row(key="left", options='{"label": "other"}')
+
+    def look(self, keys):
+        return {"left": self.taken} if "left" in keys else {}
+
+    def now(self):
+        return 0.0
+
+    def add(self, rows, *, nonce):
+        pass
+
+    def rows(self):
+        return iter([self.mine])
+
+
+def test_what_another_program_has_taken_over_meanwhile_is_not_removed():
+    program = Program(SETTINGS, name="program", label="program", prune=True, join=True)
+    program.add("job", every=60, run=lambda: None)
+    list(program._declaring(Taken()))
+
+
+def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_else():
+    program = Program(SETTINGS, name="program", label="program", prune=False, join=True)
+    program.add("job", every=60, run=lambda: None)
+    store = Away()
+    with pytest.raises(StoreUnavailableError):
+        next(program._declaring(store))
+    assert store.requests == 1
+
+
+def test_no_module_takes_its_name():
+    assert psched.start is start
