@@ -42,8 +42,8 @@ def configure(
     source, environment = place
     if source is None and environment is not None:
         raise click.UsageError("-e chooses a section of a file; name that by -c")
-    overrides = workers.overrides(given, words)
     before = {} if source is None else config.written(source, environment)
+    overrides = workers.timed(workers.overrides(given, words), before)
     settings = {name: value for name, value in before.items() if name not in overrides}
     settings |= _literal(overrides)
     whole = config.from_mapping(settings)

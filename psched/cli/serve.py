@@ -2,6 +2,8 @@
 
 import click
 
+from psched import config
+from psched.app import read_config
 from psched.cli import options, workers
 from psched.cli.refusals import serving
 
@@ -19,14 +21,17 @@ def run(place: options.Place, /, words: tuple[str, ...], **given: object) -> Non
     from psched.generation import read_settings  # noqa: PLC0415
     from psched.service import run_configured  # noqa: PLC0415
 
-    overrides = workers.overrides(given, words)
-    config, environment = place
+    options_given = workers.overrides(given, words)
+    path, environment = place
     heartbeat, daemon = given["heartbeat_interval"], given["daemon"] is not None
 
     def serve() -> int:
+        file = read_config(path, environment).origin
+        said = {} if file is None else config.written(file, environment)
+        overrides = workers.timed(options_given, said)
         if heartbeat is not None:
-            settings = read_settings(config, environment, overrides)
+            settings = read_settings(path, environment, overrides)
             workers.check_heartbeat(heartbeat, settings)
-        return run_configured(config, environment, overrides, daemon=daemon)
+        return run_configured(path, environment, overrides, daemon=daemon)
 
     serving(serve)

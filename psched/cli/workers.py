@@ -1,6 +1,6 @@
 """The options that say what workers do: for ``run``, which does it, and ``configure``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 import click
@@ -17,6 +17,10 @@ _HANDLERS = ("dispatch", "exec", "script", "script_class")
 _LATEST_EXTEND = 0.75
 """Of a lease; PerfectQueue's default. A worker extends a lease when a quarter of it is over, and if
 the database is away then, tries again until less than this has passed."""
+
+
+_TIMEOUT = 600
+"""Seconds of a lease; PerfectQueue's default for its timeout."""
 
 
 def _seconds(name: str, setting: str, words: str, type_: type = float) -> Callable[[F], F]:
@@ -52,7 +56,11 @@ _OPTIONS = (
     click.option("--processors", "--workers", "processors", type=int, help="Workers."),
     click.option("--concurrency", type=int, help="Tasks that one worker runs at the same time."),
     _seconds(
-        "--timeout", "alive_time", "After this, tasks of a host that has died run elsewhere.", int
+        "--timeout",
+        "alive_time",
+        "After this, tasks of a host that has died run elsewhere; with --exec and --script 600,"
+        " as in PerfectQueue, if nothing else is said.",
+        int,
     ),
     click.option(
         "--heartbeat-interval",
@@ -113,6 +121,19 @@ def overrides(given: Mapping[str, object], words: tuple[str, ...]) -> dict[str, 
     if whole or words:
         settings = dict.fromkeys(_HANDLERS) | settings
     return settings
+
+
+def timed(overrides: Mapping[str, object], said: Collection[str]) -> dict[str, object]:
+    """The same settings, with PerfectQueue's timeout if they are of its kind and nobody has one.
+
+    Args:
+        overrides: see `overrides`.
+        said: the settings that the configuration file has.
+    """
+    whole = any(overrides.get(name) is not None for name in ("exec", "script"))
+    if whole and "alive_time" not in said and "alive_time" not in overrides:
+        return {**overrides, "alive_time": _TIMEOUT}
+    return dict(overrides)
 
 
 def check_heartbeat(seconds: object, settings: Config) -> None:

@@ -250,6 +250,20 @@ def test_a_running_program_is_stopped_when_its_task_is_cancelled(queue):
     assert lines(queue, "done") == []
 
 
+@pytest.mark.parametrize(("said", "lease"), [({}, 600), ({"alive_time": 60}, 60)])
+def test_a_worker_for_everything_has_perfectqueues_timeout_unless_it_is_told(queue, said, lease):
+    queue.configure(**said)
+    (queue.folder / "hold").touch()
+    master = run_work(queue)
+    queue.invoke("push", "t1", "{}")
+    wait_until(lambda: lines(queue, "ran"), what="the program's start")
+    row = queue.row("t1").row
+    assert lease <= row.next_run_time - row.created_at <= lease + 30
+    (queue.folder / "hold").unlink()
+    queue.wait_for_finish("t1")
+    assert master.stop() == 0
+
+
 SCRIPT = """
     import sys
     import time
@@ -361,6 +375,7 @@ def test_configure_takes_over_a_file_as_it_stands_but_for_what_is_said_anew(queu
     assert settings["script"] == [str(queue.folder / "job.py")]
     assert settings["script_class"] == "Job"
     assert "dispatch" not in settings
+    assert settings["alive_time"] == 600
 
 
 def test_a_zero_is_a_value_as_every_other(queue):
