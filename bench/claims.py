@@ -1,7 +1,6 @@
 """Claims on tables of ten thousand, a million and five million schedules; see README.md."""
 
 import argparse
-import contextlib
 import json
 import os
 import platform
@@ -9,26 +8,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-
-from psched.model import WAITING, Settlement  # noqa: E402
-from support.crowd import fill, joined, number  # noqa: E402
-from support.servers import MariaDB, PostgreSQL  # noqa: E402
-from support.stores import make_store  # noqa: E402
-
-KINDS = ("sqlite", "mariadb", "postgresql")
-
-FLAGS = {
-    # Room for five million rows. What is committed is synced, as on a server of somebody's own.
-    MariaDB: ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=1G"),
-    PostgreSQL: ("--shared-buffers=2GB", "--max-wal-size=8GB", "--fsync=on"),
-}
+import harness
+from harness import KINDS, LATER, LEASE
+from psched.model import WAITING, Settlement
+from support.stores import make_store
 
 SIZES = (10_000, 1_000_000, 5_000_000)
 
@@ -37,13 +25,6 @@ CLAIMS = 50
 
 TAKEN = 20
 """Rows that each takes."""
-
-CHUNK = 250_000
-"""Rows in one statement that fills a table."""
-
-LATER = 4_000_000_000
-
-LEASE = {"alive_time": 600, "shortest": 1}
 
 
 def main() -> None:
@@ -58,27 +39,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="psched-bench-", dir=given.folder) as folder:
         Path(folder).chmod(0o711)  # a server that refuses to be root is another user
         for kind in given.databases:
-            with database(kind, Path(folder)) as url:
+            with harness.database(kind, Path(folder)) as url:
                 found[kind] = measured(kind, url, given.sizes, given.runs)
     host = {"python": platform.python_version(), "cores": os.cpu_count()}
     json.dump({"host": host, "runs": given.runs, "databases": found}, sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
-@contextlib.contextmanager
-def database(kind: str, folder: Path) -> Iterator[str]:
-    """The url of an empty database."""
-    if kind == "sqlite":
-        yield f"sqlite:///{folder}/psched.db"
-        return
-    server = MariaDB if kind == "mariadb" else PostgreSQL
-    with server(folder, *FLAGS[server]) as running:
-        yield running.url(running.create_database())
-
-
 def measured(kind: str, url: str, sizes: list[int], runs: int) -> dict[str, Any]:
     """What was measured on one database: runs take turns, so that noise meets all sizes alike."""
-    loaded = {size: load(kind, url, size) for size in sizes}
+    loaded = {size: harness.load(kind, url, size, f"t{size}") for size in sizes}
     store = make_store(url, table=f"t{sizes[0]}", timeout=600)
     server = dict(store.examine())["server"]
     strategies = store._connector.dialect.strategies
@@ -90,7 +60,7 @@ def measured(kind: str, url: str, sizes: list[int], runs: int) -> dict[str, Any]
                 store = make_store(url, table=f"t{size}", timeout=600, strategy=way)
                 samples.setdefault((way, size), []).append(run(store, size))
                 store.disconnect()
-        tell(f"{kind}: a run of each")
+        harness.tell(f"{kind}: a run of each")
     ways = {
         way: {str(size): summary(samples, way, size, sizes[0]) for size in sizes}
         for way in strategies
@@ -111,34 +81,6 @@ def summary(
         for name in medians
     }
     return {name: round(value, 3) for name, value in (medians | ratios).items()}
-
-
-def load(kind: str, url: str, size: int) -> float:
-    """Fill a table: nothing due, a tenth at rest, the rest over the next months; the seconds."""
-    store = make_store(url, table=f"t{size}", timeout=600)
-    store.init()
-    now, begun = int(store.now()), time.monotonic()
-    for start in range(0, size, CHUNK):
-        rows = min(CHUNK, size - start)
-        run = f"(i + {start})"
-        columns = {
-            "id": joined(kind, "'k'", number(kind, run)),
-            "type": "'bench'",
-            "data": """'{"n":12345}'""",
-            "cron": "'17 3 * * *'",
-            "next_time": str(LATER),
-            "next_run_time": (
-                f"CASE WHEN {run} % 10 = 5 THEN NULL ELSE {now} + 86400 + {run} * 401 % 8640007 END"
-            ),
-            "status": f"CASE WHEN {run} % 10 = 5 THEN 'finished' ELSE 'waiting' END",
-        }
-        store._connector.run(
-            lambda c, rows=rows, columns=columns: fill(c, kind, rows, table=f"t{size}", **columns)
-        )
-    store.disconnect()
-    took = round(time.monotonic() - begun, 1)
-    tell(f"{kind}: {size} rows in {took} s")
-    return took
 
 
 def run(store: Any, size: int) -> dict[str, float]:  # noqa: ANN401  # a store of the tests
@@ -187,11 +129,6 @@ def timed(samples: list[float], work: Callable[[], Any]) -> Any:  # noqa: ANN401
     result = work()
     samples.append(time.perf_counter() - begun)
     return result
-
-
-def tell(line: str) -> None:
-    """Say how far it is."""
-    sys.stderr.write(line + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,230 @@
+"""A running psched, in a folder of its own, and what its tasks have noted."""
+
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import yaml
+
+import psched
+from harness import BENCH, cpu_of_all, make_store, memory, tell
+from support.processes import children, title
+from support.service import SUPPORT, Master
+from support.stores import Sql
+from support.waiting import wait_until
+
+PATIENCE = 600.0
+"""Seconds that anything may take at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A task that was started, as it noted itself."""
+
+    key: str
+    scheduled_time: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Tasks that were all due, and were started.
+
+    Attributes:
+        starts: in their order.
+        cpu_ms: milliseconds of processor time that workers and runners took for each.
+        rss: the size of a worker, in MiB.
+    """
+
+    starts: Sequence[Start]
+    cpu_ms: float
+    rss: float
+
+    @property
+    def per_second(self) -> float:
+        """Tasks started per second, from the first to the last."""
+        return (len(self.starts) - 1) / (self.starts[-1].at - self.starts[0].at)
+
+
+class Fleet:
+    """A master and its workers in a folder of their own; as a context manager it ends with it.
+
+    All settings are as they come, but for those that are given.
+
+    Args:
+        folder: below which it makes its own.
+        url: the database's.
+        table: made if it is not there.
+        settings: for psched.yml.
+    """
+
+    def __init__(
+        self, folder: Path, url: str, *, table: str = "psched", **settings: object
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="fleet-", dir=folder))
+        for path in BENCH / "handlers.py", SUPPORT / "canary.py", SUPPORT / "companion.py":
+            shutil.copy(path, self.folder)
+        self.config = self.folder / "psched.yml"
+        given = {"load_path": ".", "dispatch": "handlers:Dispatch", "url": url, "table": table}
+        self.config.write_text(yaml.safe_dump(given | {"log": "log"} | settings))
+        self._starts = self.folder / "starts"
+        self._starts.touch()
+        self.sql = Sql(url, table)
+        self.gate = self.folder / "gate"
+        self._processors = int(str(settings.get("processors", 1)))
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "RUNTIME_DIRECTORY": str(self.folder / "run"),
+            "LANG": "C.UTF-8",
+        }
+        make_store(url, table=table, timeout=600).init()
+        self._master: Master | None = None
+        self._names = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._master is not None:
+            self._master.close()
+        if kind is not None and (self.folder / "log").exists():
+            tell((self.folder / "log").read_text()[-5000:])
+        shutil.rmtree(self.folder)
+
+    @property
+    def master(self) -> Master:
+        """The running one."""
+        assert self._master is not None
+        return self._master
+
+    @property
+    def workers(self) -> list[int]:
+        """Their pids."""
+        return self.master.workers()
+
+    @property
+    def runners(self) -> list[int]:
+        """The pids of all runners, idle or not."""
+        return [runner for worker in self.workers for runner in children(worker)]
+
+    def launch(self) -> float:
+        """Start the master, and wait for nothing; when that was. Past starts are forgotten."""
+        self._starts.write_text("")
+        command = [sys.executable, "-m", "psched.cli.master", "-c", self.config.name]
+        output = self.folder / "output"
+        self._master = Master(command, log=output, folder=self.folder, env=self.env)
+        return time.time()
+
+    def start(self) -> None:
+        """Start the master, and wait until all workers look for due rows."""
+        self.launch()
+        self.wait_for_workers()
+
+    def wait_for_workers(self) -> None:
+        """Wait until there are as many workers as there should be."""
+        wait_until(
+            lambda: self.master.status is not None or self._ready(), what="the workers to be ready"
+        )
+        assert self.master.status is None, (self.folder / "output").read_text()
+
+    def _ready(self) -> bool:
+        titles = [title(pid) for pid in self.workers]
+        return len(titles) == self._processors and all(" tasks" in shown for shown in titles)
+
+    def stop(self) -> None:
+        """Stop the master as an operator does."""
+        assert self.master.stop() == 0
+
+    def name(self, what: str) -> str:
+        """What keys can begin with that no others do."""
+        return f"{what}{next(self._names)}."
+
+    def schedules(self) -> psched.ScheduleCollection:
+        """The schedules, as a program opens them."""
+        return psched.open(self.config)
+
+    def push(self, keys: Iterable[str], type_: str = "noop", *, at: int | None = None) -> None:
+        """Push tasks that run once, at a time or at once."""
+        with self.schedules() as schedules:
+            schedules.push_many({"key": key, "type": type_, "run_at": at} for key in keys)
+
+    def starts(self) -> list[Start]:
+        """What has been started, in that order."""
+        lines = (line.split() for line in self._starts.read_text().splitlines())
+        found = [Start(key, int(scheduled), float(at)) for key, scheduled, at in lines]
+        return sorted(found, key=lambda start: start.at)
+
+    def drain(self, count: int, *, stop: bool = True) -> "Drain":
+        """Push tasks that are due, all in one transaction, and see each run once.
+
+        The workers live only while this is measured: they would disturb other measurements.
+
+        Args:
+            count: so many.
+            stop: stop the workers afterwards.
+        """
+        prefix = self.name("n")
+        keys = [f"{prefix}{number}" for number in range(count)]
+        self.start()
+        before = sum(map(cpu_of_all, self.workers))
+        self.push(keys)
+        starts = self.wait_for_ends(prefix, keys)
+        # Of runners that wait for more tasks, too.
+        cpu = sum(map(cpu_of_all, [*self.workers, *self.runners])) - before
+        rss = memory(self.workers[0])["rss"]
+        if stop:
+            self.stop()
+            # Nor was one run again meanwhile.
+            once((start.key for start in self.starts()), keys)
+        return Drain(starts=starts, cpu_ms=1000 * cpu / count, rss=rss)
+
+    def wait_for_starts(self, count: int) -> list[Start]:
+        """Wait until so many tasks were started."""
+        wait_until(
+            lambda: self._starts.read_bytes().count(b"\n") >= count,
+            timeout=PATIENCE,
+            what=f"{count} tasks",
+        )
+        return self.starts()
+
+    def wait_for_ends(
+        self, prefix: str, keys: Sequence[str], before: Sequence[Start] = ()
+    ) -> list[Start]:
+        """Wait until tasks have finished, and see that each was run once, and no other.
+
+        Args:
+            prefix: what all their keys begin with, and no others.
+            keys: the tasks'.
+            before: what had been started before.
+        """
+        self.wait_for_starts(len(before) + len(keys))
+        statement = "SELECT count(*) FROM {table} WHERE id LIKE :keys AND status = 'finished'"
+        wait_until(
+            lambda: self.sql(statement, keys=f"{prefix}%")[0][0] >= len(keys),
+            timeout=PATIENCE,
+            what="their ends",
+        )
+        starts = self.starts()
+        once((start.key for start in starts), [*keys, *(start.key for start in before)])
+        return starts
+
+
+def once(ran: Iterable[str], wanted: Iterable[str]) -> None:
+    """See that each was run once, and no other.
+
+    Raises:
+        AssertionError: one was missed, or run twice, or nobody has asked for it.
+    """
+    counts, expected = Counter(ran), Counter(wanted)
+    if counts != expected:
+        missed, others = expected - counts, counts - expected
+        raise AssertionError(f"missed: {[*missed][:10]}, too often or strange: {[*others][:10]}")

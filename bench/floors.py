@@ -1,0 +1,178 @@
+"""The yardsticks: what the machine itself can do; `harness.floor` runs them.
+
+    floors.py NAME ARGUMENT... PLACE
+
+Each prints its process's size when it is ready, waits for a line, works, and prints how often it
+has done what when.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+
+def main() -> None:
+    """Run one of them."""
+    name, *arguments = sys.argv[1:]
+    FLOORS[name](*arguments)
+
+
+def fork(url: str, count: str, place: str) -> None:
+    """Fork, exit and wait, in a process that has loaded what a worker has."""
+    with _measured(int(count), url, place):
+        for _ in range(int(count)):
+            _forked(lambda: None)
+
+
+def fork_and_write(url: str, count: str, notes: str, place: str) -> None:
+    """The same, with a line written by the child, and two commits of one row before and after."""
+    update = _updates(url, int(place))
+    with _measured(int(count), url, place):
+        for _ in range(int(count)):
+            update()
+            _forked(lambda: _note(notes))
+            update()
+
+
+def ping(count: str, _place: str) -> None:
+    """Send a byte to another process, and wait for its answer."""
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        while theirs.recv(64):
+            theirs.send(b"x")
+        os._exit(0)
+    theirs.close()
+    with _measured(int(count)):
+        for _ in range(int(count)):
+            ours.send(b"x")
+            ours.recv(64)
+    ours.close()
+    os.wait()
+
+
+def sleep(seconds: str, _place: str) -> None:
+    """Sleep to each full second, as barely as can be; how late each wake-up was."""
+    with _measured(int(seconds)) as told:
+        first = int(time.time()) + 2
+        late = []
+        for instant in range(first, first + int(seconds)):
+            while (left := instant - time.time()) > 0:
+                select.select([], [], [], left)
+            late.append(time.time() - instant)
+        told["late"] = late
+
+
+FLOORS = {"fork": fork, "fork_and_write": fork_and_write, "ping": ping, "sleep": sleep}
+
+
+@contextlib.contextmanager
+def _measured(count: int, url: str | None = None, place: str = "") -> Iterator[dict[str, Any]]:
+    if url is not None:
+        _grow(url, place)
+    _say(_rss())
+    sys.stdin.readline()
+    spent = _cpu()
+    told: dict[str, Any] = {"count": count, "begin": time.time()}
+    yield told
+    told |= {"end": time.time(), "cpu": _cpu() - spent}
+    _say(told)
+
+
+def _grow(url: str, place: str) -> None:
+    """Become as large as a worker: load what it loads, and use the database once."""
+    import psched.application  # noqa: PLC0415
+    import psched.cli.master  # noqa: PLC0415
+    import psched.service  # noqa: PLC0415, F401
+    from support.stores import make_store  # noqa: PLC0415
+
+    store = make_store(url, table=f"size{place}", timeout=60)
+    store.init()
+    store.now()
+    store.disconnect()
+    gc.collect()
+    gc.freeze()
+
+
+def _forked(work: Callable[[], None]) -> None:
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _note(path: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(file, f"{time.time():.6f}\n".encode())
+    os.close(file)
+
+
+def _updates(url: str, place: int) -> Callable[[], Any]:
+    """A function that updates one row of a table, and commits."""
+    from sqlalchemy.engine import make_url  # noqa: PLC0415
+
+    at = make_url(url)
+    table = f"floor{place}"
+    make = f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)"
+    update = f"UPDATE {table} SET n = n + 1 WHERE id = 1"  # noqa: S608
+    connection: Any
+    if at.drivername.startswith("sqlite"):
+        import sqlite3  # noqa: PLC0415
+
+        connection = sqlite3.connect(str(at.database), isolation_level=None, timeout=60)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+    elif at.drivername.startswith("mysql"):
+        import pymysql  # noqa: PLC0415
+
+        connection = pymysql.connect(
+            host=at.host,
+            port=at.port or 3306,
+            user=at.username,
+            password=at.password or "",
+            database=at.database,
+            autocommit=True,
+        )
+    else:
+        import psycopg  # noqa: PLC0415
+
+        plain = at.set(drivername="postgresql").render_as_string(hide_password=False)
+        connection = psycopg.connect(plain, autocommit=True)
+    cursor = connection.cursor()
+    for statement in make, f"DELETE FROM {table}", f"INSERT INTO {table} VALUES (1, 0)":  # noqa: S608
+        cursor.execute(statement)
+    return lambda: cursor.execute(update)
+
+
+def _rss() -> float:
+    """This process's size, in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+def _cpu() -> float:
+    """The seconds that this process and its children that have ended have worked."""
+    spent = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in spent)
+
+
+def _say(what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""What the benchmarks share: rounds and medians, the command line and its JSON, databases."""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+BENCH = Path(__file__).resolve().parent
+ROOT = BENCH.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from support.crowd import fill, joined, number  # noqa: E402
+from support.servers import MariaDB, PostgreSQL  # noqa: E402
+from support.stores import make_store  # noqa: E402
+
+T = TypeVar("T")
+
+CORES = len(os.sched_getaffinity(0))
+
+KINDS = ("sqlite", "mariadb", "postgresql")
+
+FLAGS = {
+    # Room for five million rows. What is committed is synced, as on a server of somebody's own.
+    MariaDB: ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=1G"),
+    PostgreSQL: ("--shared-buffers=2GB", "--max-wal-size=8GB", "--fsync=on"),
+}
+
+CHUNK = 250_000
+"""Rows in one statement that fills a table."""
+
+LATER = 4_000_000_000
+
+DUE_SINCE = 1_700_000_000
+"""The time of the first of rows that are due; there is a second between them."""
+
+LEASE = {"alive_time": 600, "shortest": 1}
+"""The leases of claims that run no task."""
+
+
+# --- figures -------------------------------------------------------------------------
+
+
+Sample = Mapping[str, float]
+Samples = dict[str, list[Sample]]
+
+
+def rounds(times: int, contestants: Mapping[str, Callable[[], Sample]]) -> Samples:
+    """Measure all of them by turns, so that noise meets all alike.
+
+    Args:
+        times: how often.
+        contestants: by name, what measures each.
+    """
+    samples: Samples = {name: [] for name in contestants}
+    for count in range(times):
+        for name, measure in contestants.items():
+            samples[name].append(measure())
+            tell(f"round {count + 1}, {name}: {rounded(samples[name][-1])}")
+    return samples
+
+
+def medians(samples: Sequence[Sample]) -> dict[str, float]:
+    """The median of each figure."""
+    return rounded({name: statistics.median(each[name] for each in samples) for name in samples[0]})
+
+
+def ratio(these: Sequence[Sample], figure: str, those: Sequence[Sample], other: str) -> float:
+    """The median of the rounds' ratios of a figure to another of the same round."""
+    ratios = [a[figure] / b[other] for a, b in zip(these, those, strict=True)]
+    return rounded({"ratio": statistics.median(ratios)})["ratio"]
+
+
+def difference(these: Sequence[Sample], figure: str, those: Sequence[Sample], other: str) -> float:
+    """The median of the rounds' differences of a figure to another of the same round."""
+    differences = [a[figure] - b[other] for a, b in zip(these, those, strict=True)]
+    return rounded({"difference": statistics.median(differences)})["difference"]
+
+
+def spread(values: Sequence[float], unit: str) -> dict[str, float]:
+    """Median, 99th percentile and most of what was measured many times."""
+    ordered = sorted(values)
+    return {
+        f"{unit}_p50": statistics.median(ordered),
+        f"{unit}_p99": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
+        f"{unit}_max": ordered[-1],
+    }
+
+
+def rounded(figures: Sample) -> dict[str, float]:
+    """Figures as a person reads them."""
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
+# --- the command line, and what it prints --------------------------------------------
+
+
+def options(
+    about: str | None, *, runs: int = 3, workers: int = 0, concurrency: int = 0
+) -> argparse.ArgumentParser:
+    """The options that all benchmarks have.
+
+    Args:
+        about: what is measured.
+        runs: how many rounds are usual.
+        workers: how many workers are; 0: that cannot be chosen.
+        concurrency: how many tasks at a time each has; 0: that cannot be chosen.
+    """
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--short", action="store_true", help="only to see that it works")
+    parser.add_argument("--databases", nargs="+", choices=KINDS, default=[*KINDS[:2]])
+    parser.add_argument("--rounds", type=int, help=f"default: {runs}; with --short, 1")
+    parser.add_argument("--folder", help="where the databases are made, and removed again")
+    parser.add_argument(
+        "--url", help="an empty database of the one kind in --databases; thrown away"
+    )
+    if workers:
+        text = f"default: {workers}; with --short, 1"
+        parser.add_argument("--workers", type=int, help=text)
+    if concurrency:
+        parser.add_argument(
+            "--concurrency", type=int, default=concurrency, help="default: %(default)s"
+        )
+    parser.set_defaults(usual_rounds=runs, usual_workers=workers)
+    return parser
+
+
+def choose(given: argparse.Namespace, usual: T, short: T, wanted: T | None) -> T:
+    """How much of something: what was asked for, else what is usual, or short."""
+    if wanted is not None:
+        return wanted
+    return short if given.short else usual
+
+
+def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What the command line says."""
+    given = parser.parse_args()
+    if given.url and len(given.databases) != 1:
+        parser.error("--url wants exactly one kind in --databases")
+    given.rounds = choose(given, given.usual_rounds, 1, given.rounds)
+    if given.usual_workers:
+        given.workers = choose(given, given.usual_workers, 1, given.workers)
+    return given
+
+
+def report(name: str, given: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -> None:
+    """Measure on each database, and print JSON.
+
+    Args:
+        name: the benchmark's.
+        given: the command line.
+        measure: takes the kind of database, its url and a folder; the figures.
+    """
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="psched-bench-", dir=given.folder) as name_:
+        folder = Path(name_)
+        folder.chmod(0o711)  # a server that refuses to be root is another user
+        host = {
+            "python": platform.python_version(),
+            "cores": CORES,
+            "load_before": os.getloadavg()[0],
+            "filesystem": _filesystem(folder),
+        }
+        for kind in given.databases:
+            own = folder / kind
+            own.mkdir(0o711)
+            with database(kind, own, given.url) as url:
+                found[kind] = measure(kind, url, own)
+    told = {key: value for key, value in vars(given).items() if key not in _NOT_TOLD}
+    result = {"benchmark": name, "host": host, "options": told, "databases": found}
+    json.dump(result, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+_NOT_TOLD = ("folder", "url", "databases", "usual_rounds", "usual_workers")
+
+
+def tell(line: str) -> None:
+    """Say how far it is."""
+    sys.stderr.write(line + "\n")
+
+
+def _filesystem(folder: Path) -> str:
+    """The kind of file system that a folder is on: durable is what it makes so."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    around = [mount for mount in mounts if folder.resolve().is_relative_to(mount[1])]
+    return max(around, key=lambda mount: len(mount[1]))[2]
+
+
+# --- databases -----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def database(kind: str, folder: Path, url: str | None = None) -> Iterator[str]:
+    """The url of an empty database, durable as it comes."""
+    if url is not None:
+        yield url
+        return
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/psched.db"
+        return
+    server = MariaDB if kind == "mariadb" else PostgreSQL
+    with server(folder, *FLAGS[server]) as running:
+        yield running.url(running.create_database())
+
+
+def load(kind: str, url: str, size: int, table: str, *, due: bool = False) -> float:
+    """Fill a table: nothing due, a tenth at rest, the rest over the next months; the seconds.
+
+    Args:
+        kind: the kind of database.
+        url: the database's.
+        size: how many rows.
+        table: is made.
+        due: or all due, over the last months, in the order of their numbers.
+    """
+    store = make_store(url, table=table, timeout=600)
+    store.init()
+    now, begun = int(store.now()), time.monotonic()
+    for start in range(0, size, CHUNK):
+        rows = min(CHUNK, size - start)
+        run = f"(i + {start})"
+        columns = {
+            "id": joined(kind, "'k'", number(kind, run)),
+            "type": "'bench'",
+            "data": """'{"n":12345}'""",
+            "cron": "'17 3 * * *'",
+            "next_time": str(LATER),
+            "next_run_time": (
+                f"CASE WHEN {run} % 10 = 5 THEN NULL ELSE {now} + 86400 + {run} * 401 % 8640007 END"
+            ),
+            "status": f"CASE WHEN {run} % 10 = 5 THEN 'finished' ELSE 'waiting' END",
+        }
+        if due:
+            columns |= {"next_run_time": f"{DUE_SINCE} + {run}", "status": "'waiting'"}
+        store._connector.run(
+            lambda c, rows=rows, columns=columns: fill(c, kind, rows, table=table, **columns)
+        )
+    store.disconnect()
+    took = round(time.monotonic() - begun, 1)
+    tell(f"{kind}: {size} rows in {took} s")
+    return took
+
+
+# --- processes -----------------------------------------------------------------------
+
+
+def cpu_seconds(pid: int) -> float:
+    """The seconds for which all threads of a process have had a processor, to the nanosecond."""
+    stats = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(stat.read_text().split()[0]) for stat in stats) / 1e9
+
+
+def cpu_of_all(pid: int) -> float:
+    """The seconds that a process and its children that have ended have worked, to some 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> dict[str, float]:
+    """A process's memory in MiB: its share of all (PSS), and what it has alone."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    alone = kib["Private_Clean"] + kib["Private_Dirty"]
+    return {"pss": kib["Pss"] / 1024, "private": alone / 1024, "rss": kib["Rss"] / 1024}
+
+
+def floor(name: str, processes: int, *arguments: object) -> dict[str, float]:
+    """Run one of the yardsticks of ``floors.py`` in so many processes at the same time.
+
+    Returns:
+        How often it was done per second, by all together, the processor time that each took, in
+        milliseconds, and a process's size in MiB.
+    """
+    command = [sys.executable, str(BENCH / "floors.py"), name, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as running:
+        all_ = [
+            running.enter_context(
+                subprocess.Popen([*command, str(place)], stdin=pipe, stdout=pipe, text=True)
+            )
+            for place in range(processes)
+        ]
+        sizes = [json.loads(_line(each)) for each in all_]  # all have imported what they need
+        for each in all_:
+            assert each.stdin is not None
+            each.stdin.write("go\n")
+            each.stdin.flush()
+        done = [json.loads(_line(each)) for each in all_]
+    seconds = max(each["end"] for each in done) - min(each["begin"] for each in done)
+    count = sum(each["count"] for each in done)
+    cpu_ms = 1000 * sum(each["cpu"] for each in done) / count
+    return {"per_second": count / seconds, "cpu_ms": cpu_ms, "rss_mib": sizes[0]}
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, "a yardstick has failed"
+    return line

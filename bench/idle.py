@@ -1,0 +1,103 @@
+"""What workers cost while nothing is due: processor time, queries, growth."""
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+from fleet import Fleet
+from harness import Sample
+from support.waiting import LONGEST_PAUSE, wait_until
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    parser = harness.options(__doc__, workers=4)
+    parser.add_argument("--seconds", type=int, help="of a round; default: 60; with --short, 1")
+    parser.add_argument("--schedules", type=int, help="default: 10000; with --short, 100")
+    given = harness.parsed(parser)
+    given.seconds = harness.choose(given, 60, 1, given.seconds)
+    given.schedules = harness.choose(given, 10_000, 100, given.schedules)
+    harness.report("idle", given, lambda *where: measured(given, *where))
+
+
+def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN401
+    """The figures on one database."""
+    harness.load(kind, url, given.schedules, "idle")
+    with (
+        Fleet(folder, url, table="idle", processors=given.workers) as fleet,
+        fleet.sql.session() as ask,
+    ):
+        server = ask if kind == "mariadb" else None
+        fleet.start()
+        # The first looks and the first beats are not what an idle worker does.
+        passes(0.2 if given.short else 5)
+        first = _private(fleet)
+        samples = harness.rounds(
+            given.rounds, {"idle": lambda: watched(fleet, server, given.seconds)}
+        )
+        growth = 1024 * (_private(fleet) - first)
+        assert fleet.starts() == [], "nothing was due"
+        fleet.stop()
+    watched_for = given.rounds * given.seconds
+    return {**harness.medians(samples["idle"]), "growth_kib": growth, "watched_for_s": watched_for}
+
+
+def watched(fleet: Fleet, server: Any, seconds: float) -> Sample:  # noqa: ANN401
+    """What a fleet spends in so many seconds, and asks of its server, if there is one."""
+    before, wakes, asked = _spent(fleet), _wakes(fleet), _questions(server)
+    begun = time.monotonic()
+    passes(seconds)
+    took = time.monotonic() - begun
+    after, woken, answered = _spent(fleet), _wakes(fleet), _questions(server)
+    assert before.keys() == after.keys(), "a process has come or gone"
+    cpu = {pid: after[pid] - before[pid] for pid in after}
+    woken = {pid: woken[pid] - wakes[pid] for pid in woken}
+    found = {
+        "cpu_percent": 100 * sum(cpu.values()) / took,
+        "master_cpu_percent": 100 * cpu[fleet.master.pid] / took,
+        "worker_cpu_percent": 100 * statistics.median(cpu[pid] for pid in fleet.workers) / took,
+        "worker_wakes_per_second": statistics.median(woken[pid] for pid in fleet.workers) / took,
+        "processes": len(cpu),
+    }
+    if asked is not None and answered is not None:
+        # The question itself is one of them. poll_interval is 1 s.
+        found["queries_per_worker_and_poll"] = (answered - asked - 1) / took / len(fleet.workers)
+    return found
+
+
+def passes(seconds: float) -> None:
+    """Let some time pass."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= end, timeout=seconds + LONGEST_PAUSE, what="time")
+
+
+def _spent(fleet: Fleet) -> dict[int, float]:
+    """Processor time of master, workers and runners."""
+    pids = [fleet.master.pid, *fleet.workers, *fleet.runners]
+    return {pid: harness.cpu_seconds(pid) for pid in pids}
+
+
+def _wakes(fleet: Fleet) -> dict[int, int]:
+    """How often each worker has slept and gone on so far."""
+    status = {pid: Path(f"/proc/{pid}/status").read_text() for pid in fleet.workers}
+    name = "\nvoluntary_ctxt_switches:"
+    return {pid: int(text.partition(name)[2].split()[0]) for pid, text in status.items()}
+
+
+def _private(fleet: Fleet) -> float:
+    """What workers and master have alone, in MiB."""
+    return sum(harness.memory(pid)["private"] for pid in [fleet.master.pid, *fleet.workers])
+
+
+def _questions(server: Any) -> int | None:  # noqa: ANN401
+    """Queries that the server has been asked so far; None: there is none that counts them."""
+    if server is None:
+        return None
+    [[_, count]] = server("SHOW GLOBAL STATUS LIKE 'Questions'")
+    return int(count)
+
+
+if __name__ == "__main__":
+    main()

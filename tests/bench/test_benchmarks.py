@@ -1,0 +1,154 @@
+"""Every benchmark completes in its short form, and its counts are right; how fast is no matter."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+RATE = {"per_second": float}
+FLOOR = {**RATE, "cpu_ms": float, "rss_mib": float}
+TASKS = {**FLOOR, "tasks": 50, "of_write_floor": float}
+LATENESS = {
+    f"{what}_ms_{name}": float for what in ("late", "bare") for name in ("p50", "p99", "max")
+}
+FLEET = {
+    **{
+        f"{who}_{what}_mib": float
+        for who in ("worker", "idle_runner", "busy_runner")
+        for what in ("pss", "private")
+    },
+    "all_pss_mib": float,
+    "master_pss_mib": float,
+}
+CLAIMS = {
+    "rows_claimed_per_second": float,
+    "claim_ms_p50": float,
+    "claim_ms_p99": float,
+    "settle_ms_p50": float,
+    "idle_claim_ms_p50": float,
+}
+SIZE = {**RATE, **CLAIMS, "tasks": 20, "task_ratio": float, "claim_ratio": float}
+RECOVERY = {"next_start_s": float, "last_sign_s": float, "runs": 2}
+
+FOUND = {
+    "tasks": {
+        "fork_floor": FLOOR,
+        "write_floor": FLOOR,
+        "ping_floor": FLOOR,
+        "fresh": {**TASKS, "of_fork_floor": float},
+        "reused": {**TASKS, "of_ping_floor": float, "of_fresh": float},
+    },
+    "due": {
+        "claims": {"rows_per_second": float, "rows": 500, "of_driver": float},
+        "driver": {"rows_per_second": float, "rows": 500},
+    },
+    "punctual": {
+        "each_second": {
+            **LATENESS,
+            "above_bare_ms_p50": float,
+            "above_bare_ms_p99": float,
+            "tasks": 2,
+        },
+        "herd": {
+            "40": {
+                **RATE,
+                "first_start_ms": float,
+                "last_start_s": float,
+                "above_throughput_ms": float,
+                "out_of_order": float,
+                "tasks": 41,
+            }
+        },
+    },
+    "idle": {
+        "cpu_percent": float,
+        "master_cpu_percent": float,
+        "worker_cpu_percent": float,
+        "worker_wakes_per_second": float,
+        "processes": 3,
+        "growth_kib": float,
+        "watched_for_s": 1,
+    },
+    "memory": {
+        "interpreter": {"pss_mib": float, "private_mib": float, "rss_mib": float},
+        "few": {**FLEET, "tasks": 9},
+        "many": {**FLEET, "tasks": 10},
+        "worker_and_runner_pss_mib": float,
+    },
+    "size": {"1000": SIZE, "3000": SIZE},
+    "recovery": {"worker": RECOVERY, "runner": RECOVERY},
+    "startup": {
+        "python": {"ms": float},
+        "list": {"ms": float, "rows": 10, "above_python_ms": float},
+        "master": {"ms": float, "tasks": 1, "above_python_ms": float},
+    },
+}
+"""What each finds on a database: numbers, or just these where something is counted."""
+
+
+def measured(name, *options):
+    """What a benchmark prints, for a database."""
+    done = subprocess.run(
+        [sys.executable, BENCH / f"{name}.py", *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def has_shape(found, wanted):
+    """Whether figures are there, all of them and no others, and counts are right."""
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(
+            has_shape(found[name], wanted[name]) for name in wanted
+        )
+    return isinstance(found, int | float) if wanted is float else found == wanted
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_benchmark_runs_every_task_once_and_prints_its_figures(name, tmp_path):
+    told = measured(name, "--short", "--databases", "sqlite", "--folder", tmp_path)
+    assert told["benchmark"] == name
+    assert told["host"].keys() == {"python", "cores", "load_before", "filesystem"}
+    assert told["options"].items() >= {"short": True, "rounds": 1}.items()
+    assert has_shape(told["databases"], {"sqlite": FOUND[name]}), told
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.mariadb
+def test_a_benchmark_runs_on_a_server_that_counts_queries(mariadb_server):
+    url = mariadb_server.url(mariadb_server.create_database())
+    told = measured("idle", "--short", "--databases", "mariadb", "--url", url)
+    wanted = {**FOUND["idle"], "queries_per_worker_and_poll": float}
+    assert has_shape(told["databases"], {"mariadb": wanted}), told
+
+
+def test_claims_are_measured_by_themselves():
+    told = measured("claims", "--databases", "sqlite", "--sizes", "1000", "--runs", "1")
+    [figures] = told["databases"]["sqlite"]["strategies"]["cas"].values()
+    assert has_shape(figures, {**CLAIMS, **{f"{name}_ratio": float for name in CLAIMS}})
+
+
+def test_what_was_not_run_or_run_twice_is_noticed():
+    code = """
+import fleet
+for ran, wanted in ("aab", "ab"), ("a", "ab"), ("ac", "a"), ("ba", "ab"):
+    try:
+        fleet.once(ran, wanted)
+    except AssertionError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=BENCH, capture_output=True, check=True)
+    assert done.stdout.splitlines() == [
+        b"missed: [], too often or strange: ['a']",
+        b"missed: ['b'], too often or strange: []",
+        b"missed: [], too often or strange: ['c']",
+    ]
