@@ -81,7 +81,9 @@ class Leashed:
         assert self._leash.stdin is not None
         self._leash.stdin.close()
         try:
-            self._leash.wait(timeout=PATIENCE)
+            # Some of what tests start flees from one process to the next: on a machine that has
+            # other work, to catch that takes its time.
+            self._leash.wait(timeout=3 * PATIENCE)
         finally:
             self._leash.kill()
             self._leash.wait()
