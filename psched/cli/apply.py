@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from psched.app import open_schedules, read_config
-from psched.cli.listing import store_time, text
+from psched.cli.listing import text
 from psched.cli.options import Place
 from psched.cli.output import write_whole
 from psched.cli.refusals import refusing
@@ -99,7 +99,7 @@ def apply_documents(
         make_plan(schedules, each.schedules, each.label, settings=settings, adopt=adopt)
         for each in documents
     ]
-    now = store_time(settings)
+    now = schedules.now()
     for made in plans:
         if as_json:
             shown = json.dumps(_object(made, settings, now, prune=prune), ensure_ascii=False)

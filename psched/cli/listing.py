@@ -6,11 +6,10 @@ from typing import Any
 
 import click
 
-from psched.app import make_store, open_schedules, read_config
+from psched.app import open_schedules, read_config
 from psched.cli.moments import moment
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
-from psched.config import Config
 from psched.definition import decode
 from psched.errors import InvalidError
 from psched.model import ENDED, MARKS, QUARANTINED, WAITING, Row
@@ -60,10 +59,9 @@ def list_(
     as_json: bool,
 ) -> None:
     """Show the schedules and tasks, those due first, those at rest last."""
-    settings = read_config(*place)
-    until = store_time(settings) if due else None
     number = 0
-    with open_schedules(settings) as schedules:
+    with open_schedules(read_config(*place)) as schedules:
+        until = schedules.now() if due else None
         for metadata in schedules.list():
             row = metadata.row
             if (states and row.state not in states) or (types and row.type not in types):
@@ -120,15 +118,6 @@ def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # of a column
     if name == "data":
         value = readable(value)
     return text(value) if isinstance(value, (str, bytes)) else str(value)
-
-
-def store_time(settings: Config) -> float:
-    """The store's clock."""
-    store = make_store(settings)
-    try:
-        return store.now()
-    finally:
-        store.disconnect()
 
 
 def _is_due(row: Row, now: float) -> bool:
