@@ -6,9 +6,8 @@ After ``max_attempts`` it is given up. What runs only once and has not succeeded
 seconds after it was to run first has expired.
 """
 
-import zlib
-
 from psched.definition import Definition
+from psched.draw import draw
 from psched.model import EXPIRED, FAILED, Row
 
 _MOST_DOUBLINGS = 32
@@ -22,7 +21,7 @@ def wait_before_next(row: Row, definition: Definition) -> float:
         return settings.retry_wait
     doubled = settings.retry_wait * 2.0 ** min(max(row.attempt - 1, 0), _MOST_DOUBLINGS)
     # Of the occurrence and the attempt, so that nobody has to draw it.
-    drawn = zlib.crc32(f"{row.key}.{row.next_time}.{row.attempt}".encode()) / 2**32
+    drawn = draw(f"{row.key}.{row.next_time}.{row.attempt}", 2**32) / 2**32
     return min(doubled, max(settings.retry_wait_limit, settings.retry_wait)) * (1 - drawn / 2)
 
 
