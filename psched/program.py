@@ -297,7 +297,7 @@ def _says_catchup(given: Configuration, settings: Config) -> bool:
         return "catchup" in given
     if isinstance(given, Config):
         return True
-    return settings.origin is not None and "catchup" in config.written(settings.origin)
+    return "catchup" in config.said(settings)
 
 
 def _beside() -> subprocess.Popen[bytes]:

@@ -43,7 +43,7 @@ def configure(
     if source is None and environment is not None:
         raise click.UsageError("-e chooses a section of a file; name that by -c")
     before = {} if source is None else config.written(source, environment)
-    overrides = workers.timed(workers.overrides(given, words), before)
+    overrides = workers.timed(workers.overrides(given, words), lambda: before)
     settings = {name: value for name, value in before.items() if name not in overrides}
     settings |= _literal(overrides)
     whole = config.from_mapping(settings)

@@ -21,14 +21,14 @@ def run(place: options.Place, /, words: tuple[str, ...], **given: object) -> Non
     from psched.generation import read_settings  # noqa: PLC0415
     from psched.service import run_configured  # noqa: PLC0415
 
-    options_given = workers.overrides(given, words)
+    given_here = workers.overrides(given, words)
     path, environment = place
     heartbeat, daemon = given["heartbeat_interval"], given["daemon"] is not None
 
     def serve() -> int:
-        file = read_config(path, environment).origin
-        said = {} if file is None else config.written(file, environment)
-        overrides = workers.timed(options_given, said)
+        overrides = workers.timed(
+            given_here, lambda: config.said(read_config(path, environment), environment)
+        )
         if heartbeat is not None:
             settings = read_settings(path, environment, overrides)
             workers.check_heartbeat(heartbeat, settings)

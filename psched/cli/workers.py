@@ -123,15 +123,17 @@ def overrides(given: Mapping[str, object], words: tuple[str, ...]) -> dict[str, 
     return settings
 
 
-def timed(overrides: Mapping[str, object], said: Collection[str]) -> dict[str, object]:
+def timed(
+    overrides: Mapping[str, object], said: Callable[[], Collection[str]]
+) -> dict[str, object]:
     """The same settings, with PerfectQueue's timeout if they are of its kind and nobody has one.
 
     Args:
         overrides: see `overrides`.
-        said: the settings that the configuration file has.
+        said: the settings that the configuration file has; asked only if it matters.
     """
     whole = any(overrides.get(name) is not None for name in ("exec", "script"))
-    if whole and "alive_time" not in said and "alive_time" not in overrides:
+    if whole and "alive_time" not in overrides and "alive_time" not in said():
         return {**overrides, "alive_time": _TIMEOUT}
     return dict(overrides)
 

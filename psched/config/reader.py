@@ -76,6 +76,15 @@ def written(path: str | Path, environment: str | None = None) -> dict[str, objec
     return _plain(chosen)
 
 
+def said(settings: Config, environment: str | None = None) -> dict[str, object]:
+    """What the file says that settings were read from, as `written`; nothing if there is none.
+
+    Raises:
+        ConfigError: it cannot be read any more.
+    """
+    return {} if settings.origin is None else written(settings.origin, environment)
+
+
 def _plain(given: Mapping[str, Given]) -> dict[str, object]:
     return {
         name: _plain(each.value) if isinstance(each.value, Mapping) else each.value
