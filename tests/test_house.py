@@ -52,7 +52,7 @@ def test_the_table_in_the_readme_names_every_column():
 
 
 def test_a_row_has_the_columns_of_the_table_in_their_order():
-    from psched.backends.schema import schedules_table  # noqa: PLC0415
+    from psched.backends.tables import schedules_table  # noqa: PLC0415
     from psched.backends.taking import COLUMNS  # noqa: PLC0415
     from psched.model import Row  # noqa: PLC0415
 

@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 from psched.backends.connector import Connector
 from psched.backends.schema import Schema
+from psched.backends.tables import schedules_table
 from psched.clock import Clock
 from psched.config import Config
 from psched.model import Row
@@ -100,7 +101,7 @@ class Destination:
             greet=self._greet,
         )
         self._schema = Schema(settings.table, self._connector.dialect)
-        self._table = self._schema.table
+        self._table = schedules_table(settings.table)
         c = self._table.c
         self._columns = (c.id, c.status, c.settled_by, c.reason)
 

@@ -55,7 +55,6 @@ from psched.backends.compat.leases import Leases, is_leased
 from psched.backends.compat.reader import Reader
 from psched.backends.compat.rows import Stored, as_row, as_stored
 from psched.backends.compat.statements import Statements, as_new, as_seen
-from psched.backends.compat.table import make
 from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
 from psched.backends.relational import TableStore
@@ -233,6 +232,8 @@ class CompatBackend(TableStore[Statements]):
         connection.execute(self._sql.check)
 
     def _make(self, connection: Connection) -> Sequence[str]:
+        from psched.backends.compat.table import make  # noqa: PLC0415  # only made once
+
         return make(connection, self._table, self._connector.dialect)
 
     def _insert(self, rows: Sequence[Stored], connection: Connection) -> None:
