@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from psched.cli.commands import psched
+from psched.cli.commands import load, psched
 from psched.cli.master import master
 from psched.config import SETTINGS
 from psched.supervisor.signals import SIGNALS
@@ -28,12 +28,27 @@ def test_a_module_holds_one_idea_and_says_which(module):
 
 @pytest.mark.parametrize("name", sorted(psched.commands))
 def test_every_command_explains_itself_and_stands_in_the_readme(name):
-    command = psched.commands[name]
+    command = load(name)
+    assert command.name == name
     assert command.help
     assert re.search(rf"psched (-c \S+ )?{name}\b", README)
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, parameter.name
+
+
+@pytest.mark.parametrize("width", [40, 80, 500])
+def test_the_list_of_all_commands_says_what_each_says_of_itself(width):
+    context = click.Context(
+        psched, info_name="psched", terminal_width=width, max_content_width=width
+    )
+    loaded = click.Group("psched", {name: load(name) for name in psched.commands})
+    shown, own = (click.HelpFormatter(width=width) for _ in range(2))
+
+    psched.format_commands(context, shown)
+    loaded.format_commands(context, own)
+
+    assert shown.getvalue() == own.getvalue()
 
 
 def test_every_signal_of_the_master_stands_in_its_help_and_in_the_readme():
