@@ -28,9 +28,6 @@ from calendar import monthrange
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from croniter import croniter
-
-from psched import chrono
 from psched.errors import InvalidError
 from psched.zone import Zone, find_zone
 
@@ -68,8 +65,12 @@ def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "cronta
     """
     if dst_policy not in DST_POLICIES:
         raise InvalidError("dst_policy", f"{dst_policy!r} is not one of {', '.join(DST_POLICIES)}")
-    line = chrono.rewritten(text) if reading == "perfectsched" else text
-    minute, hour, day, month, weekday = _split(line)
+    if reading == "perfectsched":
+        from psched.chrono import rewritten  # noqa: PLC0415  # few read lines so
+
+        minute, hour, day, month, weekday = _split(rewritten(text))
+    else:
+        minute, hour, day, month, weekday = _split(text)
     wildcard = minute.startswith("*") or hour.startswith("*")
     line, either = _rewrite(minute, hour, day, month, weekday)
     return Cron(
@@ -277,9 +278,12 @@ def _place(match: re.Match[str]) -> str:
 def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
     """Return the function from a wall time to the first match strictly after it.
 
-    All of croniter is in here. Its object keeps the time that it was last asked about, so each
-    call has a copy of it: threads share the line.
+    All of croniter is in here, and loaded when the first line is read: many a command reads none.
+    Its object keeps the time that it was last asked about, so each call has a copy of it: threads
+    share the line.
     """
+    from croniter import croniter  # noqa: PLC0415
+
     untouched = vars(croniter(line, start_time=0.0, ret_type=float, day_or=either))
 
     def match_after(wall: int) -> int:

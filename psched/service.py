@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from daemon import DaemonContext
+import croniter  # noqa: F401  # all workers share what the master has loaded
 
 from psched import log, memory
 from psched.app import CLOCK, Configuration, draw_nonce
@@ -197,6 +197,8 @@ def _leave_terminal(settings: Config) -> int:
     Returns:
         A descriptor to write a byte to when that is so.
     """
+    from daemon import DaemonContext  # noqa: PLC0415
+
     if settings.log is None:
         raise ConfigError("log: must be set for a daemon, which has no standard error")
     with ExitStack() as undo:
