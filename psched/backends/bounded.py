@@ -96,8 +96,10 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
         OSError: none does, or not in time.
     """
     failure: OSError | None = None
+    # As text, the tables for names in other scripts are loaded for every name.
+    name = host.encode() if host.isascii() else host
     for family, kind, protocol, _, address in socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM
+        name, port, type=socket.SOCK_STREAM
     ):
         opened = _Socket(family, kind, protocol)
         opened.budget = budget

@@ -116,6 +116,15 @@ def test_a_connection_is_encrypted_if_the_server_is_whom_the_settings_trust(
     assert UNTRUSTED[kind] in refusal(connect, url, ssl_ca=certificates.stranger, ssl_verify="ca")
 
 
+@pytest.mark.mariadb
+def test_no_authority_is_read_where_nobody_is_checked(start_mariadb, certificates, connect):
+    store = connect(url_of(start_mariadb(certificates=certificates)))
+
+    driver = store._connector._connection.connection.driver_connection
+    assert encryption(store).startswith("TLSv1.")
+    assert driver.ctx.cert_store_stats()["x509"] == 0
+
+
 def test_a_server_with_a_certificate_for_another_host_is_refused_if_names_are_checked(
     kind, start, certificates, connect
 ):
