@@ -9,7 +9,6 @@ from typing import ParamSpec, TypeVar
 import click
 
 from psched.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
-from psched.supervisor.blueprint import BAD_CONFIG
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +35,7 @@ def refusing(command: Callable[P, R]) -> Callable[P, R]:
 def serving(serve: Callable[[], int]) -> None:
     """Run a master and exit with its status."""
     from psched.service import ALREADY_RUNNING  # noqa: PLC0415
+    from psched.supervisor.blueprint import BAD_CONFIG  # noqa: PLC0415
     from psched.supervisor.pidfile import AlreadyRunningError  # noqa: PLC0415
 
     try:

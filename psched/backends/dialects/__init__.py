@@ -4,24 +4,12 @@ One `Dialect` value per database, each in a module of its own; statements elsewh
 never look at a name.
 """
 
-from collections.abc import Mapping
-
 from sqlalchemy.engine import URL
 
 from psched.backends.dialects.dialect import Dialect, Fault
-from psched.backends.dialects.mysql import MYSQL
-from psched.backends.dialects.postgresql import POSTGRESQL
-from psched.backends.dialects.sqlite import SQLITE
 from psched.errors import ConfigError
 
 __all__ = ["Dialect", "Fault", "dialect_of"]
-
-_DIALECTS: Mapping[str, Dialect] = {
-    "sqlite": SQLITE,
-    "mysql": MYSQL,
-    "mariadb": MYSQL,
-    "postgresql": POSTGRESQL,
-}
 
 
 def dialect_of(url: URL) -> Dialect:
@@ -30,8 +18,20 @@ def dialect_of(url: URL) -> Dialect:
     Raises:
         ConfigError: psched does not know this kind of database.
     """
-    name = url.get_backend_name()
-    if name not in _DIALECTS:
-        known = ", ".join(sorted(_DIALECTS))
-        raise ConfigError(f"url: no support for {name!r} databases; psched knows {known}")
-    return _DIALECTS[name]
+    # Only that of the database in use is loaded: SQLite's brings a library with it.
+    match url.get_backend_name():
+        case "sqlite":
+            from psched.backends.dialects.sqlite import SQLITE  # noqa: PLC0415
+
+            return SQLITE
+        case "mysql" | "mariadb":
+            from psched.backends.dialects.mysql import MYSQL  # noqa: PLC0415
+
+            return MYSQL
+        case "postgresql":
+            from psched.backends.dialects.postgresql import POSTGRESQL  # noqa: PLC0415
+
+            return POSTGRESQL
+        case name:
+            known = "mariadb, mysql, postgresql, sqlite"
+            raise ConfigError(f"url: no support for {name!r} databases; psched knows {known}")
