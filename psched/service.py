@@ -1,6 +1,7 @@
 """Running a master: pid file, daemon, log, signals, and the loop."""
 
 import faulthandler
+import gc
 import logging
 import os
 import random
@@ -135,6 +136,9 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
         ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
+    # What is here stays as it is. Workers share it, if they do not search it for garbage: that
+    # writes to all of it.
+    gc.freeze()
     try:
         return master.run()
     finally:
