@@ -1,14 +1,28 @@
-"""Bringing a user's code in: search path, modules, and names in them."""
+"""Bringing code in: a user's, by search path, modules and names in them; and our own."""
 
+import gc
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from psched.errors import LoadError
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Load modules without a search for garbage among them, time and again: there is none."""
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searched:
+            gc.enable()
 
 
 def load_object(name: str) -> Any:  # noqa: ANN401  # whatever stands there

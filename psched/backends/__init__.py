@@ -9,6 +9,7 @@ from psched.config import Config
 from psched.errors import ConfigError, LoadError
 
 
+@loader.undisturbed()
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
     """The store that a configuration names; not yet connected.
 

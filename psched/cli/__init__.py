@@ -1,11 +1,20 @@
 """The command line: ``psched`` and ``psched-master``."""
 
+import gc
+
+from psched.loader import undisturbed
+
 
 def main() -> None:
     """The command ``psched``."""
-    from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
+    with undisturbed():
+        from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
 
-    psched(prog_name="psched")
+    try:
+        psched(prog_name="psched")
+    finally:
+        # What is about to go need not be searched for garbage.
+        gc.freeze()
 
 
 def master_main() -> None:

@@ -5,6 +5,7 @@ from importlib import import_module
 import click
 
 from psched.cli import options
+from psched.loader import undisturbed
 from psched.memory import MEMORY
 
 _HOMES = {
@@ -64,7 +65,8 @@ class Subcommands(click.Group):
 def load(name: str) -> click.Command:
     """Import a subcommand."""
     module, _, attribute = _HOMES[name].partition(":")
-    command: click.Command = getattr(import_module(f"psched.cli.{module}"), attribute)
+    with undisturbed():
+        command: click.Command = getattr(import_module(f"psched.cli.{module}"), attribute)
     return command
 
 

@@ -6,6 +6,7 @@ import click
 
 from psched.cli import options
 from psched.cli.refusals import serving
+from psched.loader import undisturbed
 
 
 @click.command(
@@ -45,7 +46,8 @@ def master(
       0 stopped as asked   2 usage   65 handlers cannot be loaded   70 workers die again and again
       75 already running   78 configuration
     """
-    from psched.service import run_configured, run_program  # noqa: PLC0415
+    with undisturbed():
+        from psched.service import run_configured, run_program  # noqa: PLC0415
 
     if module is not None or program:
         if config is not None or environment is not None or daemon is not None:
