@@ -95,6 +95,7 @@ class Claimer:
         self._shortest = timing.shortest_alive_time(settings.driver_timeout)
         self._claims = 0
         self._unsure: list[_Unsure] = []
+        self._backlog = False
         self.moves: dict[str, Settlement] = {}
         self.returns: dict[str, Row] = {}
         self.next_poll = 0.0
@@ -132,7 +133,7 @@ class Claimer:
             return
         try:
             # Before the claim: a lease is not to wait for a fork.
-            self._tasks.prepare()
+            self._tasks.prepare(self._room if self._backlog else 1)
         except OSError as error:
             self._cannot_fork(error)
             return
@@ -153,6 +154,7 @@ class Claimer:
             self._unsure.append(_Unsure(unknown, sent, self._clock.monotonic() + on_its_way))
             raise
         self.looked = True
+        self._backlog = claimed.more
         self.next_poll = self._clock.monotonic() + self._pause(claimed)
         self._begin(claimed, sent)
 
@@ -179,7 +181,7 @@ class Claimer:
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
         until = self._clock.monotonic() + _LONGEST_JUDGEMENT
-        for row in claimed.rows:
+        for place, row in enumerate(claimed.rows):
             if self._clock.monotonic() >= until:
                 # Long backlogs take their time. What runs meanwhile wants to be watched.
                 self.returns[row.key] = row
@@ -188,11 +190,11 @@ class Claimer:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
             verdict = opening(row, self._settings, claimed.now or 0)
             if isinstance(verdict, Run):
-                self._start(row, verdict, sent)
+                self._start(row, verdict, sent, following=len(claimed.rows) - place - 1)
             else:
                 self.moves[row.key] = verdict
 
-    def _start(self, row: Row, run: Run, sent: float) -> None:
+    def _start(self, row: Row, run: Run, sent: float, *, following: int) -> None:
         lease = timing.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
         deadlines = Deadlines(sent, lease, self._settings.driver_timeout)
         late = self._clock.boottime() >= deadlines.last_start
@@ -201,6 +203,7 @@ class Claimer:
             self.returns[row.key] = row
             return
         try:
+            self._tasks.prepare(1 + following)
             self._tasks.start(row, run, deadlines)
         except OSError as error:
             self._cannot_fork(error)

@@ -10,8 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 _REMEMBERED = 10
@@ -36,6 +35,7 @@ class Log(logging.Handler):
         process: what this process is, in a word or two.
 
     Attributes:
+        subject: the occurrence that stands on every line, if not empty.
         recent: the last warnings and errors, a line each, for ``psched status``.
 
     Raises:
@@ -102,9 +102,12 @@ class Log(logging.Handler):
         """Go on in the new file, if there is one: a runner is not told when the log is renamed."""
         if self._path is None:
             return
-        with suppress(OSError):
-            if not os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
+        try:
+            named, open_ = self._path.stat(), os.fstat(self._descriptor)
+            if (named.st_ino, named.st_dev) != (open_.st_ino, open_.st_dev):
                 self._go_on_in(_opened(self._path))
+        except OSError:
+            return
 
     def _go_on_in(self, fresh: int) -> None:
         old = os.fstat(self._descriptor)
@@ -131,15 +134,6 @@ class Log(logging.Handler):
         if self._path is not None:
             os.close(self._descriptor)
         self._path, self._descriptor = path, fresh
-
-    @contextmanager
-    def about(self, subject: object) -> Iterator[None]:
-        """Put an occurrence on every line written meanwhile."""
-        before, self.subject = self.subject, str(subject)
-        try:
-            yield
-        finally:
-            self.subject = before
 
 
 def start(path: Path | None, level: str, process: str) -> Log:

@@ -4,14 +4,12 @@ What a task does to its lease is a question to the worker over their link. The a
 whether the lease is still held; the write itself follows when the task's tree is gone.
 """
 
-import inspect
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psched.definition import encode
@@ -28,7 +26,7 @@ from psched.model import Decision, Finish, Release, Retry
 from psched.supervisor.child import reap
 from psched.supervisor.link import Link
 from psched.supervisor.note import StopNote
-from psched.supervisor.signals import unblock
+from psched.supervisor.spawn import flush_output
 from psched.supervisor.stop import Stop
 from psched.supervisor.titles import set_title
 from psched.task import Task
@@ -144,22 +142,18 @@ class Runner:
         """Its life; the exit status."""
         self._log.process = "task"
         set_title("runner: idle")
-        with suppress(AttributeError, ValueError):
-            # A handler's prints are to be seen when they happen.
-            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        unblock()
         left = self._tasks
-        while left:
-            message = self._link.wait()
-            if message is None:
-                return 0
+        while left and (message := self._link.wait()) is not None:
             self._note.begun = True
-            # What the task before has left behind was killed, and is nobody's to wait for.
-            for _ in reap():
-                pass
+            if left < self._tasks:
+                # What the task before has left behind was killed, and is nobody's to wait for.
+                for _ in reap():
+                    pass
             failure = self._perform(message["run"])
-            left = left - 1 if _is_clean() else 0
+            left = left - 1 if left > 1 and _is_clean() else 0
             self._link.deliver({"done": failure, "last": not left})
+            if left:
+                set_title("runner: idle")
         return 0
 
     def _perform(self, assignment: Mapping[str, Any]) -> str | None:
@@ -170,33 +164,33 @@ class Runner:
         set_title(f"runner: {task.type} {task.occurrence} attempt {task.attempt}")
         # What it prints is to be where the log is now, not where it was at the fork.
         self._log.follow()
+        self._log.subject = str(task.occurrence)
         failure = None
-        with self._log.about(task.occurrence):
+        try:
             try:
-                with self._stop.watching():
-                    self._call(task)
-            except BaseException as error:
-                if os.getpid() != self._process:
-                    raise  # it ends as a program would that raised this
-                failure = _told(error)
-                _report(task, error, failure)
+                self._stop.begin()
+                self._call(task)
+            finally:
+                self._stop.end()
+        except BaseException as error:
             if os.getpid() != self._process:
-                # The handler has forked, and this is the child: it must not speak for the task.
-                sys.exit()
-            for stream in (sys.stdout, sys.stderr):
-                # There may be none, or one of the handler's making.
-                with suppress(Exception):
-                    stream.flush()
-            with suppress(Exception):
-                holder.close()
-        set_title("runner: idle")
+                raise  # it ends as a program would that raised this
+            failure = _told(error)
+            _report(task, error, failure)
+        if os.getpid() != self._process:
+            # The handler has forked, and this is the child: it must not speak for the task.
+            sys.exit()
+        flush_output()
+        with suppress(Exception):
+            holder.close()
+        self._log.subject = ""
         return failure
 
     def _call(self, task: Task) -> None:
         handler: Any = self._find(task.type)
         if handler is None:
             raise LoadError(f"no handler for the type {task.type!r}; a route must lead there")
-        if not inspect.isclass(handler):
+        if not isinstance(handler, type):
             handler(task)
             return
         make: Callable[[Task], Any] = handler
@@ -231,6 +225,6 @@ def _report(task: Task, error: BaseException, failure: str) -> None:
 def _is_clean() -> bool:
     """Whether no thread is left that would work on beside the next task."""
     try:
-        return len([*Path("/proc/self/task").iterdir()]) == 1
+        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  # at each task
     except OSError:  # no descriptor is left either
         return False

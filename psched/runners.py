@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from psched.clock import Clock
 from psched.slots import RunnerChild
@@ -14,7 +15,7 @@ from psched.supervisor.child import reap
 from psched.supervisor.link import Link
 from psched.supervisor.note import Reason, StopNote
 from psched.supervisor.remains import Remains
-from psched.supervisor.spawn import spawn
+from psched.supervisor.spawn import spawn_alike
 
 _log = logging.getLogger("psched.worker")
 
@@ -47,7 +48,8 @@ class Runners:
         self._alive: dict[int, RunnerChild] = {}
         self._remains = Remains[RunnerChild](clock)
         self._cgroup = cgroup
-        self._forks = 0
+        self._cgroups = 0
+        self._spare_cgroups: list[Cgroup] = []
         self._cleared: list[RunnerChild] = []
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.
@@ -61,15 +63,19 @@ class Runners:
         """The lines to those that are alive."""
         return [runner.link for runner in self._alive.values()]
 
-    def prepare(self) -> None:
+    def prepare(self, count: int = 1) -> None:
         """Have one waiting, so that the next task does not wait for a fork.
+
+        Args:
+            count: so many tasks are to be started: if none is waiting, as many are forked, which
+                costs less in one go; see `spawn_alike`.
 
         Raises:
             OSError: the system has no process or memory left.
             RuntimeError: this process has a second thread.
         """
         if not self._idle:
-            self._idle.append(self._fork())
+            self._fork(count)
 
     def take(self) -> RunnerChild:
         """A runner for one task.
@@ -77,7 +83,8 @@ class Runners:
         Raises:
             OSError: the system has no process or memory left.
         """
-        runner = self._idle.pop() if self._idle else self._fork()
+        self.prepare()
+        runner = self._idle.pop()
         # TERM may have been meant for the task before.
         runner.note.write(Reason.NONE)
         runner.note.begun = False
@@ -116,7 +123,10 @@ class Runners:
         if exits:
             self._idle = [runner for runner in self._idle if runner.exit is None]
         if exits or self._remains.due:
-            self._cleared += self._remains.look(self._spared | self._alive.keys())
+            cleared = self._remains.look(self._spared | self._alive.keys())
+            for runner in cleared:
+                self._take_back(runner)
+            self._cleared += cleared
         return ended
 
     def cleared(self) -> list[RunnerChild]:
@@ -149,35 +159,50 @@ class Runners:
             runner.link.close()
         self._idle.clear()
 
-    def _fork(self) -> RunnerChild:
+    def _fork(self, count: int) -> None:
         self._before_fork()
-        note = StopNote()
-        pid, link = spawn(
-            lambda link: self._main(link, note),
-            keep=self._keep,
-            leader=True,
-            dies_with_parent=True,
-        )
-        runner = RunnerChild(pid, link, self._clock.monotonic(), note)
-        self._alive[pid] = runner
-        self._remains.born(runner)
-        self._put_into_cgroup(runner)
-        return runner
+        notes = [StopNote() for _ in range(count)]
+        born = spawn_alike([partial(self._live, note) for note in notes], keep=self._keep)
+        now = self._clock.monotonic()
+        for note, (pid, link) in zip(notes, born, strict=False):
+            runner = RunnerChild(pid, link, now, note)
+            self._alive[pid] = runner
+            self._remains.born(runner)
+            runner.cgroup = self._cgroup_for(pid)
+            self._idle.append(runner)
 
-    def _put_into_cgroup(self, runner: RunnerChild) -> None:
+    def _live(self, note: StopNote, link: Link) -> int:
+        return self._main(link, note)
+
+    def _cgroup_for(self, pid: int) -> Cgroup | None:
         """Give a runner a cgroup of its own; where that fails, there is still the walk."""
         if self._cgroup is None:
-            return
-        self._forks += 1
+            return None
+        leaf: Cgroup | None = None
         try:
-            leaf = self._cgroup.below(f"run-{self._forks}")
+            if self._spare_cgroups:
+                leaf = self._spare_cgroups.pop()
+            else:
+                self._cgroups += 1
+                leaf = self._cgroup.below(f"run-{self._cgroups}")
+            leaf.add(pid)
         except OSError as error:
-            _log.warning("runner %d has no cgroup of its own: %s", runner.pid, error)
+            if leaf is not None:
+                leaf.remove()
+            _log.warning("runner %d has no cgroup of its own: %s", pid, error)
+            return None
+        return leaf
+
+    def _take_back(self, runner: RunnerChild) -> None:
+        """Keep the cgroup of one of which nothing is left, for another: to make one takes long.
+
+        Not that of one that was killed, which may have been frozen.
+        """
+        if runner.cgroup is None:
             return
-        try:
-            leaf.add(runner.pid)
-        except OSError as error:
-            leaf.remove()
-            _log.warning("runner %d has no cgroup of its own: %s", runner.pid, error)
-            return
-        runner.cgroup = leaf
+        with suppress(OSError):
+            ended_well = runner.exit is not None and runner.exit.signal is None
+            if ended_well and not runner.cgroup.has_below:
+                self._spare_cgroups.append(runner.cgroup)
+                return
+        runner.cgroup.remove()

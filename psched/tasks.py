@@ -73,13 +73,13 @@ class Tasks:
         """The lines to all runners."""
         return self._runners.links
 
-    def prepare(self) -> None:
-        """Have a runner waiting.
+    def prepare(self, count: int = 1) -> None:
+        """Have a runner waiting; see `Runners.prepare`.
 
         Raises:
             OSError: the system has no process or memory left.
         """
-        self._runners.prepare()
+        self._runners.prepare(count)
 
     def dismiss(self) -> None:
         """No task will follow: let the waiting runners go."""

@@ -5,7 +5,9 @@ import gc
 import logging
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from psched.backend import Backend
@@ -233,6 +235,9 @@ def prepare_process(log: Log, place: Place) -> SignalInbox:
     """Make a freshly forked process a worker: its log, its title, its signals."""
     log.process = place.name
     log.recent.clear()
+    with suppress(AttributeError, ValueError):
+        # What handlers print is to be seen when it happens; set here, it is for all runners.
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     set_title(f"{place}: starting")
     # A worker that hangs is sent ABRT first, and says where it hangs.
     faulthandler.enable()

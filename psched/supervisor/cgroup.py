@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.supervisor import tree
+from psched.supervisor.tree import read
 
 _log = logging.getLogger("psched.master")
 
@@ -32,6 +33,9 @@ _DIE = 5.0
 """Seconds that a start waits for what it has killed."""
 
 _OURS = re.compile(r"psched\.(\d+)\.(\d+)")
+
+
+_LINKS_OF_ONE_ALONE = 2
 
 
 class UnavailableError(Exception):
@@ -60,26 +64,32 @@ class Cgroup:
         Raises:
             OSError: it cannot be moved, or is gone (ProcessLookupError).
         """
-        (self.path / "cgroup.procs").write_text(str(pid))
+        _write(f"{self.path}/cgroup.procs", b"%d" % pid)
 
     def kill(self) -> None:
         """KILL all that is in it and below; if that fails, there is still the walk."""
         with suppress(OSError):
-            (self.path / "cgroup.kill").write_text("1")
+            _write(f"{self.path}/cgroup.kill", b"1")
 
     @property
     def populated(self) -> bool:
         """Whether it is known that a process is in it or below; zombies do not count."""
         try:
-            return "populated 1" in (self.path / "cgroup.events").read_text("ascii")
+            return b"populated 1" in read(f"{self.path}/cgroup.events")
         except OSError:
             return False
+
+    @property
+    def has_below(self) -> bool:
+        """Whether others have been made below it."""
+        # The kernel counts a directory's own as links, as file systems used to.
+        return self.path.stat().st_nlink > _LINKS_OF_ONE_ALONE
 
     @property
     def members(self) -> list[int]:
         """The processes that are in it, not below."""
         try:
-            return [int(pid) for pid in (self.path / "cgroup.procs").read_text("ascii").split()]
+            return [int(pid) for pid in read(f"{self.path}/cgroup.procs").split()]
         except OSError:
             return []
 
@@ -159,6 +169,14 @@ def is_alone() -> bool:
     """Whether it is known that no other process is in this one's cgroup, or below."""
     own = own_path()
     return own is not None and Cgroup(own).pids == [os.getpid()]
+
+
+def _write(path: str, text: bytes) -> None:
+    number = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(number, text)
+    finally:
+        os.close(number)
 
 
 def _own() -> Path:

@@ -10,6 +10,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SS_DISABLE = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 
 def adopt_orphans() -> None:

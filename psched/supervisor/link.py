@@ -14,6 +14,9 @@ from typing import Any, Self
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 16
 
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
+_decoded = json.JSONDecoder().raw_decode
+
 
 class Link:
     """One end of the line.
@@ -50,7 +53,7 @@ class Link:
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Send a message, now or by later calls of `flush`; to a dead side: nothing happens."""
-        text = json.dumps(message, separators=(",", ":")).encode()
+        text = _encoded(message).encode()
         self._outgoing += _LENGTH.pack(len(text)) + text
         self.flush()
 
@@ -88,8 +91,8 @@ class Link:
     def deliver(self, message: Mapping[str, Any]) -> None:
         """Send a message and wait until the socket has taken it. For a child that then exits."""
         self.send(message)
-        waiter = select.poll()
         while self.unsent:
+            waiter = select.poll()
             waiter.register(self, select.POLLOUT)
             waiter.poll()
             self.flush()
@@ -110,6 +113,8 @@ class Link:
             if not chunk:
                 self.closed = True
             self._incoming += chunk
+            if len(chunk) < _CHUNK:
+                return  # there is no more; an end would wake the poll for it
 
     def _next(self) -> Any | None:  # noqa: ANN401
         if len(self._incoming) < _LENGTH.size:
@@ -120,7 +125,7 @@ class Link:
         text = self._incoming[_LENGTH.size : end]
         del self._incoming[:end]
         try:
-            return json.loads(text)
+            return _decoded(text.decode())[0]
         except ValueError:
             # Somebody has written into the line past us: there is no telling what follows.
             self._incoming.clear()

@@ -37,6 +37,7 @@ class _Tree(Generic[C]):
         others: processes that are known to be another child's.
         since: when it ended.
         late: somebody was told.
+        populated: there was a process in its cgroup when it was looked at last.
     """
 
     child: C
@@ -44,10 +45,7 @@ class _Tree(Generic[C]):
     others: frozenset[int]
     since: float
     late: bool = False
-
-    @property
-    def populated(self) -> bool:
-        return self.cgroup is not None and self.cgroup.populated
+    populated: bool = False
 
 
 class Remains(Generic[C]):
@@ -106,7 +104,8 @@ class Remains(Generic[C]):
         """
         pid, before = os.getpid(), self._left
         for each in self._trees:
-            if each.cgroup is not None and each.populated:
+            each.populated = each.cgroup is not None and each.cgroup.populated
+            if each.populated and each.cgroup is not None:
                 each.cgroup.kill()
         clean = tree.kill_all_below(pid, spare)
         left = frozenset() if clean else tree.living_below(pid, spare)
@@ -132,12 +131,11 @@ class Remains(Generic[C]):
         return [each.child for each in gone]
 
     def _is_gone(self, each: _Tree[C], spare: frozenset[int], *, clean: bool) -> bool:
+        if each.populated and each.cgroup is not None:
+            # It was killed a moment ago.
+            each.populated = each.cgroup.populated
         if each.populated:
             return False
         # What another has left, and cannot be killed, does not count.
         others = each.others
-        if not clean and not (others and tree.kill_all_below(os.getpid(), spare | others)):
-            return False
-        if each.cgroup is not None:
-            each.cgroup.remove()
-        return True
+        return clean or bool(others and tree.kill_all_below(os.getpid(), spare | others))

@@ -3,10 +3,41 @@
 import select
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import FrameType
 from typing import Protocol
+
+_receive: Callable[[int], object] = int
+
+
+def _arrived(number: int, _frame: FrameType | None) -> None:
+    """The handler of all signals that psched receives: it tells who has asked last.
+
+    A forked child takes it over as it is, and only asks in its own name. To set handlers again
+    in each child would copy much memory of its parent, for calls that change nothing.
+    """
+    _receive(number)
+
+
+def receive(told: Callable[[int], object]) -> None:
+    """Have this process's signals told to somebody else from now on.
+
+    For a child that was forked with the handlers of an inbox.
+
+    Args:
+        told: called with the number, between two bytecodes.
+    """
+    global _receive  # noqa: PLW0603  # signals are the process's, not an object's
+    # Not into the pipe that wakes the parent.
+    signal.set_wakeup_fd(-1)
+    _receive = told
+
+
+def is_received(number: signal.Signals) -> bool:
+    """Whether the handler of a signal is psched's."""
+    return signal.getsignal(number) is _arrived
+
 
 SIGNALS = (
     signal.SIGTERM,
@@ -70,10 +101,11 @@ class SignalInbox:
         Returns:
             The signals that had been somebody else's.
         """
+        receive(self._pending.add)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        lost = [number for number in self._wanted if signal.getsignal(number) != self._note]
+        lost = [number for number in self._wanted if not is_received(number)]
         for number in lost:
-            signal.signal(number, self._note)
+            signal.signal(number, _arrived)
         unblock()
         return lost
 
@@ -99,11 +131,10 @@ class SignalInbox:
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
-        arrived, self._pending = self._pending, set()
-        return {signal.Signals(number) for number in arrived}
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._pending.add(number)
+        arrived = set()
+        while self._pending:
+            arrived.add(signal.Signals(self._pending.pop()))
+        return arrived
 
 
 def forget_handlers() -> None:

@@ -4,24 +4,17 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from psched.errors import ProcessStopError
 from psched.supervisor.note import Reason, StopNote
-
-_DROPPED = (
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGWINCH,
-)
-"""What may be sent to every process of a service at once, and costs no task."""
+from psched.supervisor.signals import is_received, receive
 
 
 class Stop:
     """Receives TERM for the task that runs in this process.
+
+    To be used in a child that was forked with the handlers of an inbox. What else may be sent to
+    every process of a service at once, such as HUP and USR1, is received too, and costs no task.
 
     Args:
         note: says whether TERM is the worker's, and why it comes.
@@ -34,25 +27,22 @@ class Stop:
         self._raised = False
         self._guarded = False
         self._pending = False
-        signal.signal(signal.SIGTERM, self._arrived)
-        for number in _DROPPED:
-            # Not SIG_IGN: what a task executes would inherit that.
-            signal.signal(number, lambda _number, _frame: None)
+        receive(self._arrived)
+        # A handler's own children may be what it waits for.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._mask: set[int] = set()
         os.register_at_fork(
             before=self._hold, after_in_parent=self._let_in, after_in_child=self._forget
         )
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """While a task runs."""
+    def begin(self) -> None:
+        """A task runs from here on; raises if it has been stopped before it could begin."""
         self._kill, self._running, self._raised, self._pending = None, True, False, False
-        try:
-            # It may have been stopped, and sent TERM, before it could begin.
-            self._act()
-            yield
-        finally:
-            self._running = False
+        self._act()
+
+    def end(self) -> None:
+        """It runs no longer."""
+        self._running = False
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -83,11 +73,13 @@ class Stop:
 
     def _forget(self) -> None:
         """In the child that a handler has forked: TERM ends it, as its maker expects."""
-        if signal.getsignal(signal.SIGTERM) == self._arrived:
+        if is_received(signal.SIGTERM):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._let_in()
 
-    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
+    def _arrived(self, number: int) -> None:
+        if number != signal.SIGTERM:
+            return
         if self._guarded:
             self._pending = True
         else:

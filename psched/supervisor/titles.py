@@ -5,4 +5,6 @@ from setproctitle import setproctitle
 
 def set_title(text: str) -> None:
     """Show a text as this process's title; it must hold nothing secret."""
-    setproctitle("".join(c if c.isprintable() else "?" for c in f"psched {text}"))
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else "?" for c in text)
+    setproctitle(f"psched {text}")

@@ -11,7 +11,6 @@ import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 
 _DYING = 0.02
 """Seconds that those who were sent KILL are given to be gone, while no new ones are found."""
@@ -38,9 +37,25 @@ def children(pid: int) -> list[int]:
     with suppress(*_GONE):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(*_GONE):
-                listed = Path(f"/proc/{pid}/task/{thread}/children").read_text("ascii")
-                found += map(int, listed.split())
+                found += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
     return found
+
+
+def read(path: str) -> bytes:
+    """What a file says that the kernel writes when it is read.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = b""
+        # Such a file may give less than it has, at any time but at its end.
+        while chunk := os.read(number, 1 << 16):
+            text += chunk
+        return text
+    finally:
+        os.close(number)
 
 
 def descendants(pid: int) -> list[int]:
@@ -106,7 +121,7 @@ def describe(pid: int) -> str:
     """A process for people: its pid, name and state; D is an uninterruptible sleep."""
     with suppress(OSError):
         state = _stat(pid)
-        name = Path(f"/proc/{pid}/comm").read_text("utf-8", errors="replace").strip()
+        name = read(f"/proc/{pid}/comm").decode(errors="replace").strip()
         return f"{pid} ({name}, state {state[0]})" if state else str(pid)
     return str(pid)
 
@@ -114,7 +129,7 @@ def describe(pid: int) -> str:
 def _stat(pid: int) -> list[str] | None:
     """What /proc/PID/stat says from the state on; see proc(5)."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+        stat = read(f"/proc/{pid}/stat").decode(errors="replace")
     except _GONE:
         return None
     # The name, which may hold blanks and parentheses itself, stands before.

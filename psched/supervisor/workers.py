@@ -225,6 +225,8 @@ class Workers:
     def _clear(self) -> None:
         """Kill what dead workers have left running."""
         for worker in self._remains.look(self._spared | self._by_pid.keys()):
+            if worker.place.cgroup is not None:
+                worker.place.cgroup.remove()
             if worker.exit is not None and worker.exit.status != DRAINED and worker.ready:
                 self._dead.append(worker.place.nonce)
             else:

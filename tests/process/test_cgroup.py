@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from psched.supervisor import tree
-from psched.supervisor.cgroup import Cgroup, MasterCgroup, UnavailableError
+from psched.supervisor.cgroup import Cgroup, MasterCgroup, UnavailableError, own_path
 from support.apart import apart, say, started_apart
 from support.bench import Bench
 from support.cgroups import below, cgroup_of, members, own_cgroup, populated
@@ -338,6 +338,38 @@ def test_a_runner_that_leaves_something_in_its_cgroup_is_not_used_again(group):
         [True, True, False],
         [],
     ]
+    assert below(group) == []
+
+
+def nests(_task):
+    (own_path() / "mine").mkdir()
+
+
+def dies(_task):
+    kill(os.getpid())
+
+
+def cgroups(group, *types):
+    """The cgroups of runners, by name, each of which runs one task."""
+    handlers = {"nothing": nothing, "nests": nests, "dies": dies}
+    enter(group)
+    found = []
+    with contextlib.closing(MasterCgroup()) as master:
+        worker = master.below("worker")
+        bench = Bench(handlers, cgroup=worker)
+        for type_ in types:
+            slot = bench.start(type_)
+            found.append(slot.runner.cgroup.path.name)
+            bench.finish(slot)
+        enter(group)
+        worker.remove()
+    return found
+
+
+def test_a_cgroup_is_used_again_as_long_as_it_is_as_new(group):
+    types = ["nothing", "nothing", "nests", "nothing", "dies", "nothing"]
+    names = ["run-1", "run-1", "run-1", "run-2", "run-2", "run-3"]
+    assert apart(cgroups, str(group), *types) == names
     assert below(group) == []
 
 

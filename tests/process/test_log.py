@@ -50,8 +50,9 @@ def journal(root, path):  # noqa: ARG001  # the root logger is put back after it
 
 
 def test_a_line_tells_when_who_about_what_and_the_message(journal, path):
-    with journal.about("s1.60"):
-        logging.getLogger("anything").warning("%d tasks", 3)
+    journal.subject = "s1.60"
+    logging.getLogger("anything").warning("%d tasks", 3)
+    journal.subject = ""
     logging.getLogger("anything").info("idle", extra={"subject": "s2.90"})
     logging.getLogger("anything").debug("unseen")
     head = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \[PID\] ".replace("PID", str(os.getpid()))
@@ -93,8 +94,8 @@ def test_control_characters_are_escaped(path, payload, written):
 
 def test_no_payload_can_forge_a_line(journal, path):
     forged = "2026-01-01T00:00:00.000Z [1] INFO    master stopped"
-    with journal.about(f"key\n{forged}"):
-        logging.getLogger("anything").info("a\n%s\r\n%s", forged, forged)
+    journal.subject = f"key\n{forged}"
+    logging.getLogger("anything").info("a\n%s\r\n%s", forged, forged)
     assert len([line for line in path.read_text().splitlines() if not line.startswith(" ")]) == 1
 
 
@@ -185,15 +186,15 @@ def writer(path, number):
     say("ready")
     written = 0
     arrived = set()
-    with journal.about("s1.60"):
-        while TERM not in arrived:
-            for _ in range(20):
-                # Some are longer than what a pipe would take in one piece.
-                logging.getLogger("w").info("line %d %s", written, "x" * (1 + written * 37 % 9000))
-                written += 1
-            arrived = inbox.wait(0.001)
-            if USR2 in arrived:
-                journal.reopen()
+    journal.subject = "s1.60"
+    while TERM not in arrived:
+        for _ in range(20):
+            # Some are longer than what a pipe would take in one piece.
+            logging.getLogger("w").info("line %d %s", written, "x" * (1 + written * 37 % 9000))
+            written += 1
+        arrived = inbox.wait(0.001)
+        if USR2 in arrived:
+            journal.reopen()
     return written
 
 

@@ -16,7 +16,7 @@ import pytest
 from psched.supervisor import kernel, tree
 from psched.supervisor.child import reap
 from psched.supervisor.signals import SignalInbox, unblock
-from psched.supervisor.spawn import spawn
+from psched.supervisor.spawn import spawn, spawn_alike
 from support.apart import apart, say, started_apart
 from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
@@ -33,7 +33,7 @@ def ended(pid):
     return str(how)
 
 
-def told(main, **how):
+def told(main, way=spawn, **how):
     """What a child's main function returns, as a message; its exit status must be 0."""
 
     def child(link):
@@ -41,10 +41,16 @@ def told(main, **how):
         link.deliver({"told": main()})
         return 0
 
-    pid, link = spawn(child, **how)
+    pid, link = way(child, **how)
     message = link.wait()
     assert ended(pid) == "exited with status 0"
     return message["told"]
+
+
+def spawn_one(main, **how):
+    """A single child of those that begin alike."""
+    [born] = spawn_alike([main], **how)
+    return born
 
 
 # --- refusals ------------------------------------------------------------------------
@@ -71,14 +77,14 @@ def test_a_process_with_a_second_thread_is_refused_and_told_what_to_do():
     assert "when a task runs" in text
 
 
-def without_processes_left():
+def without_processes_left(way):
     if os.getuid() == 0:  # whom no limit holds
         os.setuid(54321)
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
     descriptors = os.listdir("/proc/self/fd")  # noqa: PTH208
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
-        spawn(lambda _link: 0)
+        {"one": spawn, "alike": lambda main: spawn_alike([main] * 3)}[way](lambda _link: 0)
     except OSError as error:
         after = signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return (
@@ -89,9 +95,46 @@ def without_processes_left():
     return "not refused"
 
 
-def test_a_fork_that_fails_leaves_the_mask_and_the_descriptors_as_they_were():
-    assert apart(without_processes_left) == ["BlockingIOError", True, True]
+@pytest.mark.parametrize("way", ["one", "alike"])
+def test_a_fork_that_fails_leaves_the_mask_and_the_descriptors_as_they_were(way):
+    assert apart(without_processes_left, way) == ["BlockingIOError", True, True]
 
+
+def with_room_for_two():
+    if os.getuid() == 0:  # whom no limit holds
+        os.setuid(54322)
+    resource.setrlimit(resource.RLIMIT_NPROC, (3, 3))
+    descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    born = spawn_alike([lambda link: link.wait() or 7] * 5)
+    opened = len(os.listdir("/proc/self/fd")) - descriptors  # noqa: PTH208
+    ends = []
+    for pid, link in born:
+        link.close()
+        ends.append(ended(pid))
+    return opened, ends
+
+
+def test_of_several_as_many_are_forked_as_there_can_be():
+    assert apart(with_room_for_two) == [2, ["exited with status 7"] * 2]
+
+
+def neighbours():
+    def child(link):
+        link.deliver({"pid": os.getpid()})
+        return 0 if link.wait() is None else 1
+
+    born = spawn_alike([child] * 4)
+    told = [link.wait()["pid"] == pid for pid, link in born]
+    # A link that a younger sibling held, too, would not end here.
+    ends = []
+    for pid, link in born:
+        link.close()
+        ends.append(ended(pid))
+    return told, ends
+
+
+def test_each_of_several_has_a_link_of_its_own_that_no_other_holds():
+    assert apart(neighbours) == [[True] * 4, ["exited with status 0"] * 4]
 
 # --- the end of a child --------------------------------------------------------------
 
@@ -298,10 +341,10 @@ def sessions():
     def mine():
         return os.getsid(0) == os.getpid()
 
-    return [told(mine, leader=True), told(mine)]
+    return [told(mine, spawn_one), told(mine)]
 
 
-def test_a_leader_has_a_session_of_its_own():
+def test_those_that_begin_alike_have_a_session_each():
     assert apart(sessions) == [True, False]
 
 
@@ -325,7 +368,7 @@ def parents_killed_at_random_instants(seed):
 
     def middle(_link):
         unblock()
-        spawn(leaf, dies_with_parent=True, keep=[counter])
+        spawn_one(leaf, keep=[counter])
         while True:
             signal.pause()
 
@@ -355,12 +398,12 @@ def parent_of_two():
         while True:
             signal.pause()
 
-    for bound in True, False:
-        say("bound" if bound else "free", spawn(child, dies_with_parent=bound)[0])
+    say("bound", spawn_one(child)[0])
+    say("free", spawn(child)[0])
     signal.pause()
 
 
-def test_only_who_is_to_die_with_its_parent_does():
+def test_only_those_that_begin_alike_die_with_their_parent():
     with started_apart(parent_of_two) as process:
         bound, free = int(process.said("bound")), int(process.said("free"))
         kill(process.pid)

@@ -330,7 +330,9 @@ def ended(group, end, tasks):
         runners = {each.pid for each in bench.runners._alive.values()}
         pids = [pid for pid in tree.living_below(os.getpid()) if pid not in runners]
         folders = below(cgroup.path) if cgroup else []
-        left[script] = [*pids, *folders[len(runners) :]]
+        # Those that wait for another runner have been found empty.
+        known = len(runners) + len(bench.runners._spare_cgroups)
+        left[script] = [*pids, *folders[known:]]
         del bench.tasks.slots[script]
     bench.tasks.dismiss()
     bench.until(lambda: not bench.tasks.links)
