@@ -113,8 +113,6 @@ class Link:
             if not chunk:
                 self.closed = True
             self._incoming += chunk
-            if len(chunk) < _CHUNK:
-                return  # there is no more; an end would wake the poll for it
 
     def _next(self) -> Any | None:  # noqa: ANN401
         if len(self._incoming) < _LENGTH.size:
