@@ -131,11 +131,8 @@ class Claimer:
         self._resolve()
         if not self.wants or self._clock.monotonic() < self.next_poll:
             return
-        try:
-            # Before the claim: a lease is not to wait for a fork.
-            self._tasks.prepare(self._room if self._backlog else 1)
-        except OSError as error:
-            self._cannot_fork(error)
+        # Before the claim: a lease is not to wait for a fork.
+        if not self._prepare(self._room if self._backlog else 1):
             return
         self._claims += 1
         request = partial(
@@ -146,7 +143,7 @@ class Claimer:
             shortest=self._shortest,
             horizon=self._settings.poll_interval,
         )
-        sent = self._clock.boottime()
+        sent, asked = self._clock.boottime(), self._clock.monotonic()
         try:
             claimed = self._asker.ask(request)
         except ClaimUnknownError as unknown:
@@ -155,8 +152,21 @@ class Claimer:
             raise
         self.looked = True
         self._backlog = claimed.more
-        self.next_poll = self._clock.monotonic() + self._pause(claimed)
+        # The store has looked at its clock somewhere between the question and the answer.
+        self.next_poll = (asked + self._clock.monotonic()) / 2 + self._pause(claimed)
         self._begin(claimed, sent)
+        if self._room > 0 and not self._backlog:
+            # For the next one: who is due then does not wait for a fork either.
+            self._prepare(1)
+
+    def _prepare(self, count: int) -> bool:
+        """Have runners; whether there are any."""
+        try:
+            self._tasks.prepare(count)
+        except OSError as error:
+            self._cannot_fork(error)
+            return False
+        return True
 
     def _resolve(self) -> None:
         """Find out what claims have done whose answers were lost."""

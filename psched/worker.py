@@ -39,7 +39,10 @@ LEFT_BEHIND = 69
 """Exit status: the store was away, leases are left to run out (sysexits.h: EX_UNAVAILABLE)."""
 
 _BEAT = 1.0
-"""Seconds between two signs of life to the master at most."""
+"""Seconds between two signs of life to the master at most, while there is something to tell."""
+
+_LONGEST_SILENCE = 10.0
+"""Seconds between two of them while there is not."""
 
 _PATIENCE = 10.0
 """Seconds that a leaving worker, its tasks gone, goes on trying to settle them."""
@@ -86,6 +89,11 @@ class Worker:
         self._orphaned = False
         self._looked = False
         self._next_beat = 0.0
+        self._beaten = 0.0
+        self._told: Mapping[str, Any] = {}
+        # It may be held up for two driver timeouts, and must not seem to hang.
+        spare = settings.child_heartbeat_limit - 2 * settings.driver_timeout
+        self._silence = min(_LONGEST_SILENCE, max(_BEAT, spare / 4))
         self._rng = random.Random()  # noqa: S311  # jitter; made after the fork, so it is its own
         self._enough = Enough(settings, self._rng, clock.monotonic())
 
@@ -205,6 +213,7 @@ class Worker:
     def _leave(self, timeout: float | None, *, hurry: bool = False) -> None:
         if not self._leaving:
             self._leaving = True
+            self._next_beat = 0.0
             self._give_up_at = self._clock.monotonic() + _PATIENCE
         self._leaser.stop(timeout, hurry=hurry)
 
@@ -217,10 +226,13 @@ class Worker:
             self._link.send({"looked": True})
         if self._enough.reached(self._tasks.started - len(self._tasks), now):
             self._next_beat = now
+        tasks, enough = len(self._tasks), self._enough.why
+        news = {"tasks": tasks, "away": self._leaser.away, "enough": enough}
+        if news != self._told:
+            self._next_beat = min(self._next_beat, self._beaten + _BEAT)
         if now >= self._next_beat:
-            self._next_beat = now + _BEAT
-            tasks, enough = len(self._tasks), self._enough.why
-            self._link.send({"tasks": tasks, "away": self._leaser.away, "enough": enough})
+            self._beaten, self._next_beat, self._told = now, now + self._silence, news
+            self._link.send(news)
             leaving = ", leaving" if self._leaving else ""
             set_title(f"{self._place}: {tasks} tasks{leaving}")
 

@@ -3,10 +3,14 @@
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import FrameType
 from typing import Protocol
+
+_FINE = 0.002
+"""Seconds that may be slept through without a look at anything else."""
 
 _receive: Callable[[int], object] = int
 
@@ -126,7 +130,12 @@ class SignalInbox:
             for link in links:
                 if not link.closed:
                     poller.register(link, select.POLLIN | (select.POLLOUT if link.unsent else 0))
-            poller.poll(max(timeout, 0) * 1000)
+            began = time.monotonic()
+            # To the millisecond before: who waits for an instant is not to be late by another.
+            found = poller.poll(int(max(timeout, 0) * 1000))
+            left = began + timeout - time.monotonic()
+            if not (found or self._pending) and 0 < left < _FINE:
+                time.sleep(left)
         # Emptied before the signals are taken: one that comes in between wakes the next wait.
         with suppress(BlockingIOError):
             while self._reader.recv(4096):

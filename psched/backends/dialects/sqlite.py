@@ -46,8 +46,9 @@ def _make_folder(url: URL) -> None:
 
 
 SQLITE = Dialect(
-    # Julian days have a resolution of some 40 microseconds; 'now' itself has milliseconds.
-    now="(julianday('now') - 2440587.5) * 86400.0",
+    # Julian days have a resolution of some 40 microseconds; 'now' itself has milliseconds, and a
+    # second that has begun is not to seem to be still ahead.
+    now="ROUND((julianday('now') - 2440587.5) * 86400.0, 3)",
     now_floor="CAST(strftime('%s', 'now') AS INTEGER)",
     exact="{}",
     integer="{}",
