@@ -137,7 +137,6 @@ class Worker:
             The exit status.
         """
         # What is here now stays as it is: the runners share it instead of copying it.
-        gc.collect()
         gc.freeze()
         try:
             self._tasks.prepare()
