@@ -28,6 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from psched.backends import sending
 from psched.backends.dialects import Dialect, Fault
 from psched.errors import MissingTableError, SchemaError, StoreError
 
@@ -151,6 +152,7 @@ class Schema:
     def __init__(self, name: str, dialect: Dialect) -> None:
         self.table = schedules_table(name)
         self._info = _info_table(name)
+        self._written = select(self._info.c.value).where(self._info.c.name == "schema_version")
         self._dialect = dialect
 
     def check(self, connection: Connection) -> None:
@@ -205,15 +207,15 @@ class Schema:
         return done
 
     def _version(self, connection: Connection) -> int | None:
-        query = select(self._info.c.value).where(self._info.c.name == "schema_version")
         try:
-            value = connection.execute(query).scalar_one_or_none()
+            found = sending.rows(connection, self._written, {})
         except DBAPIError as error:
             if self._dialect.classify(error.orig or error) is Fault.SCHEMA:
                 return None
             raise
-        if value is None:
+        if not found:
             return _UNFINISHED
+        [(value,)] = found
         try:
             return int(value)
         except ValueError:
