@@ -10,12 +10,11 @@ again and again goes past it.
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter, methodcaller
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sqlalchemy import ClauseElement, Connection
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.sql.compiler import SQLCompiler
 
 Columns = Sequence[Any]
 """A row as a query has returned it."""
@@ -89,6 +88,6 @@ class _Compiled(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _compiled(statement: ClauseElement, dialect: Dialect) -> _Compiled:
-    compiled = cast("SQLCompiler", statement.compile(dialect=dialect))
+    compiled: Any = statement.compile(dialect=dialect)  # a SQLCompiler
     own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
     return _Compiled(str(compiled), compiled.positiontup, own)

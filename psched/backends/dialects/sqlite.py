@@ -77,11 +77,8 @@ SQLITE = Dialect(
     connect_args=lambda _timeout, _tls: {"timeout": 0},
     engine_args={},
     set_up=_read_any_text,
-    session=(
-        "PRAGMA busy_timeout = 0",
-        # Every settled occurrence survives a power cut.
-        "PRAGMA synchronous = FULL",
-    ),
+    # Every settled occurrence survives a power cut.
+    session=("PRAGMA synchronous = FULL",),
     unreachable="does its folder exist, and may it be written? `psched init` makes it",
     mend="",
     unsuitable=None,
