@@ -1,5 +1,6 @@
 """Claims from a million due rows, against the same statements sent by the driver alone."""
 
+import gc
 import time
 from typing import Any
 
@@ -33,6 +34,7 @@ def measured(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
         stores[table] = make_store(url, table=table, timeout=600)
         stores[table].now()
     sent: Statements = []
+    gc.freeze()  # as a master does before it forks its workers
     samples = harness.rounds(
         given.rounds,
         {

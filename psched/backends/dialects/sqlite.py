@@ -37,7 +37,7 @@ def _classify_sqlite(error: BaseException) -> Fault:
 
 def _read_any_text(connection: sqlite3.Connection) -> None:
     """SQLite keeps text that is not UTF-8; a row with such must be read, to be set aside."""
-    connection.text_factory = lambda text: text.decode(errors="replace")
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
 
 
 def _make_folder(url: URL) -> None:
