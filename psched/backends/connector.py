@@ -86,7 +86,7 @@ class Connector:
         self._rng = rng
         self._greet = greet
         self._unreachable = self.dialect.unreachable + (f" {tls.wanted}" if tls else "")
-        self._ask_whether_replica = text(f"SELECT {self.dialect.read_only}")
+        self._whether_replica = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
         self.is_replica = False
         self.in_cluster = False
@@ -275,12 +275,11 @@ class Connector:
 
     @property
     def _cannot_connect(self) -> str:
-        url = self._engines[0].url.render_as_string(hide_password=False)
-        return f"cannot connect to {urls.safe(url)}"
+        shown = urls.safe(self._engines[0].url.render_as_string(hide_password=False))
+        return f"cannot connect to {shown}"
 
     def _look_whether_replica(self, connection: Connection) -> None:
-        [(read_only,)] = sending.rows(connection, self._ask_whether_replica, {})
-        self.is_replica = bool(read_only)
+        self.is_replica = bool(sending.rows(connection, self._whether_replica, {})[0][0])
 
     def _roll_back(self, connection: Connection, error: BaseException) -> None:
         """End a transaction that has failed; where that cannot be, the connection goes."""
@@ -298,7 +297,6 @@ class Connector:
         cursor = driver_connection.cursor()
         for statement in self.dialect.session:
             cursor.execute(statement.format(milliseconds=self._milliseconds))
-        cursor.close()
 
     def _fault(self, error: DBAPIError) -> Fault:
         return self.dialect.classify(error.orig or error)

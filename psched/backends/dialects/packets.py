@@ -1,4 +1,4 @@
-"""PyMySQL's connections, but for two things: too large statements, and needless authorities."""
+"""PyMySQL's connections, which know how much a server takes and read no more than they need."""
 
 import ssl
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class MeasuredConnection(Connection):
                 )
         return super().query(sql, unbuffered)
 
-    def _create_ssl_ctx(self, sslp: Mapping[str, Any]) -> ssl.SSLContext:  # type: ignore[misc]
+    def _create_ssl_ctx(self, sslp: Mapping[str, Any]) -> ssl.SSLContext:
         # Where it has not been asked for, PyMySQL encrypts if the server can, and believes any
         # certificate. It would read all of the system's authorities for that: 25 ms.
         if not sslp:
