@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import platform
-import random
 import statistics
 import sys
 import tempfile
@@ -88,11 +87,8 @@ def run(store: Any, size: int) -> dict[str, float]:  # noqa: ANN401  # a store o
     """Make rows due, all over the table; claim them, settle them, and ask when none is left."""
     step = max(1, size // (CLAIMS * TAKEN))
     keys = [f"k{number}" for number in range(0, step * CLAIMS * TAKEN, step)]
-    # What is due together does not lie together, in a small table either.
-    random.Random(0).shuffle(keys)  # noqa: S311
     since = int(store.now()) - len(keys)
-    found = store.look(keys)
-    for place, row in enumerate(found[key] for key in keys):
+    for place, row in enumerate(store.look(keys).values()):
         assert store.replace(row, changed(row, next_run_time=since + place, status=WAITING))
     claims, settles, idle = [], [], []
     nonce = f"bench{time.monotonic_ns()}"
