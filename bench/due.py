@@ -1,19 +1,18 @@
 """Claims from a million due rows, against the same statements sent by the driver alone."""
 
+import gc
 import time
 from typing import Any
-
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
 import harness
 from fleet import once
 from harness import LEASE, Sample, make_store
+from psched.backends import sending
 
 BATCH = 100
 """Rows that each claim takes."""
 
-Statements = list[tuple[str, Any]]
+Statements = list[tuple[Any, Any]]
 
 
 def main() -> None:
@@ -35,6 +34,7 @@ def measured(given: Any, kind: str, url: str) -> dict[str, Any]:  # noqa: ANN401
         stores[table] = make_store(url, table=table, timeout=600)
         stores[table].now()
     sent: Statements = []
+    gc.freeze()  # as a master does before it forks its workers
     samples = harness.rounds(
         given.rounds,
         {
@@ -57,12 +57,15 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
     """Claims by psched; what it sends for them is kept."""
     sent.clear()
 
-    def keep(_c: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:  # noqa: ANN401
+    send = sending._sent
+
+    def keep(connection: Any, statement: Any, values: Any, answer: Any) -> Any:  # noqa: ANN401
         sent.append((statement, values))
+        return send(connection, statement, values, answer)
 
     nonce = f"due{time.monotonic_ns()}"
     keys = []
-    event.listen(Engine, "before_cursor_execute", keep)
+    sending._sent = keep
     try:
         begun = time.perf_counter()
         for count in range(claims):
@@ -70,7 +73,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
             keys += [row.key for row in rows]
         took = time.perf_counter() - begun
     finally:
-        event.remove(Engine, "before_cursor_execute", keep)
+        sending._sent = send
     assert len(keys) == claims * BATCH
     once(keys, {*keys})
     return {"rows_per_second": len(keys) / took, "rows": len(keys)}
@@ -78,8 +81,13 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
 
 def replayed(store: Any, sent: Statements, rows: int) -> Sample:  # noqa: ANN401
     """The same statements, with the same values, on the other table."""
-    statements = [(text.replace("due_ours", "due_bare"), values) for text, values in sent]
-    cursor = store._connector._connected().connection.driver_connection.cursor()
+    connection = store._connector._connected()
+    statements = []
+    for statement, values in sent:
+        compiled = sending._compiled(statement, connection.dialect)
+        bare = compiled.text.replace("due_ours", "due_bare")
+        statements.append((bare, compiled.bound(values)))
+    cursor = connection.connection.cursor()
     begun = time.perf_counter()
     for text, values in statements:
         cursor.execute(text, values)

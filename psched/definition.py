@@ -203,7 +203,7 @@ def decode(field: str, stored: str | bytes, *, most: int = LARGEST) -> dict[str,
         raise InvalidError(field, str(error)) from None
     try:
         text = plain.decode() if isinstance(plain, bytes) else plain
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        value = _decoder.decode(text)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # in pairs they are characters
     except (ValueError, RecursionError) as error:
@@ -227,6 +227,10 @@ def _finite(digits: str) -> float:
     if not isfinite(number):
         raise ValueError(f"{digits} is too large a number")
     return number
+
+
+# Each json.loads with such arguments would make one of its own.
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _refuse_deep(field: str, text: str, value: Any) -> None:  # noqa: ANN401  # of JSON

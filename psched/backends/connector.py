@@ -14,12 +14,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from psched.backends import cluster
+from psched.backends import cluster, sending
 from psched.backends.bounded import Budget
 from psched.backends.dialects import Dialect, Fault, dialect_of
 from psched.backends.evenness import Evenness
@@ -86,6 +86,7 @@ class Connector:
         self._rng = rng
         self._greet = greet
         self._unreachable = self.dialect.unreachable + (f" {tls.wanted}" if tls else "")
+        self._whether_replica = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
         self.is_replica = False
         self.in_cluster = False
@@ -246,20 +247,18 @@ class Connector:
             self.disconnect()
         if self._connection is None:
             self._budget.begin()
-            shown = urls.safe(self._engines[0].url.render_as_string(hide_password=False))
             try:
                 connection = self._engines[0].connect()
             except DBAPIError as error:
                 if self._fault(error) is Fault.NOT_APPLIED:
                     raise  # SQLite: somebody is opening or closing the file this very moment
+                why = f"{self._cannot_connect}: {self._explained(error)}; {self._unreachable}"
                 self._engines.rotate(-1)
                 # Nothing has been asked yet, whatever it was.
-                raise StoreUnavailableError(
-                    f"cannot connect to {shown}: {self._explained(error)}; {self._unreachable}"
-                ) from None
+                raise StoreUnavailableError(why) from None
             except (TypeError, ValueError) as error:
                 # What follows a question mark in the url is the driver's affair.
-                raise StoreError(f"cannot connect to {shown}: {error}") from None
+                raise StoreError(f"{self._cannot_connect}: {error}") from None
             try:
                 self._look_whether_replica(connection)
                 self.in_cluster = cluster.catch_up(connection, self.dialect)
@@ -274,9 +273,13 @@ class Connector:
             self._connection = connection
         return self._connection
 
+    @property
+    def _cannot_connect(self) -> str:
+        shown = urls.safe(self._engines[0].url.render_as_string(hide_password=False))
+        return f"cannot connect to {shown}"
+
     def _look_whether_replica(self, connection: Connection) -> None:
-        query = f"SELECT {self.dialect.read_only}"
-        self.is_replica = bool(connection.exec_driver_sql(query).scalar_one())
+        self.is_replica = bool(sending.rows(connection, self._whether_replica, {})[0][0])
 
     def _roll_back(self, connection: Connection, error: BaseException) -> None:
         """End a transaction that has failed; where that cannot be, the connection goes."""
@@ -294,10 +297,9 @@ class Connector:
         cursor = driver_connection.cursor()
         for statement in self.dialect.session:
             cursor.execute(statement.format(milliseconds=self._milliseconds))
-        cursor.close()
 
     def _fault(self, error: DBAPIError) -> Fault:
-        return self.dialect.classify(error.orig if error.orig is not None else error)
+        return self.dialect.classify(error.orig or error)
 
     def _failure(self, fault: Fault, error: DBAPIError) -> StoreError | ScheduleError:
         """The exception for a fault; drops a connection that is no use any more."""
@@ -309,7 +311,7 @@ class Connector:
         return ERRORS[fault](f"{MESSAGES[fault]}: {self._explained(error)}{mend}")
 
     def _explained(self, error: DBAPIError) -> str:
-        return self.dialect.explain(error.orig if error.orig is not None else error)
+        return self.dialect.explain(error.orig or error)
 
 
 def _unusable(error: Exception) -> str:

@@ -8,7 +8,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, TextClause
 
+from psched.backends import sending
 from psched.backends.connector import Connector
+from psched.backends.sending import Columns
 from psched.clock import Clock
 from psched.config.tls import Tls
 from psched.errors import SchemaError, StoreError, StoreUnavailableError
@@ -80,7 +82,7 @@ class TableStore(abc.ABC, Generic[S]):
 
     def now(self) -> float:
         """See `Backend.now`."""
-        return float(self._connector.read(lambda c: c.execute(self._sql.now).scalar_one()))
+        return float(self._query(self._sql.now, {})[0][0])
 
     def try_rights(self) -> None:
         """See `Backend.try_rights`."""
@@ -100,10 +102,10 @@ class TableStore(abc.ABC, Generic[S]):
         """See `Backend.disconnect`."""
         self._connector.disconnect()
 
-    def _query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    def _query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Columns]:
         """All that a query returns."""
-        return self._connector.read(lambda c: c.execute(statement, values).all())
+        return self._connector.read(lambda c: sending.rows(c, statement, values))
 
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
         """Send one statement that writes; the number of rows it met."""
-        return self._connector.run(lambda c: c.execute(statement, values).rowcount)
+        return self._connector.run(lambda c: sending.count(c, statement, values))

@@ -6,10 +6,12 @@ and indexes that are missing. A companion table ``<table>_info`` keeps the schem
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
+from psched.backends import sending
 from psched.backends.dialects import Dialect, Fault
 from psched.errors import MissingTableError, SchemaError, StoreError
 
@@ -18,6 +20,11 @@ VERSION = 2
 
 _UNFINISHED = -1
 """In the version's place while `Schema.init` has not come to its end."""
+
+
+@lru_cache
+def _written_in(table: str) -> TextClause:
+    return text(f"SELECT value FROM {table} WHERE name = 'schema_version'")  # noqa: S608  # quoted
 
 
 class Schema:
@@ -88,15 +95,15 @@ class Schema:
 
     def _version(self, connection: Connection) -> int | None:
         table = connection.dialect.identifier_preparer.quote(f"{self._name}_info")
-        query = f"SELECT value FROM {table} WHERE name = 'schema_version'"  # noqa: S608  # quoted
         try:
-            value = connection.exec_driver_sql(query).scalar_one_or_none()
+            found = sending.rows(connection, _written_in(table), {})
         except DBAPIError as error:
             if self._dialect.classify(error.orig or error) is Fault.SCHEMA:
                 return None
             raise
-        if value is None:
+        if not found:
             return _UNFINISHED
+        [(value,)] = found
         try:
             return int(value)
         except ValueError:

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, Settled
-from psched.backends import facts
+from psched.backends import facts, sending
 from psched.backends.batches import BATCH, holds, in_batches, result_of
 from psched.backends.claims import Strategy, choose, held_by
 from psched.backends.failures import refusing_data
@@ -198,17 +198,17 @@ class SqlBackend(TableStore[Statements]):
         """See `Backend.marked`."""
         if not keys:
             return {}
-        return dict(map(tuple, self._query(self._sql.marked, {"ids": list(keys)})))
+        return dict(map(tuple, self._query(*self._sql.marked(keys))))
 
     def purge(self, limit: int) -> int:
         """See `Backend.purge`."""
         found = [key for (key,) in self._query(self._sql.purgeable, {"limit": limit})]
-        return self._write(self._sql.purge, {"ids": found}) if found else 0
+        return self._write(*self._sql.purge(found)) if found else 0
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
         """See `Backend.look`."""
-        batches = (list(keys[start : start + BATCH]) for start in range(0, len(keys), BATCH))
-        rows = (row for batch in batches for row in self._read(self._sql.look, {"ids": batch}))
+        batches = (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
+        rows = (row for batch in batches for row in self._read(*self._sql.look(batch)))
         return {row.key: row for row in rows}
 
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
@@ -265,7 +265,7 @@ class SqlBackend(TableStore[Statements]):
     def _insert(self, connection: Connection, batches: Sequence[Request]) -> None:
         for batch in batches:
             self._connector.renew()
-            connection.execute(*batch)
+            sending.count(connection, *batch)
 
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return [Row(*columns) for columns in self._query(statement, values)]

@@ -6,14 +6,14 @@ nodes. Nothing but the table's name, which the configuration restricts to a plai
 and the dialect's own fragments is ever interpolated; values are bound.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import TextClause, bindparam, text
+from sqlalchemy import TextClause, text
 
 from psched.backends.dialects import Dialect
-from psched.backends.taking import AS_SEEN, Taking, any_of, columns_of, each_of, lease_end
+from psched.backends.taking import AS_SEEN, Taking, any_of, columns_of, each_of, lease_end, one_of
 from psched.model import MARKS, Row, Settlement, Token
 
 
@@ -31,18 +31,14 @@ class Statements(Taking):
         columns = columns_of(dialect)
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
-        self.look = _with_ids(f"SELECT {columns} FROM {table} WHERE id IN :ids")
+        self._look = f"SELECT {columns} FROM {table} WHERE "
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
-        self.marked = _with_ids(
-            f"SELECT id, status FROM {table} WHERE id IN :ids AND status IN ({marks})"
-        )
+        self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
         self.purgeable = text(
             f"SELECT id FROM {table} WHERE retain_until <= {now} AND {_AT_REST}"
             " ORDER BY retain_until LIMIT :limit"
         )
-        self.purge = _with_ids(
-            f"DELETE FROM {table} WHERE id IN :ids AND retain_until + 0 <= {now} AND {_AT_REST}"
-        )
+        self._purge = f"DELETE FROM {table} WHERE retain_until + 0 <= {now} AND {_AT_REST} AND "
         self._list(table, columns, dialect)
         # Change nothing, but need the right to.
         self.attempts = {
@@ -108,17 +104,17 @@ class Statements(Taking):
         self._settle = (
             f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
         )
-        not_before, wait = integer(":not_before{0}"), integer(":wait{0}")
+        not_before, wait = integer(":not_before{not_before}"), integer(":wait{wait}")
         next_run_time = (
             f"CASE WHEN {not_before} > {now} + {wait} THEN {not_before} ELSE {now} + {wait} END"
         )
         self._settled = (
-            ("next_time", integer(":next_time{0}")),
-            ("attempt", integer(":attempt{0}")),
-            ("status", ":status{0}"),
-            ("reason", ":reason{0}"),
-            ("settled_by", ":settled_by{0}"),
-            ("retain_until", f"{now} + {integer(':retain{0}')}"),
+            ("next_time", integer(":next_time{next_time}")),
+            ("attempt", integer(":attempt{attempt}")),
+            ("status", ":status{status}"),
+            ("reason", ":reason{reason}"),
+            ("settled_by", ":settled_by{settled_by}"),
+            ("retain_until", f"{now} + {integer(':retain{retain}')}"),
             # NULL for a row at rest: both bounds are NULL then, and so is the ELSE branch.
             ("next_run_time", next_run_time),
         )
@@ -137,6 +133,18 @@ class Statements(Taking):
         )
         self.first_resting = text(f"{page} next_run_time IS NULL {at_rest}")
         self.resting = text(f"{page} next_run_time IS NULL AND id > {key} {at_rest}")
+
+    def look(self, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
+        """Read rows by their keys."""
+        return _of_ids(self._look, keys)
+
+    def marked(self, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
+        """Those of the rows that are marked."""
+        return _of_ids(self._marked, keys)
+
+    def purge(self, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
+        """Delete those of the rows that need not be kept any longer."""
+        return _of_ids(self._purge, keys)
 
     def insert(self, rows: Sequence[Row], nonce: str) -> tuple[TextClause, dict[str, Any]]:
         """Insert new rows, all or none."""
@@ -165,24 +173,17 @@ class Statements(Taking):
 
     def settle(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
         """End leases that are still held, of rows that are still as defined."""
-        values: dict[str, Any] = _settled(ends)
-        for i, end in enumerate(ends):
-            values |= {
-                f"settled_by{i}": str(end.token),
-                f"next_time{i}": end.next_time,
-                f"not_before{i}": None if end.rest else end.not_before or 0,
-                # The store's clock is read to the second that has begun.
-                f"wait{i}": None if end.rest else end.wait + 1 if end.wait else 0,
-                f"attempt{i}": end.attempt,
-                f"retain{i}": end.retain,
-                f"status{i}": end.status,
-                f"reason{i}": end.reason,
-            }
-        return _settle_text(self._settle, self._settled, len(ends)), values
+        given = {name: [value(end) for end in ends] for name, value in _DECIDED.items()}
+        # Most of it is the same for all.
+        same = frozenset(name for name, each in given.items() if each.count(each[0]) == len(each))
+        values = _held(ends)
+        for name, each in given.items():
+            values |= {f"{name}{i}": v for i, v in enumerate(each[:1] if name in same else each)}
+        return _settle_text(self._settle, self._settled, len(ends), same), values
 
     def remove(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
         """Delete rows whose lease is still held."""
-        return each_of(self._remove, _HELD_AS_DEFINED, len(ends)), _settled(ends)
+        return each_of(self._remove, _HELD_AS_DEFINED, len(ends)), _held(ends)
 
 
 # Plain SQL that has put a row back to work need not know of ``retain_until``. Plus nothing: not to
@@ -211,7 +212,21 @@ def replaced(seen: Row, new: Row) -> dict[str, Any]:
     }
 
 
-def _settled(ends: Sequence[Settlement]) -> dict[str, Any]:
+_DECIDED: Mapping[str, Callable[[Settlement], object]] = {
+    "settled_by": lambda end: str(end.token),
+    "next_time": lambda end: end.next_time,
+    "not_before": lambda end: None if end.rest else end.not_before or 0,
+    # The store's clock is read to the second that has begun.
+    "wait": lambda end: None if end.rest else end.wait + 1 if end.wait else 0,
+    "attempt": lambda end: end.attempt,
+    "retain": lambda end: end.retain,
+    "status": lambda end: end.status,
+    "reason": lambda end: end.reason,
+}
+"""What a settlement writes, by the names of the values in `Statements.settle`."""
+
+
+def _held(ends: Sequence[Settlement]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for i, end in enumerate(ends):
         values |= {
@@ -223,8 +238,14 @@ def _settled(ends: Sequence[Settlement]) -> dict[str, Any]:
     return values
 
 
-def _with_ids(statement: str) -> TextClause:
-    return text(statement).bindparams(bindparam("ids", expanding=True))
+def _of_ids(head: str, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
+    values = {f"id{i}": key for i, key in enumerate(keys)}
+    return _listed(head, len(keys)), values
+
+
+@lru_cache(maxsize=512)
+def _listed(head: str, count: int) -> TextClause:
+    return text(head + one_of(count))
 
 
 @lru_cache(maxsize=512)
@@ -233,11 +254,18 @@ def _values(head: str, each: str, count: int) -> TextClause:
     return text(head + ", ".join(each.format(i) for i in range(count)))
 
 
-@lru_cache(maxsize=512)
-def _settle_text(head: str, settled: tuple[tuple[str, str], ...], count: int) -> TextClause:
+@lru_cache(maxsize=1024)
+def _settle_text(
+    head: str, settled: tuple[tuple[str, str], ...], count: int, same: frozenset[str]
+) -> TextClause:
+    """End leases of ``count`` numbered rows, whose values of these names are the same."""
+    numbers = [{name: 0 if name in same else i for name in _DECIDED} for i in range(count)]
+
     def each(value: str) -> str:
-        cases = " ".join(f"WHEN :id{i} THEN {value.format(i)}" for i in range(count))
-        return f"CASE id {cases} END"
+        given = [value.format_map(number) for number in numbers]
+        if given.count(given[0]) == count:
+            return given[0]
+        return f"CASE id {' '.join(f'WHEN :id{i} THEN {v}' for i, v in enumerate(given))} END"
 
     assignments = ", ".join(f"{name} = {each(value)}" for name, value in settled)
     return text(f"{head}{assignments} WHERE {any_of(_HELD_AS_DEFINED, count)}")

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import TextClause, bindparam, text
+from sqlalchemy import TextClause, text
 
 from psched.backends.dialects import Dialect
-from psched.model import Row
+from psched.backends.sending import Columns
 from psched.timing import LONGEST_ALIVE_TIME
 
 COLUMNS = (
@@ -16,6 +16,12 @@ COLUMNS = (
     "options", "retain_until",
 )  # fmt: skip
 """In the order of the fields of `psched.model.Row`."""
+
+KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
+    COLUMNS.index,
+    ("id", "next_run_time", "owner", "fence", "attempt", "version", "alive_time"),
+)
+"""Where they are in what a query returns."""
 
 _PAYLOADS = ("data", "options")
 
@@ -45,12 +51,12 @@ class Taking:
 
     def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
         now, columns = dialect.now_floor, columns_of(dialect)
-        ours = f" AND {dialect.exact.format('type')} IN :only" if only else ""
+        types = {f"only{i}": type_ for i, type_ in enumerate(only)}
+        placeholders = ", ".join(f":{name}" for name in types)
+        ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
 
         def of_ours(statement: str) -> TextClause:
-            if not only:
-                return text(statement)
-            return text(statement).bindparams(bindparam("only", [*only], expanding=True))
+            return text(statement).bindparams(**types)
 
         ahead = dialect.integer.format(":horizon")
         # Where leases may seem to have ended because somebody has set the clock.
@@ -112,21 +118,21 @@ class Taking:
             " ORDER BY since"
         )
 
-    def claim(self, owner: str, seen: Sequence[Row]) -> tuple[TextClause, dict[str, Any]]:
+    def claim(self, owner: str, seen: Sequence[Columns]) -> tuple[TextClause, dict[str, Any]]:
         """Take rows that are still exactly as seen: a compare-and-swap."""
         values: dict[str, Any] = {"owner": owner}
-        for i, row in enumerate(seen):
-            values |= as_seen(row, i)
+        for i, columns in enumerate(seen):
+            values |= as_seen(columns, i)
         return each_of(self._claim, AS_SEEN, len(seen)), values
 
 
-def as_seen(row: Row, number: int | str = "") -> dict[str, Any]:
+def as_seen(columns: Columns, number: int | str = "") -> dict[str, Any]:
     """The values by which a due row is known to be as it was read."""
     return {
-        f"id{number}": row.key,
-        f"fence{number}": row.fence,
-        f"version{number}": row.version,
-        f"due{number}": row.next_run_time,
+        f"id{number}": columns[KEY],
+        f"fence{number}": columns[FENCE],
+        f"version{number}": columns[VERSION],
+        f"due{number}": columns[DUE],
     }
 
 
@@ -149,5 +155,9 @@ def each_of(head: str, each: str, count: int) -> TextClause:
 def any_of(each: str, count: int) -> str:
     """One of ``count`` numbered rows, of which the same must be true."""
     # The keys by themselves as well: not every planner looks alternatives up one by one.
-    keys = ", ".join(f":id{i}" for i in range(count))
-    return f"id IN ({keys}) AND ({' OR '.join(each.format(i) for i in range(count))})"
+    return f"{one_of(count)} AND ({' OR '.join(each.format(i) for i in range(count))})"
+
+
+def one_of(count: int) -> str:
+    """One of ``count`` numbered rows."""
+    return f"id IN ({', '.join(f':id{i}' for i in range(count))})"

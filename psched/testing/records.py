@@ -1,6 +1,7 @@
 """Stores whose rows record what became of them: owner, fence, attempt, status, version, insert."""
 
 from dataclasses import replace as changed
+from typing import Any
 
 from psched.backend import Settled
 from psched.errors import AlreadyExistsError
@@ -259,6 +260,25 @@ class Records:
             assert (row.status, row.owner) == (WAITING, None)
             assert row.settled_by == str(end.token)
 
+    def test_what_is_alike_in_a_batch_is_written_for_each_and_what_is_not_for_its_own(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        for number, name in enumerate(_ALIKE):
+            add(store, *(f"{name}{place}" for place in range(3)))
+            ends = [ending(row, **_ALIKE) for row in claim_all(store, f"w.{number}")]
+            ends[1] = changed(ends[1], **{name: _UNLIKE[name]})
+            assert store.settle(ends) == dict.fromkeys((end.key for end in ends), Settled.DONE)
+            for end in ends:
+                row = found(store, end.key)
+                assert (row.next_time, row.next_run_time) == (end.next_time, end.not_before)
+                assert (row.attempt, row.status, row.reason) == (
+                    end.attempt,
+                    end.status,
+                    end.reason,
+                )
+                assert row.settled_by == str(end.token)
+
     def test_a_row_that_was_added_again_has_its_old_fences_and_another_owner(
         self, backend_factory: BackendFactory
     ) -> None:
@@ -270,6 +290,22 @@ class Records:
         assert held.fence == lost.fence
         assert worker.extend({"k": lost.token}, alive_time=LEASE, shortest=1) == frozenset()
         assert worker.settle([ending(lost)]) == {"k": Settled.PREEMPTED}
+
+
+_ALIKE: dict[str, Any] = {
+    "next_time": 7200,
+    "not_before": LATER,
+    "attempt": 1,
+    "status": WAITING,
+    "reason": "as all the others",
+}
+_UNLIKE: dict[str, Any] = {
+    "next_time": 3600,
+    "not_before": LATER + 60,
+    "attempt": 2,
+    "status": QUARANTINED,
+    "reason": None,
+}
 
 
 def _numbered(row: Row, number: int) -> Settlement:

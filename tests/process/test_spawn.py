@@ -136,6 +136,7 @@ def neighbours():
 def test_each_of_several_has_a_link_of_its_own_that_no_other_holds():
     assert apart(neighbours) == [[True] * 4, ["exited with status 0"] * 4]
 
+
 # --- the end of a child --------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Real errors of a real server, and what they are taken for."""
 
 import contextlib
+import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pymysql
@@ -115,6 +117,24 @@ class TestLocks:
             store.claim("w.1", **CLAIM)
         execute(other, "UNLOCK TABLES")
         assert len(store.claim("w.1", **CLAIM).rows) == 1
+
+    def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(
+        self, store, connect, database
+    ):
+        add(store, "k")
+        execute(connect(), "BEGIN", "UPDATE psched SET type = 'new'")
+        waiting, here = "SELECT 1 FROM information_schema.innodb_lock_waits", threading.get_ident()
+
+        def interrupt():
+            wait_until(lambda: database.server.query(waiting), what="a claim that waits")
+            signal.pthread_kill(here, signal.SIGINT)
+
+        with ThreadPoolExecutor(1) as other:
+            other.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                store.claim("w.1", **CLAIM)
+        assert store.get("k").key == "k"
+        assert store.get("none") is None
 
     def test_the_victim_of_a_deadlock_asks_again(self, store, connect, database):
         add(store, "a", "b")

@@ -5,7 +5,7 @@ Each is judged by what the planner says it will do, and by the rows it then exam
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import pytest
@@ -80,10 +80,10 @@ Sent = tuple[TextClause, Mapping[str, Any]]
 
 JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "get": lambda c: (c.sql.get, {"id": c.key}),
-    "look": lambda c: (c.sql.look, {"ids": [row.key for row in c.first]}),
-    "marked": lambda c: (c.sql.marked, {"ids": [row.key for row in c.first]}),
+    "look": lambda c: c.sql.look([row.key for row in c.first]),
+    "marked": lambda c: c.sql.marked([row.key for row in c.first]),
     "purgeable": lambda c: (c.sql.purgeable, {"limit": LIMIT}),
-    "purge": lambda c: (c.sql.purge, {"ids": c.ended()}),
+    "purge": lambda c: c.sql.purge(c.ended()),
     "first_timed": lambda c: (c.sql.first_timed, {"limit": LIMIT}),
     "timed": lambda c: (
         c.sql.timed,
@@ -101,7 +101,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "take_returning": lambda c: (c.sql.take_returning, TAKE),
     "take_unlocked": lambda c: (c.sql.take_unlocked, {**TAKE, "horizon": 5}),
     "lock_due": lambda c: (c.sql.lock_due, {"limit": LIMIT}),
-    "claim": lambda c: _with(c.sql.claim("new.1", c.first), LEASE),
+    "claim": lambda c: _with(c.sql.claim("new.1", [astuple(row) for row in c.first]), LEASE),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
     "remove": lambda c: c.sql.remove(c.ends()),
@@ -114,7 +114,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
-    "set_aside": lambda c: (c.sql.set_aside, {**as_seen(c.first[0]), "reason": "why"}),
+    "set_aside": lambda c: (c.sql.set_aside, {**as_seen(astuple(c.first[0])), "reason": "why"}),
     "delete": lambda c: (c.sql.delete, {"id": c.key, "over": 1}),
     "mark_deleting": lambda c: (c.sql.mark_deleting, {"id": c.held[0].key}),
     "update_data": lambda c: (

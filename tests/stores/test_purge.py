@@ -67,7 +67,7 @@ def test_what_was_requeued_after_it_was_found_stays(database, store, insert, now
     assert set(found) == {"k0", "k1"}
     with open_schedules({"url": database.url}) as schedules:
         schedules["k0"].requeue()
-    assert store._write(store._sql.purge, {"ids": [*found]}) == 1
+    assert store._write(*store._sql.purge(found)) == 1
     assert keys(store) == {"k0"}
     assert store.get("k0").retain_until is None
     assert store.purge(100) == 0

@@ -109,6 +109,8 @@ def test_a_connection_is_encrypted_if_the_server_is_whom_the_settings_trust(
         assert encryption(connect(url, **settings)).startswith("TLSv1.")
     own = connect(f"{url}?{OWN_OPTIONS[kind].format(certificates.authority)}")
     assert encryption(own).startswith("TLSv1.")
+    # Nobody has asked for it, and nobody is trusted: the server can, that is all.
+    assert encryption(connect(url)).startswith("TLSv1.")
 
     shown = refusal(connect, url, ssl_ca=certificates.stranger)
     assert UNTRUSTED[kind] in shown

@@ -6,17 +6,26 @@ Galera cluster too, where row locks end at the node.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace as changed
 from math import ceil
 
 from sqlalchemy import Connection, TextClause
 
 from psched.backend import Claimed, ClaimUnknownError
+from psched.backends import sending
 from psched.backends.claims.strategy import held_by
 from psched.backends.connector import Connector
 from psched.backends.failures import UnfitError
+from psched.backends.sending import Columns
 from psched.backends.statements import Statements
-from psched.backends.taking import as_seen
+from psched.backends.taking import (
+    ALIVE_TIME,
+    ATTEMPT,
+    DUE,
+    FENCE,
+    KEY,
+    OWNER,
+    as_seen,
+)
 from psched.errors import StoreError, UnknownOutcomeError
 from psched.model import Row
 from psched.timing import lease_time
@@ -45,8 +54,8 @@ class CompareAndSwap:
         now, near = self._near(limit, horizon, lease)
         if now is None:
             return Claimed()
-        due = [row for row in near if row.next_run_time is not None and row.next_run_time <= now]
-        next_due = near[len(due)].next_run_time if len(due) < len(near) else None
+        due = [columns for columns in near if columns[DUE] <= now]
+        next_due = near[len(due)][DUE] if len(due) < len(near) else None
         more = len(due) == limit
         if not due:
             return Claimed(now=now, next_due=next_due)
@@ -56,7 +65,7 @@ class CompareAndSwap:
         return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
 
     def _take(
-        self, owner: str, due: Sequence[Row], lease: Mapping[str, int]
+        self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
     ) -> Sequence[tuple[Row, bool]]:
         """Claim rows that are due.
 
@@ -68,7 +77,7 @@ class CompareAndSwap:
             ClaimUnknownError: some of them may have been claimed.
             StoreError: none was, and that is no row's fault.
         """
-        keys = [row.key for row in due]
+        keys = [columns[KEY] for columns in due]
         statement, values = self._sql.claim(owner, due)
         try:
             won = self._write(statement, {**values, **lease})
@@ -78,11 +87,11 @@ class CompareAndSwap:
             return self._take_one_by_one(owner, due, lease, error)
         if won == len(due):
             # Each was exactly as seen, so none needs to be read again.
-            return [taken(row, owner) for row in due]
+            return [taken(columns, owner) for columns in due]
         held = {row.key for row in self._look(owner, keys)} if won else set()
         if any(_REPLACED in key and key not in held for key in keys):
             self._set_aside_what_has_no_name()
-        return [taken(row, owner) for row in due if row.key in held]
+        return [taken(columns, owner) for columns in due if columns[KEY] in held]
 
     def _look(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         try:
@@ -91,7 +100,7 @@ class CompareAndSwap:
             raise ClaimUnknownError(owner, keys) from error
 
     def _take_one_by_one(
-        self, owner: str, due: Sequence[Row], lease: Mapping[str, int], error: UnfitError
+        self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: UnfitError
     ) -> Sequence[tuple[Row, bool]]:
         """The database refuses one of the rows: that one is set aside, the others are claimed."""
         if len(due) == 1:
@@ -100,12 +109,12 @@ class CompareAndSwap:
         try:
             return [won for each in due for won in self._take(owner, [each], lease)]
         except StoreError as stopped:
-            raise ClaimUnknownError(owner, [row.key for row in due]) from stopped
+            raise ClaimUnknownError(owner, [columns[KEY] for columns in due]) from stopped
 
     def _set_aside_what_has_no_name(self) -> None:
         """A key that is not UTF-8 cannot be written in a statement, but for its bytes."""
-        found = self._connector.read(lambda c: c.execute(self._sql.due_keys).scalars().all())
-        for key in found:
+        found = self._connector.read(lambda c: sending.rows(c, self._sql.due_keys, {}))
+        for (key,) in found:
             try:
                 bytes.fromhex(key).decode()
             except UnicodeDecodeError:
@@ -114,17 +123,17 @@ class CompareAndSwap:
 
     def _near(
         self, limit: int, horizon: float, lease: Mapping[str, int]
-    ) -> tuple[float | None, Sequence[Row]]:
+    ) -> tuple[float | None, Sequence[Columns]]:
         """The store's clock, and the rows that are due now or within the horizon."""
         values: dict[str, float] = {"horizon": ceil(horizon), "limit": limit}
         if self._looks_twice:
             values |= {**lease, "even": self._connector.evenness.seconds()}
 
-        def read(connection: Connection) -> tuple[float | None, Sequence[Row]]:
-            found = connection.execute(self._sql.due, values).all()
+        def read(connection: Connection) -> tuple[float | None, Sequence[Columns]]:
+            found = sending.rows(connection, self._sql.due, values)
             now = float(found[0][0]) if found else None
             self._connector.refuse_read_only(found and found[0][1])
-            return now, [Row(*columns[2:]) for columns in found]
+            return now, [columns[2:] for columns in found]
 
         now, rows = self._connector.read(read)
         if not self._looks_twice:
@@ -132,14 +141,19 @@ class CompareAndSwap:
         # The clock may have been set before the database looked at it.
         even = self._connector.evenness.seconds()
         return now, [
-            row for row in rows if row.owner is None or lease_time(row.alive_time, **lease) < even
+            columns
+            for columns in rows
+            if columns[OWNER] is None or lease_time(columns[ALIVE_TIME], **lease) < even
         ]
 
     def _write(self, statement: TextClause, values: Mapping[str, object]) -> int:
-        return self._connector.run(lambda c: c.execute(statement, values).rowcount)
+        return self._connector.run(lambda c: sending.count(c, statement, values))
 
 
-def taken(row: Row, owner: str) -> tuple[Row, bool]:
+def taken(seen: Columns, owner: str) -> tuple[Row, bool]:
     """A row as its claim has left it, but for its lease's end; and whether another had left it."""
-    leased = changed(row, owner=owner, fence=row.fence + 1, attempt=row.attempt + 1)
-    return leased, row.owner is not None
+    columns = [*seen]
+    columns[OWNER] = owner
+    columns[FENCE] += 1
+    columns[ATTEMPT] += 1
+    return Row(*columns), seen[OWNER] is not None

@@ -9,9 +9,11 @@ from math import ceil
 from sqlalchemy import Connection
 
 from psched.backend import Claimed, ClaimUnknownError
+from psched.backends import sending
 from psched.backends.claims.compare import CompareAndSwap, taken
 from psched.backends.connector import Connector
 from psched.backends.failures import UnfitError
+from psched.backends.sending import Columns
 from psched.backends.statements import Statements
 from psched.errors import UnknownOutcomeError
 from psched.model import Row
@@ -36,7 +38,7 @@ class SkipLockedAtOnce:
         """See `Strategy.claim`."""
         values = {**lease, "owner": owner, "limit": limit, "horizon": ceil(horizon)}
         try:
-            found = self._connector.run(lambda c: c.execute(self._sql.take_unlocked, values).all())
+            found = self._connector.run(lambda c: sending.rows(c, self._sql.take_unlocked, values))
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except UnfitError:
@@ -57,13 +59,12 @@ class SkipLocked(CompareAndSwap):
     name = "skip_locked"
 
     def _take(
-        self, owner: str, due: Sequence[Row], lease: Mapping[str, int]
+        self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
     ) -> Sequence[tuple[Row, bool]]:
-        def take(connection: Connection) -> Sequence[Row]:
-            found = connection.execute(self._sql.lock_due, {"limit": len(due)}).all()
-            if seen := [Row(*columns) for columns in found]:
+        def take(connection: Connection) -> Sequence[Columns]:
+            if seen := sending.rows(connection, self._sql.lock_due, {"limit": len(due)}):
                 statement, values = self._sql.claim(owner, seen)
-                connection.execute(statement, {**values, **lease})
+                sending.count(connection, statement, {**values, **lease})
             return seen
 
         try:
@@ -72,4 +73,4 @@ class SkipLocked(CompareAndSwap):
             raise ClaimUnknownError(owner, ()) from error
         except UnfitError:
             return super()._take(owner, due, lease)
-        return [taken(row, owner) for row in locked]
+        return [taken(columns, owner) for columns in locked]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from psched.backend import Claimed
+from psched.backends import sending
 from psched.backends.connector import Connector
 from psched.backends.statements import Statements
 from psched.model import Row
@@ -29,6 +30,5 @@ class Strategy(Protocol):
 
 def held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[Row]:
     """The rows that an owner holds."""
-    return connector.read(
-        lambda c: [Row(*columns) for columns in c.execute(sql.held, {"owner": owner})]
-    )
+    found = connector.read(lambda c: sending.rows(c, sql.held, {"owner": owner}))
+    return [Row(*columns) for columns in found]

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from psched.backend import Claimed, ClaimUnknownError
+from psched.backends import sending
 from psched.backends.claims.compare import CompareAndSwap
 from psched.backends.claims.strategy import held_by
 from psched.backends.connector import Connector
@@ -54,10 +55,9 @@ class UpdateFirst:
         sql, bound = self._sql, {**values, "owner": owner}
         try:
             if self._returning:
-                rows = self._connector.run(
-                    lambda c: [Row(*columns) for columns in c.execute(sql.take_returning, bound)]
-                )
-            elif self._connector.run(lambda c: c.execute(sql.take_limited, bound).rowcount):
+                found = self._connector.run(lambda c: sending.rows(c, sql.take_returning, bound))
+                rows = [Row(*columns) for columns in found]
+            elif self._connector.run(lambda c: sending.count(c, sql.take_limited, bound)):
                 rows = [*self._look(owner)]
             else:
                 rows = []
@@ -74,8 +74,8 @@ class UpdateFirst:
     def _peek(self, horizon: float) -> tuple[float, bool, int | None]:
         """The store's clock, whether anything is due, and when the next will be, if it is near."""
         values = {"horizon": ceil(horizon)}
-        now, read_only, first, next_due = self._connector.read(
-            lambda c: c.execute(self._sql.peek, values).one()
+        [(now, read_only, first, next_due)] = self._connector.read(
+            lambda c: sending.rows(c, self._sql.peek, values)
         )
         self._connector.refuse_read_only(read_only)
         return float(now), first is not None, next_due

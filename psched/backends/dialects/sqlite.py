@@ -37,7 +37,7 @@ def _classify_sqlite(error: BaseException) -> Fault:
 
 def _read_any_text(connection: sqlite3.Connection) -> None:
     """SQLite keeps text that is not UTF-8; a row with such must be read, to be set aside."""
-    connection.text_factory = lambda text: text.decode(errors="replace")
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
 
 
 def _make_folder(url: URL) -> None:
@@ -78,11 +78,8 @@ SQLITE = Dialect(
     connect_args=lambda _timeout, _tls: {"timeout": 0},
     engine_args={},
     set_up=_read_any_text,
-    session=(
-        "PRAGMA busy_timeout = 0",
-        # Every settled occurrence survives a power cut.
-        "PRAGMA synchronous = FULL",
-    ),
+    # Every settled occurrence survives a power cut.
+    session=("PRAGMA synchronous = FULL",),
     unreachable="does its folder exist, and may it be written? `psched init` makes it",
     mend="",
     unsuitable=None,
