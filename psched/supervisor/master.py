@@ -24,7 +24,8 @@ from psched.supervisor.blueprint import HOPELESS, Blueprint, Plan, PlanError
 from psched.supervisor.respawn import Respawn
 from psched.supervisor.signals import SignalInbox
 from psched.supervisor.status import Phase, Status
-from psched.supervisor.workers import WorkerChild, Workers
+from psched.supervisor.workerchild import WorkerChild
+from psched.supervisor.workers import Workers
 
 _log = logging.getLogger("psched.master")
 
@@ -40,7 +41,7 @@ _OLD_GENERATIONS = 2
 _ESCALATION = 1.0
 """Seconds; a second INT within them is one key press seen twice."""
 
-_TICK = 1.0
+_TICK = 4.0  # seconds between two looks at everything; less than a standstill is told by
 
 
 class Master:

@@ -9,7 +9,8 @@ from psched.clock import Clock
 from psched.supervisor.control import Control
 from psched.supervisor.notify import Notifier, microseconds
 from psched.supervisor.signals import Waitable
-from psched.supervisor.workers import WorkerChild, Workers
+from psched.supervisor.workerchild import WorkerChild
+from psched.supervisor.workers import Workers
 
 _REPORT_TIMEOUT = 1.0
 """Seconds that workers have to report; of one that hangs the last report is shown."""
@@ -133,7 +134,7 @@ class Status:
         if fields or (text != self._shown and now >= self._next_line):
             self._shown, self._next_line = text, now + _STATUS_INTERVAL
             fields["STATUS"] = text
-        wakes = float("inf")
+        wakes = float("inf") if text == self._shown else self._next_line
         if phase in (Phase.STARTING, Phase.STOPPING) and now < patience:
             every, extension = _EXTENSION
             if now >= self._next_extension:

@@ -4,18 +4,17 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from psched.clock import Clock
 from psched.supervisor import tree
 from psched.supervisor.blueprint import CLEANER, DRAINED, Blueprint, Place
 from psched.supervisor.cgroup import Cgroup
-from psched.supervisor.child import Child, reap
+from psched.supervisor.child import reap
 from psched.supervisor.kill import Ladder
-from psched.supervisor.link import Link
 from psched.supervisor.remains import Remains
 from psched.supervisor.spawn import spawn
 from psched.supervisor.will import Will
+from psched.supervisor.workerchild import CLEAN_UP_LIMIT, WorkerChild
 
 _log = logging.getLogger("psched.master")
 
@@ -24,88 +23,6 @@ _ABORT_GRACE = 2.0
 
 _STALL = 5.0
 """Seconds between two looks at the workers from which on the master has stood still."""
-
-_CLEAN_UP_LIMIT = 20.0
-"""Seconds that a shutdown spends on the leases of dead workers."""
-
-
-class WorkerChild(Child):
-    """A worker as the master sees it.
-
-    Attributes:
-        place: where it stands.
-        blueprint: what it was made of.
-        leaving: it has been told to go.
-        recovering: nonces of dead workers whose leases it is releasing.
-        tasks: how many it runs.
-        away: why its store does not answer, if that is so.
-        report: what it told of itself when it was last asked.
-        reported: when that was, seconds of the monotonic clock.
-        overdue: when it is killed that has been told to go, seconds of the monotonic clock.
-        aborted: it was not ready in time or silent, and is being killed for that.
-    """
-
-    def __init__(
-        self, pid: int, link: Link, now: float, place: Place, blueprint: Blueprint
-    ) -> None:
-        super().__init__(pid, link, now)
-        self.place = place
-        self.blueprint = blueprint
-        self.leaving = False
-        self.recovering: list[str] = []
-        self.tasks = 0
-        self.away: str | None = None
-        self.report: Mapping[str, Any] = {}
-        self.reported = 0.0
-        self.overdue = now
-        self.aborted = False
-
-    def hear(self, message: Mapping[str, Any], now: float) -> None:
-        """Take down what it says of itself."""
-        self.heard = now
-        if "tasks" in message:
-            self.tasks, self.away = message["tasks"], message["away"]
-        if "report" in message:
-            self.report, self.reported = message["report"], now
-
-    @property
-    def failed(self) -> bool:
-        """It has ended, and nobody had asked it to."""
-        if self.exit is None:
-            return False
-        return self.exit.status != DRAINED or not (self.ready or self.leaving)
-
-    def tell(self, **message: object) -> None:
-        """Send it a message."""
-        self.link.send(message)
-
-    def leave(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
-        """Tell it to claim no more and to exit when its tasks are done.
-
-        Args:
-            timeout: seconds until it takes its tasks down; None: it waits for them.
-            now: seconds of the monotonic clock.
-            hurry: its tasks are not to be given their time to clean up.
-        """
-        self.leaving = True
-        self.tell(stop=timeout, hurry=hurry)
-        if timeout is not None:
-            # It works down the same limits itself; this is for one that does not.
-            limit = timeout + self.blueprint.kill_limit + _CLEAN_UP_LIMIT
-            self.overdue = now + limit
-            if self.ladder is None:
-                self.ladder = Ladder(now + limit, 1.0, 0)
-            else:
-                self.ladder.hasten(now, limit)
-
-    def dismiss(self, timeout: float, now: float, *, hurry: bool = False) -> None:
-        """Have it go, at a shutdown; see `leave`."""
-        if self.ready:
-            self.leave(timeout, now, hurry=hurry)
-        else:
-            # It holds nothing yet, and may be deep in an import.
-            self.leaving = True
-            self.send(signal.SIGKILL)
 
 
 class Workers:
@@ -155,7 +72,7 @@ class Workers:
 
     def __bool__(self) -> bool:
         """Whether there are any, or anything that dead ones have left and that may yet die."""
-        return bool(self._by_pid) or self._remains.younger_than(_CLEAN_UP_LIMIT)
+        return bool(self._by_pid) or self._remains.younger_than(CLEAN_UP_LIMIT)
 
     def serving(self, generation: int) -> Mapping[int, WorkerChild]:
         """Those of a generation that have not been told to go, by their places."""
@@ -281,7 +198,7 @@ class Workers:
             return
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
         worker.leaving, worker.recovering = True, nonces
-        worker.ladder = Ladder(worker.started + _CLEAN_UP_LIMIT, 1.0, 0)
+        worker.ladder = Ladder(worker.started + CLEAN_UP_LIMIT, 1.0, 0)
         self._by_pid[pid] = worker
 
     def watch(self) -> None:
@@ -293,16 +210,13 @@ class Workers:
                 # We have stood still ourselves, and they perhaps with us.
                 worker.started += stall
                 worker.heard += stall
-            since = worker.heard if worker.ready else worker.started
-            limit = (
-                worker.blueprint.heartbeat_limit if worker.ready else worker.blueprint.start_timeout
-            )
-            if not worker.aborted and now - since > limit:
+            if not worker.aborted and now > worker.expected:
                 worker.aborted = True
                 what = "silent" if worker.ready else "not ready"
                 _log.error(
-                    "%s, pid %d, %s for %.0f s: killed", worker.place, worker.pid, what, limit
-                )
+                    "%s, pid %d, %s for %.0f s: killed",
+                    worker.place, worker.pid, what, worker.expected - worker.since,
+                )  # fmt: skip
                 # Its stack, by faulthandler, tells what it hangs in.
                 worker.send(signal.SIGABRT)
                 worker.ladder = Ladder(now + _ABORT_GRACE, 1.0, 0)
@@ -313,4 +227,5 @@ class Workers:
     def wakes(self) -> float:
         """When `watch` is to be called again, seconds of the monotonic clock."""
         ladders = [worker.ladder.wakes for worker in self if worker.ladder is not None]
-        return min([self._remains.wakes, *ladders])
+        silences = [worker.expected for worker in self if not worker.aborted]
+        return min([self._remains.wakes, *ladders, *silences])
