@@ -75,7 +75,23 @@ def sleep(seconds: str, _place: str) -> None:
         told["late"] = late
 
 
-FLOORS = {"fork": fork, "fork_and_write": fork_and_write, "ping": ping, "sleep": sleep}
+def look(url: str, seconds: str, place: str) -> None:
+    """Ask the database in each second for rows of which there are none, by the driver alone."""
+    ask = _asks(url, f"looked{place}")
+    waiter = select.poll()
+    with _measured(int(seconds)):
+        for _ in range(int(seconds)):
+            waiter.poll(1000)
+            ask()
+
+
+FLOORS = {
+    "fork": fork,
+    "fork_and_write": fork_and_write,
+    "ping": ping,
+    "sleep": sleep,
+    "look": look,
+}
 
 
 @contextlib.contextmanager
@@ -120,14 +136,30 @@ def _note(path: str) -> None:
     os.close(file)
 
 
+def _asks(url: str, table: str) -> Callable[[], Any]:
+    """A function that finds nothing in a table."""
+    cursor = _made(url, table)
+
+    def ask() -> Any:  # noqa: ANN401
+        cursor.execute(f"SELECT n FROM {table} WHERE id > 1")  # noqa: S608
+        return cursor.fetchall()
+
+    return ask
+
+
 def _updates(url: str, place: int) -> Callable[[], Any]:
     """A function that updates one row of a table, and commits."""
+    table = f"floor{place}"
+    cursor = _made(url, table)
+    return lambda: cursor.execute(f"UPDATE {table} SET n = n + 1 WHERE id = 1")  # noqa: S608
+
+
+def _made(url: str, table: str) -> Any:  # noqa: ANN401  # PEP 249
+    """A table of one row is made; a cursor."""
     from sqlalchemy.engine import make_url  # noqa: PLC0415
 
     at = make_url(url)
-    table = f"floor{place}"
     make = f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY, n INTEGER NOT NULL)"
-    update = f"UPDATE {table} SET n = n + 1 WHERE id = 1"  # noqa: S608
     connection: Any
     if at.drivername.startswith("sqlite"):
         import sqlite3  # noqa: PLC0415
@@ -154,7 +186,7 @@ def _updates(url: str, place: int) -> Callable[[], Any]:
     cursor = connection.cursor()
     for statement in make, f"DELETE FROM {table}", f"INSERT INTO {table} VALUES (1, 0)":  # noqa: S608
         cursor.execute(statement)
-    return lambda: cursor.execute(update)
+    return cursor
 
 
 def _rss() -> float:

@@ -35,13 +35,21 @@ def measured(given: Any, kind: str, url: str, folder: Path) -> dict[str, Any]:  
         passes(0.2 if given.short else 5)
         first = _private(fleet)
         samples = harness.rounds(
-            given.rounds, {"idle": lambda: watched(fleet, server, given.seconds)}
+            given.rounds,
+            {
+                "look_floor": lambda: harness.floor("look", 1, url, min(given.seconds, 20)),
+                "idle": lambda: watched(fleet, server, given.seconds),
+            },
         )
         growth = 1024 * (_private(fleet) - first)
         assert fleet.starts() == [], "nothing was due"
         fleet.stop()
-    watched_for = given.rounds * given.seconds
-    return {**harness.medians(samples["idle"]), "growth_kib": growth, "watched_for_s": watched_for}
+    for idle, floor in zip(samples["idle"], samples["look_floor"], strict=True):
+        # What one look in each second costs, of each worker.
+        idle["of_look_floor"] = idle["cpu_percent"] / (given.workers * floor["cpu_ms"] / 10)
+    found: dict[str, Any] = {name: harness.medians(these) for name, these in samples.items()}
+    found["idle"] |= {"growth_kib": growth, "watched_for_s": given.rounds * given.seconds}
+    return found
 
 
 def watched(fleet: Fleet, server: Any, seconds: float) -> Sample:  # noqa: ANN401

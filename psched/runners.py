@@ -19,6 +19,9 @@ from psched.supervisor.spawn import spawn_alike
 
 _log = logging.getLogger("psched.worker")
 
+_MOST_AT_ONCE = 16
+"""Forks in a row: what runs meanwhile wants to be watched, and more would save nothing more."""
+
 
 class Runners:
     """The runners of one worker.
@@ -67,15 +70,15 @@ class Runners:
         """Have one waiting, so that the next task does not wait for a fork.
 
         Args:
-            count: so many tasks are to be started: if none is waiting, as many are forked, which
-                costs less in one go; see `spawn_alike`.
+            count: so many tasks are to be started: if none is waiting, as many are forked, up to
+                a few, which costs less in one go; see `spawn_alike`.
 
         Raises:
             OSError: the system has no process or memory left.
             RuntimeError: this process has a second thread.
         """
         if not self._idle:
-            self._fork(count)
+            self._fork(min(count, _MOST_AT_ONCE))
 
     def take(self) -> RunnerChild:
         """A runner for one task.

@@ -102,11 +102,10 @@ class Tasks:
         )
         self.slots[row.key] = slot
         self.started += 1
+        tell(slot, "started, %s, attempt %d", run.definition.type, row.attempt)
         # Sets the dead man's switch: nothing runs unguarded, not even for an instant.
         self.watch()
         runner.link.send({"run": assignment(row, run.definition, run.scheduled_time)})
-        # The task does not wait for the log to be written.
-        tell(slot, "started, %s, attempt %d", run.definition.type, row.attempt)
 
     def hear(self, lessor: Lessor) -> None:
         """Take what runners say, answer what they ask, and see which have ended."""

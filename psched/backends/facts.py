@@ -40,5 +40,5 @@ def examine(
         ("encrypted", answer(dialect.encryption) or "no"),
         ("clock", f"{behind + took / 2:+.3f} s from this host's"),
         ("writable", "no: it is a replica" if connector.is_replica else "yes"),
-        ("round trip", f"{took * 1000:.2f} ms"),
+        ("round trip", f"{took * 1000:.3f} ms"),
     ]

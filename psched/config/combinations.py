@@ -100,7 +100,7 @@ def _check_heartbeat(values: Mapping[str, Any]) -> None:
     timeout, limit = values["database_timeout"], values["child_heartbeat_limit"]
     if timeout is None:
         timeout = timing.default_driver_timeout(values["alive_time"])
-    # It connects, and asks; and it speaks every second.
+    # It connects, and asks; and it speaks before and after.
     if limit < 2 * timeout + 2:
         raise RefusedError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"

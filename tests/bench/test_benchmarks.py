@@ -65,13 +65,17 @@ FOUND = {
         },
     },
     "idle": {
-        "cpu_percent": float,
-        "master_cpu_percent": float,
-        "worker_cpu_percent": float,
-        "worker_wakes_per_second": float,
-        "processes": 3,
-        "growth_kib": float,
-        "watched_for_s": 1,
+        "look_floor": FLOOR,
+        "idle": {
+            "cpu_percent": float,
+            "of_look_floor": float,
+            "master_cpu_percent": float,
+            "worker_cpu_percent": float,
+            "worker_wakes_per_second": float,
+            "processes": 3,
+            "growth_kib": float,
+            "watched_for_s": 1,
+        },
     },
     "memory": {
         "interpreter": {"pss_mib": float, "private_mib": float, "rss_mib": float},
@@ -127,7 +131,8 @@ def test_a_benchmark_runs_every_task_once_and_prints_its_figures(name, tmp_path)
 def test_a_benchmark_runs_on_a_server_that_counts_queries(mariadb_server):
     url = mariadb_server.url(mariadb_server.create_database())
     told = measured("idle", "--short", "--databases", "mariadb", "--url", url)
-    wanted = {**FOUND["idle"], "queries_per_worker_and_poll": float}
+    asked = {**FOUND["idle"]["idle"], "queries_per_worker_and_poll": float}
+    wanted = {**FOUND["idle"], "idle": asked}
     assert has_shape(told["databases"], {"mariadb": wanted}), told
 
 

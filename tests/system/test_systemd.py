@@ -134,7 +134,8 @@ def test_each_task_has_a_control_group_below_the_units(unit):
         assert group.is_relative_to(unit.group)
     unit.service.open_gate("one")
     unit.service.wait_for_finish("one")
-    wait_until(lambda: not groups["one"].exists(), what="the end of its control group")
+    procs = groups["one"] / "cgroup.procs"
+    wait_until(lambda: procs.read_text() == "", what="the end of all in its control group")
     assert groups["two"].exists()
     unit.service.open_gate("two")
     unit.machine.systemctl("stop", "psched")

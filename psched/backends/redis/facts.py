@@ -45,7 +45,7 @@ def examine(
         ("encrypted", connector.encryption or "no"),
         ("clock", f"{behind + took / 2:+.3f} s from this host's"),
         ("writable", "yes"),
-        ("round trip", f"{took * 1000:.2f} ms"),
+        ("round trip", f"{took * 1000:.3f} ms"),
     ]
 
 
