@@ -152,8 +152,10 @@ class Claimer:
             raise
         self.looked = True
         self._backlog = claimed.more
+        answered = self._clock.monotonic()
         # The store has looked at its clock somewhere between the question and the answer.
-        self.next_poll = (asked + self._clock.monotonic()) / 2 + self._pause(claimed)
+        looked = answered if claimed.more else (asked + answered) / 2
+        self.next_poll = looked + self._pause(claimed)
         self._begin(claimed, sent)
         if self._room > 0 and not self._backlog:
             # For the next one: who is due then does not wait for a fork either.
@@ -207,20 +209,23 @@ class Claimer:
     def _start(self, row: Row, run: Run, sent: float, *, following: int) -> None:
         lease = timing.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
         deadlines = Deadlines(sent, lease, self._settings.driver_timeout)
-        late = self._clock.boottime() >= deadlines.last_start
         full = len(self._tasks) >= self._settings.concurrency  # if it was found late
-        if late or full or self.stopped or row.key in self._tasks.slots:
+        if full or self.stopped or row.key in self._tasks.slots:
             self.returns[row.key] = row
             return
         try:
             self._tasks.prepare(1 + following)
-            self._tasks.start(row, run, deadlines)
+            if self._clock.boottime() < deadlines.last_start:
+                self._tasks.start(row, run, deadlines)
+                return
         except OSError as error:
             self._cannot_fork(error)
-            self.returns[row.key] = row
+        self.returns[row.key] = row
 
     def _cannot_fork(self, error: OSError) -> None:
         _log.error("cannot fork: %s", error)
+        # There may be enough for one.
+        self._backlog = False
         self.next_poll = self._clock.monotonic() + _FORK_PAUSE
 
     @property

@@ -19,7 +19,7 @@ from psched.supervisor.spawn import spawn_alike
 
 _log = logging.getLogger("psched.worker")
 
-_MOST_AT_ONCE = 16
+_MOST_AT_ONCE = 8
 """Forks in a row: what runs meanwhile wants to be watched, and more would save nothing more."""
 
 

@@ -227,7 +227,7 @@ class Worker:
             self._next_beat = now
         tasks, enough = len(self._tasks), self._enough.why
         news = {"tasks": tasks, "away": self._leaser.away, "enough": enough}
-        if news != self._told:
+        if news != self._told or (enough and not self._leaving):
             self._next_beat = min(self._next_beat, self._beaten + _BEAT)
         if now >= self._next_beat:
             self._beaten, self._next_beat, self._told = now, now + self._silence, news

@@ -8,6 +8,7 @@ again and again goes past it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
@@ -53,16 +54,22 @@ def _sent(
     answer: Callable[[Any], Any],
 ) -> Any:  # noqa: ANN401  # PEP 249
     compiled = _compiled(statement, connection.dialect)
+    bound = compiled.bound(values)
+    refused = connection.dialect.loaded_dbapi.Error
+    cursor = None
     try:
         cursor = connection.connection.cursor()
-        cursor.execute(compiled.text, compiled.bound(values))
+        cursor.execute(compiled.text, bound)
         return answer(cursor)
-    except connection.dialect.loaded_dbapi.Error as error:
+    except refused as error:
+        if cursor is not None:
+            # Or it would hold what it has read until nobody knows of the error any more.
+            with suppress(refused):
+                cursor.close()
         raise DBAPIError(compiled.text, None, error, hide_parameters=True) from None
-    except Exception:
-        raise
     except BaseException:
-        # Nobody has read the answer to its end: the next one would be taken for another's.
+        # Somebody was stopped here, say. Nobody has read the answer to its end: the next one
+        # would be taken for another's.
         connection.invalidate()
         raise
 
@@ -86,7 +93,7 @@ class _Compiled(NamedTuple):
         return every if self.names is None else [every[name] for name in self.names]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _compiled(statement: ClauseElement, dialect: Dialect) -> _Compiled:
     compiled: Any = statement.compile(dialect=dialect)  # a SQLCompiler
     own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}

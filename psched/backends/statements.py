@@ -243,18 +243,18 @@ def _of_ids(head: str, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]
     return _listed(head, len(keys)), values
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _listed(head: str, count: int) -> TextClause:
     return text(head + one_of(count))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _values(head: str, each: str, count: int) -> TextClause:
     """A statement that ends in a list of ``count`` numbered rows."""
     return text(head + ", ".join(each.format(i) for i in range(count)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)  # of 200 rows, one takes 0.8 MB
 def _settle_text(
     head: str, settled: tuple[tuple[str, str], ...], count: int, same: frozenset[str]
 ) -> TextClause:

@@ -146,7 +146,7 @@ def lease_end(dialect: Dialect) -> str:
     return f"{dialect.now_floor} + {_LEASE} + 1"
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def each_of(head: str, each: str, count: int) -> TextClause:
     """A statement about ``count`` numbered rows, of each of which the same must be true."""
     return text(head + any_of(each, count))

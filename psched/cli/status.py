@@ -87,7 +87,7 @@ def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
         f"worker {worker['number']} (gen {worker['generation']}) pid {worker['pid']}"
         f" {worker['state']}, {len(tasks)} tasks, up {_span(worker['uptime'])}"
     )
-    if worker["silent_for"] > 5:  # noqa: PLR2004  # seconds; it was asked just now
+    if worker["silent_for"] > 15:  # noqa: PLR2004  # seconds; it speaks every ten
         line += f", silent for {_span(worker['silent_for'])}"
     yield line
     if worker["store_away"]:

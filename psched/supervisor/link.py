@@ -15,7 +15,7 @@ _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 16
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
-_decoded = json.JSONDecoder().raw_decode
+_decoded = json.JSONDecoder().decode
 
 
 class Link:
@@ -120,10 +120,10 @@ class Link:
         end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
         if len(self._incoming) < end:
             return None
-        text = self._incoming[_LENGTH.size : end]
+        text = bytes(self._incoming[_LENGTH.size : end])
         del self._incoming[:end]
         try:
-            return _decoded(text.decode())[0]
+            return _decoded(text.decode())
         except ValueError:
             # Somebody has written into the line past us: there is no telling what follows.
             self._incoming.clear()

@@ -64,7 +64,7 @@ def spawn_alike(
 
     Each leads a session of its own: signals from the terminal pass it by. It has this process's
     handlers for signals until it asks for them (`signals.receive`), and none are blocked; what
-    comes before that is lost.
+    comes before that is lost. Handlers that are not psched's stay as they are.
 
     What this process writes to its memory after a fork, and what a child does, is copied, page
     by page, at a price above that of the code that does it. So here is nothing between one fork
@@ -79,7 +79,7 @@ def spawn_alike(
     """
     _prepare()
     parent = os.getpid()
-    pairs = [Link.pair() for _ in mains]
+    pairs = _pairs(len(mains))
     inherited = _inherited(keep)
 
     def live(main: Callable[[Link], int], link: Link) -> int:
@@ -91,7 +91,7 @@ def spawn_alike(
 
     born: list[int] = []
     try:
-        for main, (_, theirs) in zip(mains, pairs, strict=True):
+        for main, (_, theirs) in zip(mains, pairs, strict=False):
             born.append(_fork(partial(live, main, theirs)))
     except OSError:
         if not born:
@@ -102,6 +102,23 @@ def spawn_alike(
         for ours, _ in pairs[len(born) :]:
             ours.close()
     return [(pid, ours) for pid, (ours, _) in zip(born, pairs, strict=False)]
+
+
+def _pairs(count: int) -> list[tuple[Link, Link]]:
+    """Some links; half as many as there can be, if there cannot be as many."""
+    pairs: list[tuple[Link, Link]] = []
+    try:
+        while len(pairs) < count:
+            pairs.append(Link.pair())
+    except OSError:
+        if not pairs:
+            raise
+        # Each child needs a descriptor or two of its own.
+        for pair in pairs[len(pairs) // 2 + 1 :]:
+            for end in pair:
+                end.close()
+        del pairs[len(pairs) // 2 + 1 :]
+    return pairs
 
 
 def _prepare() -> None:
@@ -165,8 +182,13 @@ def _blank(inherited: Iterable[tuple[int, bool]], own: int) -> None:
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number, inheritable in inherited:
-        if number != own:
+        if number == own:
+            continue
+        try:
             os.dup2(null, number, inheritable)
+        except OSError:
+            # It is above the limit, which somebody has lowered since: no other gets this number.
+            os.close(number)
     os.close(null)
 
 

@@ -140,7 +140,7 @@ class Status:
             if now >= self._next_extension:
                 self._next_extension = now + every
                 fields["EXTEND_TIMEOUT_USEC"] = microseconds(extension)
-            wakes = self._next_extension
+            wakes = min(wakes, self._next_extension)
         if self._notifier.watchdog is not None:
             if now >= self._next_beat:
                 self._next_beat = now + self._notifier.watchdog / 3

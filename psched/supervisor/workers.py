@@ -21,7 +21,7 @@ _log = logging.getLogger("psched.master")
 _ABORT_GRACE = 2.0
 """Seconds that a silent worker has to write down its stack before it is killed."""
 
-_STALL = 5.0
+_STALL = 8.0
 """Seconds between two looks at the workers from which on the master has stood still."""
 
 

@@ -118,6 +118,41 @@ def test_of_several_as_many_are_forked_as_there_can_be():
     assert apart(with_room_for_two) == [2, ["exited with status 7"] * 2]
 
 
+def with_few_descriptors():
+    opened = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 12, opened + 12))
+
+    def child(link):
+        link.deliver({"pid": os.getpid()})
+        return 0
+
+    born = spawn_alike([child] * 16)
+    told = [link.wait()["pid"] == pid for pid, link in born]
+    for _, link in born:
+        link.close()
+    return told, len(os.listdir("/proc/self/fd")) - opened  # noqa: PTH208
+
+
+def test_where_descriptors_are_short_fewer_are_forked_and_each_has_what_it_needs():
+    told, left_open = apart(with_few_descriptors)
+    assert told in ([True] * 3, [True] * 4)
+    assert left_open == 0
+
+
+def under_a_lowered_limit():
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 500)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    def look():
+        return "500" in os.listdir("/proc/self/fd")  # noqa: PTH208
+
+    return [told(look), told(look, spawn_one)]
+
+
+def test_a_descriptor_above_a_limit_that_was_lowered_is_not_there_in_a_child():
+    assert apart(under_a_lowered_limit) == [False, False]
+
+
 def neighbours():
     def child(link):
         link.deliver({"pid": os.getpid()})

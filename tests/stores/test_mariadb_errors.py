@@ -9,7 +9,13 @@ import pymysql
 import pytest
 
 from psched.backend import Settled
-from psched.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.errors import (
+    ProcessStopError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from psched.model import Row, Settlement
 from support.servers import LOOPBACK
 from support.waiting import wait_until
@@ -118,21 +124,30 @@ class TestLocks:
         execute(other, "UNLOCK TABLES")
         assert len(store.claim("w.1", **CLAIM).rows) == 1
 
+    @pytest.mark.parametrize("reason", [KeyboardInterrupt, ProcessStopError])
     def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next_one(
-        self, store, connect, database
+        self, store, connect, database, reason
     ):
         add(store, "k")
+
+        def stop(_number, _frame):
+            raise reason("by the test")
+
+        before = signal.signal(signal.SIGUSR1, stop)  # noqa: TID251  # as a task is stopped
         execute(connect(), "BEGIN", "UPDATE psched SET type = 'new'")
         waiting, here = "SELECT 1 FROM information_schema.innodb_lock_waits", threading.get_ident()
 
         def interrupt():
             wait_until(lambda: database.server.query(waiting), what="a claim that waits")
-            signal.pthread_kill(here, signal.SIGINT)
+            signal.pthread_kill(here, signal.SIGUSR1)
 
-        with ThreadPoolExecutor(1) as other:
-            other.submit(interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                store.claim("w.1", **CLAIM)
+        try:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(interrupt)
+                with pytest.raises(reason):
+                    store.claim("w.1", **CLAIM)
+        finally:
+            signal.signal(signal.SIGUSR1, before)  # noqa: TID251
         assert store.get("k").key == "k"
         assert store.get("none") is None
 
