@@ -35,13 +35,12 @@ CRASH_LOOP = 70
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 _RESTART = {signal.SIGHUP, signal.SIGUSR1}
 
-_OLD_GENERATIONS = 2
-"""How many generations may be leaving at the same time; a further restart waits."""
+_OLD_GENERATIONS = 2  # that may be leaving at the same time; a further restart waits
 
 _ESCALATION = 1.0
 """Seconds; a second INT within them is one key press seen twice."""
 
-_TICK = 4.0  # seconds between two looks at everything; less than a standstill is told by
+_TICK = 4.0  # seconds between two looks at everything, at most
 
 
 class Master:
@@ -123,8 +122,9 @@ class Master:
             self._workers.clean_up(self._blueprint, self._generation)
         wakes = self._show()
         now = self._clock.monotonic()
-        wakes = min(wakes, self._workers.wakes, self._respawn.wakes(now))
-        return max(0.0, min(_TICK, wakes - now))
+        wakes = min(wakes, self._workers.wakes, self._respawn.wakes(now), now + _TICK)
+        self._workers.due = max(now, wakes)
+        return max(0.0, wakes - now)
 
     def obey(self, arrived: Collection[signal.Signals]) -> None:
         """Do what the signals say; a stop goes before everything else."""

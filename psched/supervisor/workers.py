@@ -21,8 +21,11 @@ _log = logging.getLogger("psched.master")
 _ABORT_GRACE = 2.0
 """Seconds that a silent worker has to write down its stack before it is killed."""
 
-_STALL = 8.0
-"""Seconds between two looks at the workers from which on the master has stood still."""
+_STALL = 1.0
+"""Seconds by which a look at the workers is late, from which on the master has stood still."""
+
+_RECOVERY = 2.0
+"""Seconds that workers are given then, which may have stood still with it, to speak again."""
 
 
 class Workers:
@@ -38,6 +41,7 @@ class Workers:
 
     Attributes:
         deaths: how many have ended unasked.
+        due: when `watch` is to be called next, by its caller; seconds of the monotonic clock.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Workers:
         self._remains = Remains[WorkerChild](clock)
         self._dead = [*dead]
         self._will = will
-        self._watched = clock.monotonic()
+        self.due = clock.monotonic()
         # Whoever was this process before has started them: they are not a worker's.
         self._spared = frozenset(tree.children(os.getpid()))
         self._owing = {*dead}
@@ -204,12 +208,12 @@ class Workers:
     def watch(self) -> None:
         """Stop workers that are not ready in time, or silent, or overdue."""
         now = self._clock.monotonic()
-        stall, self._watched = now - self._watched, now
+        late = now - self.due
         for worker in self:
-            if stall > _STALL:
-                # We have stood still ourselves, and they perhaps with us.
-                worker.started += stall
-                worker.heard += stall
+            if late > _STALL:
+                # Not more than that: on a host where each look is late, who hangs is still found.
+                worker.started = min(now, worker.started + late + _RECOVERY)
+                worker.heard = min(now, worker.heard + late + _RECOVERY)
             if not worker.aborted and now > worker.expected:
                 worker.aborted = True
                 what = "silent" if worker.ready else "not ready"
