@@ -213,14 +213,10 @@ class Claimer:
         if full or self.stopped or row.key in self._tasks.slots:
             self.returns[row.key] = row
             return
-        try:
-            self._tasks.prepare(1 + following)
-            if self._clock.boottime() < deadlines.last_start:
-                self._tasks.start(row, run, deadlines)
-                return
-        except OSError as error:
-            self._cannot_fork(error)
-        self.returns[row.key] = row
+        if self._prepare(1 + following) and self._clock.boottime() < deadlines.last_start:
+            self._tasks.start(row, run, deadlines)
+        else:
+            self.returns[row.key] = row
 
     def _cannot_fork(self, error: OSError) -> None:
         _log.error("cannot fork: %s", error)

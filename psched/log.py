@@ -102,12 +102,9 @@ class Log(logging.Handler):
         """Go on in the new file, if there is one: a runner is not told when the log is renamed."""
         if self._path is None:
             return
-        try:
-            named, open_ = self._path.stat(), os.fstat(self._descriptor)
-            if (named.st_ino, named.st_dev) != (open_.st_ino, open_.st_dev):
+        with suppress(OSError):
+            if not os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
                 self._go_on_in(_opened(self._path))
-        except OSError:
-            return
 
     def _go_on_in(self, fresh: int) -> None:
         old = os.fstat(self._descriptor)

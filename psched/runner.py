@@ -26,7 +26,7 @@ from psched.model import Decision, Finish, Release, Retry
 from psched.supervisor.child import reap
 from psched.supervisor.link import Link
 from psched.supervisor.note import StopNote
-from psched.supervisor.spawn import flush_output
+from psched.supervisor.spawn import flush_output, threads
 from psched.supervisor.stop import Stop
 from psched.supervisor.titles import set_title
 from psched.task import Task
@@ -225,6 +225,6 @@ def _report(task: Task, error: BaseException, failure: str) -> None:
 def _is_clean() -> bool:
     """Whether no thread is left that would work on beside the next task."""
     try:
-        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  # at each task
+        return threads() == 1
     except OSError:  # no descriptor is left either
         return False

@@ -81,12 +81,7 @@ class Runners:
             self._fork(min(count, _MOST_AT_ONCE))
 
     def take(self) -> RunnerChild:
-        """A runner for one task.
-
-        Raises:
-            OSError: the system has no process or memory left.
-        """
-        self.prepare()
+        """One that `prepare` has made, for one task."""
         runner = self._idle.pop()
         # TERM may have been meant for the task before.
         runner.note.write(Reason.NONE)

@@ -86,11 +86,7 @@ class Tasks:
         self._runners.dismiss()
 
     def start(self, row: Row, run: Run, deadlines: Deadlines) -> None:
-        """Start the task of a leased row.
-
-        Raises:
-            OSError: the system has no process or memory left.
-        """
+        """Start the task of a leased row, in a runner that `prepare` has made."""
         runner = self._runners.take()
         slot = Slot(
             row=row,

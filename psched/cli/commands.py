@@ -8,47 +8,77 @@ from psched.cli import options
 from psched.loader import undisturbed
 from psched.memory import MEMORY
 
-_HOMES = {
-    "init": "schedules:init",
-    "add": "schedules:add",
-    "push": "queue:push",
-    "list": "listing:list_",
-    "show": "listing:show",
-    "next": "coming:next_",
-    "cancel": "queue:cancel",
-    "requeue": "queue:requeue",
-    "delete": "schedules:delete",
-    "apply": "apply:apply",
-    "export": "apply:export",
-    "import-crontab": "crontab:import_crontab",
-    "run": "serve:run",
-    "configure": "configure:configure",
-    "check": "check:check",
-    "status": "status:status",
-    "migrate": "migrate:migrate",
+_SUBCOMMANDS = {
+    "init": (
+        "schedules:init",
+        "Create the table, or upgrade an older one; may be repeated.",
+    ),
+    "add": (
+        "schedules:add",
+        "Register a schedule.",
+    ),
+    "push": (
+        "queue:push",
+        "Submit a task that runs once.",
+    ),
+    "list": (
+        "listing:list_",
+        "Show the schedules and tasks, those due first, those at rest last.",
+    ),
+    "show": (
+        "listing:show",
+        "Show all that is known of a schedule or task, a field on each line.",
+    ),
+    "next": (
+        "coming:next_",
+        "Show when a schedule runs next, in its zone, in UTC and from now.",
+    ),
+    "cancel": (
+        "queue:cancel",
+        "Never run these again; a task that is running is stopped first, by its worker.",
+    ),
+    "requeue": (
+        "queue:requeue",
+        "Run again what has ended or was quarantined, with all its attempts before it.",
+    ),
+    "delete": (
+        "schedules:delete",
+        "Delete schedules; a task that is running is stopped first, by its worker.",
+    ),
+    "apply": (
+        "apply:apply",
+        "Make the database match files: add and change what they declare, and nothing else.",
+    ),
+    "export": (
+        "apply:export",
+        "Write the schedules to a file, which apply reads; - is standard output.",
+    ),
+    "import-crontab": (
+        "crontab:import_crontab",
+        "Read a crontab into schedules of type exec, as a file for apply.",
+    ),
+    "run": (
+        "serve:run",
+        "Run workers.",
+    ),
+    "configure": (
+        "configure:configure",
+        "Write the options to the configuration file PATH, which -c then reads.",
+    ),
+    "check": (
+        "check:check",
+        "Validate the configuration, import the handlers, try the database.",
+    ),
+    "status": (
+        "status:status",
+        "Ask the running masters: workers, tasks, leases, the last errors.",
+    ),
+    "migrate": (
+        "migrate:migrate",
+        "Move a PerfectSched or PerfectQueue table into psched's.",
+    ),
 }
-"""The module of each, and its name there."""
-
-_HELP = {
-    "init": "Create the table, or upgrade an older one; may be repeated.",
-    "add": "Register a schedule.",
-    "push": "Submit a task that runs once.",
-    "list": "Show the schedules and tasks, those due first, those at rest last.",
-    "show": "Show all that is known of a schedule or task, a field on each line.",
-    "next": "Show when a schedule runs next, in its zone, in UTC and from now.",
-    "cancel": "Never run these again; a task that is running is stopped first, by its worker.",
-    "requeue": "Run again what has ended or was quarantined, with all its attempts before it.",
-    "delete": "Delete schedules; a task that is running is stopped first, by its worker.",
-    "apply": "Make the database match files: add and change what they declare, and nothing else.",
-    "export": "Write the schedules to a file, which apply reads; - is standard output.",
-    "import-crontab": "Read a crontab into schedules of type exec, as a file for apply.",
-    "run": "Run workers.",
-    "configure": "Write the options to the configuration file PATH, which -c then reads.",
-    "check": "Validate the configuration, import the handlers, try the database.",
-    "status": "Ask the running masters: workers, tasks, leases, the last errors.",
-    "migrate": "Move a PerfectSched or PerfectQueue table into psched's.",
-}
-"""The first sentence of each one's docstring, for the list of all."""
+"""Of each, its module and its name there, and what the list of all says: its first sentence."""
 
 
 class Subcommands(click.Group):
@@ -64,7 +94,8 @@ class Subcommands(click.Group):
 
 def load(name: str) -> click.Command:
     """Import a subcommand."""
-    module, _, attribute = _HOMES[name].partition(":")
+    home, _ = _SUBCOMMANDS[name]
+    module, _, attribute = home.partition(":")
     with undisturbed():
         command: click.Command = getattr(import_module(f"psched.cli.{module}"), attribute)
     return command
@@ -80,5 +111,5 @@ def psched(context: click.Context, config: str | None, environment: str | None) 
     context.obj = (config, environment)
 
 
-for _name, _help in _HELP.items():
+for _name, (_, _help) in _SUBCOMMANDS.items():
     psched.add_command(click.Command(_name, help=_help))

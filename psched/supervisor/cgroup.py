@@ -22,7 +22,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.supervisor import tree
-from psched.supervisor.tree import read
 
 _log = logging.getLogger("psched.master")
 
@@ -75,7 +74,7 @@ class Cgroup:
     def populated(self) -> bool:
         """Whether it is known that a process is in it or below; zombies do not count."""
         try:
-            return b"populated 1" in read(f"{self.path}/cgroup.events")
+            return b"populated 1" in tree.read(f"{self.path}/cgroup.events")
         except OSError:
             return False
 
@@ -89,7 +88,7 @@ class Cgroup:
     def members(self) -> list[int]:
         """The processes that are in it, not below."""
         try:
-            return [int(pid) for pid in read(f"{self.path}/cgroup.procs").split()]
+            return [int(pid) for pid in tree.read(f"{self.path}/cgroup.procs").split()]
         except OSError:
             return []
 

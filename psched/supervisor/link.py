@@ -120,7 +120,7 @@ class Link:
         end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
         if len(self._incoming) < end:
             return None
-        text = bytes(self._incoming[_LENGTH.size : end])
+        text = self._incoming[_LENGTH.size : end]
         del self._incoming[:end]
         try:
             return _decoded(text.decode())

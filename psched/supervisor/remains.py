@@ -47,6 +47,11 @@ class _Tree(Generic[C]):
     late: bool = False
     populated: bool = False
 
+    def look(self) -> bool:
+        """See whether there is a process in its cgroup."""
+        self.populated = self.cgroup is not None and self.cgroup.populated
+        return self.populated
+
 
 class Remains(Generic[C]):
     """The trees of this process's ended children.
@@ -104,8 +109,7 @@ class Remains(Generic[C]):
         """
         pid, before = os.getpid(), self._left
         for each in self._trees:
-            each.populated = each.cgroup is not None and each.cgroup.populated
-            if each.populated and each.cgroup is not None:
+            if each.look() and each.cgroup is not None:
                 each.cgroup.kill()
         clean = tree.kill_all_below(pid, spare)
         left = frozenset() if clean else tree.living_below(pid, spare)
@@ -131,10 +135,8 @@ class Remains(Generic[C]):
         return [each.child for each in gone]
 
     def _is_gone(self, each: _Tree[C], spare: frozenset[int], *, clean: bool) -> bool:
-        if each.populated and each.cgroup is not None:
-            # It was killed a moment ago.
-            each.populated = each.cgroup.populated
-        if each.populated:
+        # If there was one, it was killed a moment ago.
+        if each.populated and each.look():
             return False
         # What another has left, and cannot be killed, does not count.
         others = each.others

@@ -114,22 +114,29 @@ def _pairs(count: int) -> list[tuple[Link, Link]]:
         if not pairs:
             raise
         # Each child needs a descriptor or two of its own.
-        for pair in pairs[len(pairs) // 2 + 1 :]:
-            for end in pair:
+        for _ in range((len(pairs) - 1) // 2):
+            for end in pairs.pop():
                 end.close()
-        del pairs[len(pairs) // 2 + 1 :]
     return pairs
 
 
 def _prepare() -> None:
     """What is to be done before a fork."""
-    threads = os.listdir("/proc/self/task")
-    if len(threads) > 1:
+    if (count := threads()) > 1:
         raise RuntimeError(
-            f"this process has {len(threads)} threads and must not fork; a module that handlers"
+            f"this process has {count} threads and must not fork; a module that handlers"
             " import has started them at import: let it start them when a task runs"
         )
     flush_output()  # or what is buffered now would be written twice
+
+
+def threads() -> int:
+    """How many threads this process has, whoever has started them.
+
+    Raises:
+        OSError: no descriptor is left to look with.
+    """
+    return len(os.listdir("/proc/self/task"))
 
 
 def _fork(live: Callable[[], int]) -> int:

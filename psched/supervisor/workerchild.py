@@ -53,15 +53,14 @@ class WorkerChild(Child):
             self.report, self.reported = message["report"], now
 
     @property
-    def since(self) -> float:
-        """Since when it has been silent, or not ready."""
-        return self.heard if self.ready else self.started
+    def limit(self) -> float:
+        """Seconds that it may be silent, or not ready."""
+        return self.blueprint.heartbeat_limit if self.ready else self.blueprint.start_timeout
 
     @property
     def expected(self) -> float:
         """When it must have been heard, or be ready, at the latest."""
-        limits = self.blueprint
-        return self.since + (limits.heartbeat_limit if self.ready else limits.start_timeout)
+        return (self.heard if self.ready else self.started) + self.limit
 
     @property
     def failed(self) -> bool:

@@ -219,8 +219,11 @@ class Workers:
                 what = "silent" if worker.ready else "not ready"
                 _log.error(
                     "%s, pid %d, %s for %.0f s: killed",
-                    worker.place, worker.pid, what, worker.expected - worker.since,
-                )  # fmt: skip
+                    worker.place,
+                    worker.pid,
+                    what,
+                    worker.limit,
+                )
                 # Its stack, by faulthandler, tells what it hangs in.
                 worker.send(signal.SIGABRT)
                 worker.ladder = Ladder(now + _ABORT_GRACE, 1.0, 0)
