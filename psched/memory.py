@@ -83,6 +83,8 @@ class Memory:
     def leave(self) -> None:
         """We go; if the owner has gone before us, and nobody else is there, the folder goes too."""
         if self._lock is not None and self._folder is not None:
+            # Closing is not enough: a runner that was forked this moment has it, too.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
             _remove_if_left(self._folder)
@@ -130,8 +132,9 @@ def _all() -> Iterator[Path]:
 
 def _owner_lives(folder: Path) -> bool:
     pid, start = folder.name.split("-")[2:]
-    # One that has ended may still be listed, until its parent has looked.
-    return tree.alive(int(pid)) and str(tree.start_time(int(pid))) == start
+    # One that has ended may still be listed, until its parent has looked; and its workers, who
+    # see its files closed, may ask before it is listed as ended.
+    return not tree.ends(int(pid)) and str(tree.start_time(int(pid))) == start
 
 
 def _remove_if_left(folder: Path) -> None:

@@ -21,6 +21,8 @@ _LONGEST = 0.25
 _MOMENT = 0.0002
 """Seconds between two walks that find the same: the processor is theirs, to die."""
 
+_EXITING = 0x4
+"""PF_EXITING, among the flags that proc(5) shows: set before a process lets go of anything."""
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 """What /proc says of a process that has ended. Any other error says nothing of it: we may just
@@ -92,6 +94,21 @@ def alive(pid: int) -> bool:
         return True
     # Its first thread may have ended before the others: it shows as a zombie then.
     return state is not None and (state[0] not in ("Z", "X") or int(state[17]) > 1)
+
+
+def ends(pid: int) -> bool:
+    """Whether a process is gone, or on its way out; false if one cannot look.
+
+    Who is killed closes its files first, and others learn of its end by that: it is only some
+    time later that it is a zombie.
+    """
+    try:
+        state = _stat(pid)
+    except OSError:
+        return False
+    if state is None:
+        return True
+    return (state[0] in ("Z", "X") or bool(int(state[6]) & _EXITING)) and int(state[17]) <= 1
 
 
 def start_time(pid: int) -> int | None:

@@ -4,6 +4,7 @@ import re
 import signal
 
 from support.runlog import completed
+from support.waiting import wait_until
 
 JOBS = """
     import re
@@ -226,7 +227,7 @@ def test_a_type_that_nobody_routes_is_retried_loudly_until_somebody_does(service
     master.wait_for_log(
         r"ERROR .*\[orphan\.1000000000\] no handler for the type 'nobodys'", count=2
     )
-    assert service.row("orphan").status == "waiting"
+    wait_until(lambda: service.row("orphan").status == "waiting", what="the next attempt's turn")
     service.write(
         "jobs.py",
         """

@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import psched
+from psched.memory import Memory
 from support.processes import kill
 from support.waiting import wait_until
 
@@ -61,6 +63,29 @@ def test_they_go_with_a_master_that_is_killed(own):
     master, folder = own
     master.kill()
     wait_until(lambda: not folder.exists(), what="the end of the folder")
+
+
+def test_the_last_to_leave_removes_them_though_a_process_that_was_just_forked_has_its_files(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    memory = Memory()
+    with subprocess.Popen(["sleep", "1000"]) as owner:
+        memory.join(owner.pid)
+        owner.kill()
+    [lock] = tmp_path.glob("psched-*/lock")
+    [number] = (int(p.name) for p in Path("/proc/self/fd").iterdir() if same_file(p, lock))
+    with subprocess.Popen(["sleep", "1000"], pass_fds=[number]) as forked:
+        memory.leave()
+        forked.kill()
+        assert list(tmp_path.iterdir()) == []
+
+
+def same_file(path, other):
+    try:
+        return path.samefile(other)
+    except FileNotFoundError:
+        return False
 
 
 def test_they_go_with_a_master_that_is_killed_before_its_program_asks_for_them(service):

@@ -118,6 +118,27 @@ def test_a_zombie_is_not_alive():
     assert apart(zombie) == [True, False, 0, False]
 
 
+def seen_to_end():
+    """Who are killed are seen to end by a pipe, as workers see their master end."""
+    for _ in range(300):
+        ours, theirs = os.pipe()
+        child = subprocess.Popen(["sleep", "1000"], pass_fds=[theirs])
+        os.close(theirs)
+        if tree.ends(child.pid):
+            return "it ended before it was killed"
+        kill(child.pid)
+        os.read(ours, 1)
+        if not tree.ends(child.pid):
+            return "it did not end with its files"
+        os.close(ours)
+        child.wait()
+    return ""
+
+
+def test_a_process_ends_when_its_files_are_closed_though_it_is_not_a_zombie_yet():
+    assert not apart(seen_to_end)
+
+
 def with_a_misleading_name():
     """Its name is that of a zombie's line in /proc/PID/stat."""
     program = "import signal; open('/proc/self/comm', 'w').write('x) Z 1 '); signal.pause()"
