@@ -16,7 +16,7 @@ import yaml
 
 import psched
 from harness import BENCH, cpu_of_all, make_store, memory, tell
-from support.processes import children, title
+from support.processes import children, runners, title
 from support.service import SUPPORT, Master
 from support.stores import Sql
 from support.waiting import wait_until
@@ -40,7 +40,7 @@ class Drain:
 
     Attributes:
         starts: in their order.
-        cpu_ms: milliseconds of processor time that workers and runners took for each.
+        cpu_ms: milliseconds of processor time that workers, fork servers and runners took for each.
         rss: the size of a worker, in MiB.
     """
 
@@ -114,7 +114,12 @@ class Fleet:
     @property
     def runners(self) -> list[int]:
         """The pids of all runners, idle or not."""
-        return [runner for worker in self.workers for runner in children(worker)]
+        return [runner for worker in self.workers for runner in runners(worker)]
+
+    @property
+    def servers(self) -> list[int]:
+        """The pids of the workers' fork servers."""
+        return [server for worker in self.workers for server in children(worker)]
 
     def launch(self) -> float:
         """Start the master, and wait for nothing; when that was. Past starts are forgotten."""
@@ -175,11 +180,11 @@ class Fleet:
         prefix = self.name("n")
         keys = [f"{prefix}{number}" for number in range(count)]
         self.start()
-        before = sum(map(cpu_of_all, self.workers))
+        before = sum(map(cpu_of_all, [*self.workers, *self.servers]))
         self.push(keys)
         starts = self.wait_for_ends(prefix, keys)
         # Of runners that wait for more tasks, too.
-        cpu = sum(map(cpu_of_all, [*self.workers, *self.runners])) - before
+        cpu = sum(map(cpu_of_all, [*self.workers, *self.servers, *self.runners])) - before
         rss = memory(self.workers[0])["rss"]
         if stop:
             self.stop()

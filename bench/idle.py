@@ -82,8 +82,8 @@ def passes(seconds: float) -> None:
 
 
 def _spent(fleet: Fleet) -> dict[int, float]:
-    """Processor time of master, workers and runners."""
-    pids = [fleet.master.pid, *fleet.workers, *fleet.runners]
+    """Processor time of master, workers, fork servers and runners."""
+    pids = [fleet.master.pid, *fleet.workers, *fleet.servers, *fleet.runners]
     return {pid: harness.cpu_seconds(pid) for pid in pids}
 
 

@@ -101,11 +101,6 @@ class Backend(Protocol):
     have been applied).
     """
 
-    @property
-    def closes_before_fork(self) -> bool:
-        """Whether `disconnect` must be called before the process forks."""
-        ...
-
     def init(self) -> Sequence[str]:
         """Create or upgrade what the store needs; may be repeated.
 

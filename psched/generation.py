@@ -10,129 +10,30 @@ import logging
 import os
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from psched.app import CLOCK, Configuration, make_store, open_schedules, read_config
-from psched.application.dispatch import Dispatch
-from psched.application.router import Router
-from psched.backend import Backend
-from psched.commands import BUILT_IN
+from psched.app import Configuration, read_config
 from psched.config import SETTINGS, Config
-from psched.config.urls import MEMORY as MEMORY_URL
 from psched.errors import ConfigError, LoadError
 from psched.handlers import load_handlers
 from psched.log import Log
-from psched.memory import MEMORY
+from psched.seat import NUMBERS, Seat, about, log_by
 from psched.supervisor.blueprint import (
-    BAD_CONFIG,
     BAD_HANDLERS,
-    DRAINED,
     Blueprint,
     Place,
     PlanError,
     nothing,
 )
 from psched.supervisor.link import Link
-from psched.supervisor.signals import SignalInbox
-from psched.worker import Worker, clean_up, prepare_process
+from psched.worker import prepare_process
 
 _log = logging.getLogger("psched.worker")
-
-_NUMBERS = (
-    "processors",
-    "start_timeout",
-    "child_heartbeat_limit",
-    "graceful_timeout",
-    "graceful_kill_limit",
-)
-"""The settings that a master goes by."""
-
-_PATHS = ("log", "pid_file")
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A process that the master has forked, before it is a worker.
-
-    Attributes:
-        link: to the master.
-        place: where it stands.
-        inbox: its signals.
-        log: its log.
-        master: that one's pid; it may have died since.
-        nonces: dead workers to clean up after, if that is all it is for.
-    """
-
-    link: Link
-    place: Place
-    inbox: SignalInbox
-    log: Log
-    master: int
-    nonces: Sequence[str] | None
-
-    def serve(
-        self,
-        settings: Config,
-        dispatch: Dispatch | None,
-        *,
-        report: bool,
-        prepare: Callable[[Backend], Iterator[None]] | None = None,
-    ) -> int:
-        """Be a worker; the exit status.
-
-        Args:
-            settings: what this generation goes by.
-            dispatch: the user's routes.
-            report: the master does not know the settings yet.
-            prepare: what is to be done in the store first, step by step.
-        """
-        if os.getppid() != self.master:
-            _log.error("the master has died")
-            return DRAINED
-        try:
-            if settings.url == MEMORY_URL:
-                MEMORY.join(self.master)
-            store = make_store(settings)
-            log_by(self.log, settings.log, settings.log_level)
-        except ConfigError as error:
-            _log.error("%s", error)
-            return BAD_CONFIG
-        for number in self.inbox.take_over():
-            _log.error("a module has changed what %s does: psched needs it", number.name)
-        try:
-            return self._serve(settings, dispatch, store, report=report, prepare=prepare)
-        finally:
-            MEMORY.leave()
-
-    def _serve(
-        self,
-        settings: Config,
-        dispatch: Dispatch | None,
-        store: Backend,
-        *,
-        report: bool,
-        prepare: Callable[[Backend], Iterator[None]] | None,
-    ) -> int:
-        if self.nonces is not None:
-            return clean_up(store, settings, self.nonces)
-        worker = Worker(
-            self.link,
-            self.place,
-            settings=settings,
-            find=Router(dispatch, BUILT_IN).find,
-            store=store,
-            open_schedules=partial(open_schedules, settings),
-            inbox=self.inbox,
-            log=self.log,
-            clock=CLOCK,
-            prepare=None if prepare is None else partial(prepare, store),
-        )
-        return worker.run(_report(settings) if report else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +58,10 @@ class FromFile:
             settings = read_settings(self.given, self.environment, self.overrides)
         except ConfigError as error:
             raise PlanError(str(error)) from error
-        numbers = {name: getattr(settings, name) for name in _NUMBERS}
+        numbers = {name: getattr(settings, name) for name in NUMBERS}
         adopt = partial(_adopt, self.log, settings.log, settings.log_level)
         return _blueprint(
-            numbers, partial(self._live, settings), self.log, adopt=adopt, about=_about(settings)
+            numbers, partial(self._live, settings), self.log, adopt=adopt, about=about(settings)
         )
 
     def _live(self, settings: Config, seat: Seat) -> int:
@@ -255,19 +156,6 @@ def read_settings(
     return read_config(given, environment).with_settings(**changes)
 
 
-def log_by(journal: Log, path: Path | None, level: str) -> None:
-    """Log where and what the settings say.
-
-    Raises:
-        ConfigError: the file cannot be opened.
-    """
-    try:
-        journal.redirect(path)
-    except OSError as error:
-        raise ConfigError(f"log: cannot be opened: {error}") from None
-    logging.getLogger().setLevel(level.upper())
-
-
 def _adopt(journal: Log, path: Path | None, level: str) -> None:
     """Have the master follow a generation's log."""
     try:
@@ -302,18 +190,5 @@ def _blueprint(
     )
 
 
-def _report(settings: Config) -> dict[str, Any]:
-    """What the master goes by, as a message."""
-    numbers = {name: getattr(settings, name) for name in (*_NUMBERS, "log_level", "cgroup")}
-    paths = {name: getattr(settings, name) for name in _PATHS}
-    strings = {name: path and str(path) for name, path in paths.items()}
-    return numbers | strings | {"about": _about(settings)}
-
-
-def _about(settings: Config) -> dict[str, str]:
-    """What is served; no secret is in it."""
-    return {"url": settings.safe_url, "table": settings.table}
-
-
 def _defaults() -> dict[str, Any]:
-    return {name: SETTINGS[name].default for name in _NUMBERS}
+    return {name: SETTINGS[name].default for name in NUMBERS}

@@ -30,10 +30,11 @@ from psched.errors import (
 )
 from psched.files.applying import carry_out, remove
 from psched.files.plan import is_of, plan
-from psched.generation import Seat, Served, current_seat
+from psched.generation import Served, current_seat
 from psched.jobs import Jobs
 from psched.model import ENDED, Row
 from psched.script import become_master, program_command, program_name
+from psched.seat import Seat
 from psched.supervisor import kernel
 from psched.trigger import first
 

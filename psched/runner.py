@@ -82,6 +82,11 @@ class _Holder:
             self._collection = self._open_schedules()
         return self._collection
 
+    @property
+    def has_opened(self) -> bool:
+        """Whether the task has asked for schedules."""
+        return self._collection is not None
+
     def close(self) -> None:
         """The task is over: nobody speaks for it any more, and what it has opened is closed."""
         with self._turn:
@@ -134,6 +139,7 @@ class Runner:
         self._log = log
         self._open_schedules = open_schedules
         self._tasks = tasks
+        self._used_store = False
         self._process = os.getpid()
         self._note = note
         self._stop = Stop(note)
@@ -151,7 +157,7 @@ class Runner:
                     pass
             failure = self._perform(message["run"])
             left = left - 1 if left > 1 and _is_clean() else 0
-            self._link.deliver({"done": failure, "last": not left})
+            self._link.deliver({"done": failure, "last": not left, "store": self._used_store})
             if left:
                 set_title("runner: idle")
         return 0
@@ -181,6 +187,7 @@ class Runner:
             # The handler has forked, and this is the child: it must not speak for the task.
             sys.exit()
         flush_output()
+        self._used_store = holder.has_opened
         with suppress(Exception):
             holder.close()
         self._log.subject = ""

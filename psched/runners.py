@@ -6,21 +6,29 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from psched.clock import Clock
+from psched.config import Config
+from psched.log import Log
+from psched.runner import Runner
 from psched.slots import RunnerChild
 from psched.supervisor import tree
 from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.child import reap
+from psched.supervisor.forkserver import MOST_AT_ONCE, ForkServer
 from psched.supervisor.link import Link
-from psched.supervisor.note import Reason, StopNote
+from psched.supervisor.note import Notes, Reason, StopNote
 from psched.supervisor.remains import Remains
-from psched.supervisor.spawn import spawn_alike
+from psched.supervisor.signals import Waitable
+
+if TYPE_CHECKING:
+    from psched.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.worker")
 
-_MOST_AT_ONCE = 8
-"""Forks in a row: what runs meanwhile wants to be watched, and more would save nothing more."""
+_NOTES = 4
+"""For each task that may run at once: runners that are waiting, or do not die, have one, too."""
 
 
 class Runners:
@@ -28,24 +36,40 @@ class Runners:
 
     Args:
         main: a runner's whole life, in its own process; returns its exit status.
-        before_fork: called before each fork; closes what must not be open then.
         keep: descriptors that runners need: the open log file.
         clock: this host's clocks.
+        concurrency: how many tasks may run at once.
         cgroup: this process's, below which each runner is given one; None: there is none.
+        before_fork: called in the fork server before it forks.
+        preload: called there when a task has used what that loads.
+
+    Attributes:
+        quiet: called before the fork server is forked; closes what must not be open then.
     """
 
     def __init__(
         self,
         main: Callable[[Link, StopNote], int],
         *,
-        before_fork: Callable[[], None],
         keep: Sequence[int],
         clock: Clock,
+        concurrency: int,
         cgroup: Cgroup | None = None,
+        before_fork: Callable[[], object] = lambda: None,
+        preload: Callable[[], object] = lambda: None,
     ) -> None:
-        self._main = main
-        self._before_fork = before_fork
-        self._keep = keep
+        self.quiet: Callable[[], object] = lambda: None
+        self._notes = Notes(_NOTES * (concurrency + MOST_AT_ONCE))
+        self._new_server = partial(
+            ForkServer,
+            partial(_live, main, self._notes),
+            keep=keep,
+            before_fork=before_fork,
+            preload=preload,
+        )
+        self._server: ForkServer | None = None
+        self._preloaded = False
+        self._dismissed = False
         self._clock = clock
         self._idle: list[RunnerChild] = []
         self._alive: dict[int, RunnerChild] = {}
@@ -61,24 +85,46 @@ class Runners:
         # What the handlers' modules have started on import is theirs, and stays.
         self._spared = frozenset(tree.children(os.getpid()))
 
+    def start(self) -> ForkServer:
+        """Have the fork server, which is started again when it has died.
+
+        Raises:
+            OSError: the system has no process or memory left.
+            RuntimeError: this process has a second thread.
+        """
+        if self._server is None or self._server.channel.closed:
+            self.quiet()
+            self._server, self._dismissed = self._new_server(), False
+            self._spared |= {self._server.pid}
+        return self._server
+
     @property
-    def links(self) -> list[Link]:
-        """The lines to those that are alive."""
-        return [runner.link for runner in self._alive.values()]
+    def links(self) -> list[Waitable]:
+        """What has news when one of them has."""
+        links: list[Waitable] = [runner.link for runner in self._alive.values()]
+        if self._server is not None:
+            links.append(self._server.channel)
+        return links
+
+    def preload(self) -> None:
+        """A task has used what `preload` loads: those that follow are to begin with it."""
+        if not self._preloaded and self._server is not None:
+            self._preloaded = True
+            self._server.preload()
 
     def prepare(self, count: int = 1) -> None:
         """Have one waiting, so that the next task does not wait for a fork.
 
         Args:
             count: so many tasks are to be started: if none is waiting, as many are forked, up to
-                a few, which costs less in one go; see `spawn_alike`.
+                a few, which costs less in one go.
 
         Raises:
             OSError: the system has no process or memory left.
             RuntimeError: this process has a second thread.
         """
         if not self._idle:
-            self._fork(min(count, _MOST_AT_ONCE))
+            self._fork(min(count, MOST_AT_ONCE))
 
     def take(self) -> RunnerChild:
         """One that `prepare` has made, for one task."""
@@ -108,7 +154,10 @@ class Runners:
 
     def reap(self) -> list[RunnerChild]:
         """Those that have ended; what they have left running is killed: see `cleared`."""
+        # Our own children's: of orphans, and of the fork server, whose runners come to us then.
         exits = [*reap()]
+        told = self._server.exits() if self._server is not None else []
+        exits += told
         ended = []
         # A pid that has been reaped can be anybody's next.
         self._spared -= {exit_.pid for exit_ in exits}
@@ -116,10 +165,18 @@ class Runners:
             runner = self._alive.pop(exit_.pid, None)
             if runner is not None:  # else it is an orphan of a run that ended before
                 runner.reaped(exit_)
+                self._notes.give_back(runner.note)
                 self._remains.add(runner, runner.cgroup)
                 ended.append(runner)
+            if self._server is not None and exit_.pid == self._server.pid:
+                _log.error("the fork server %s: all that it has forked goes with it", exit_)
+                self._server.close()
+                self._server = None
+        if told and self._server is not None:
+            self._server.bury([exit_.pid for exit_ in told])
         if exits:
             self._idle = [runner for runner in self._idle if runner.exit is None]
+        self._let_server_go()
         if exits or self._remains.due:
             cleared = self._remains.look(self._spared | self._alive.keys())
             for runner in cleared:
@@ -152,15 +209,29 @@ class Runners:
         tree.kill_below(runner.pid)
 
     def dismiss(self) -> None:
-        """Let those go that wait for a task."""
+        """Let those go that wait for a task, and the fork server after the last of all."""
         for runner in self._idle:
             runner.link.close()
         self._idle.clear()
+        self._dismissed = True
+        self._let_server_go()
+
+    def _let_server_go(self) -> None:
+        if self._dismissed and not self._alive and self._server is not None:
+            self._server.close()
+            self._server = None
 
     def _fork(self, count: int) -> None:
-        self._before_fork()
-        notes = [StopNote() for _ in range(count)]
-        born = spawn_alike([partial(self._live, note) for note in notes], keep=self._keep)
+        server = self.start()
+        notes = [note for _ in range(count) if (note := self._notes.take()) is not None]
+        born: list[tuple[int, Link]] = []
+        try:
+            if not notes:
+                raise BlockingIOError("too many runners that have been killed do not die")
+            born = server.fork([note.place for note in notes])
+        finally:
+            for note in notes[len(born) :]:
+                self._notes.give_back(note)
         now = self._clock.monotonic()
         for note, (pid, link) in zip(notes, born, strict=False):
             runner = RunnerChild(pid, link, now, note)
@@ -168,9 +239,6 @@ class Runners:
             self._remains.born(runner)
             runner.cgroup = self._cgroup_for(pid)
             self._idle.append(runner)
-
-    def _live(self, note: StopNote, link: Link) -> int:
-        return self._main(link, note)
 
     def _cgroup_for(self, pid: int) -> Cgroup | None:
         """Give a runner a cgroup of its own; where that fails, there is still the walk."""
@@ -204,3 +272,49 @@ class Runners:
                 self._spare_cgroups.append(runner.cgroup)
                 return
         runner.cgroup.remove()
+
+
+def _live(main: Callable[[Link, StopNote], int], notes: Notes, place: int, link: Link) -> int:
+    return main(link, notes.at(place))
+
+
+def make_runners(
+    settings: Config,
+    find: Callable[[str], Any],
+    open_schedules: "Callable[[], ScheduleCollection]",
+    *,
+    log: Log,
+    clock: Clock,
+    cgroup: Cgroup | None = None,
+) -> Runners:
+    """A worker's runners, none of them forked yet.
+
+    Args:
+        settings: the installation's.
+        find: the handler of a type; None: there is none.
+        open_schedules: opens a collection on the worker's store, for a task.
+        log: this process's log.
+        clock: this host's clocks.
+        cgroup: see `Runners`.
+    """
+
+    def main(link: Link, note: StopNote) -> int:
+        runner = Runner(
+            link,
+            find=find,
+            note=note,
+            log=log,
+            open_schedules=open_schedules,
+            tasks=settings.max_tasks_per_child,
+        )
+        return runner.run()
+
+    return Runners(
+        main,
+        keep=log.descriptors,
+        clock=clock,
+        concurrency=settings.concurrency,
+        cgroup=cgroup,
+        before_fork=log.follow,
+        preload=lambda: open_schedules().close(),
+    )

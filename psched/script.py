@@ -11,7 +11,8 @@ from psched.app import Configuration, read_config
 from psched.application.dispatch import Dispatch
 from psched.application.router import instance
 from psched.errors import ConfigError, LoadError
-from psched.generation import Seat, Served, current_seat
+from psched.generation import Served, current_seat
+from psched.seat import Seat
 from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS
 
 _log = logging.getLogger("psched.worker")

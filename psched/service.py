@@ -17,8 +17,9 @@ from psched import log, memory
 from psched.app import CLOCK, Configuration, draw_nonce
 from psched.config import Config
 from psched.errors import ConfigError
-from psched.generation import FromFile, FromProgram, log_by, read_settings
+from psched.generation import FromFile, FromProgram, read_settings
 from psched.log import Log
+from psched.seat import log_by
 from psched.supervisor import control, kernel, will
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
 from psched.supervisor.cgroup import MasterCgroup, UnavailableError

@@ -11,8 +11,8 @@ from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
 from psched.policy import Run
 from psched.runners import Runners
 from psched.slots import Slot, tell
-from psched.supervisor.link import Link
 from psched.supervisor.note import Reason
+from psched.supervisor.signals import Waitable
 from psched.task import assignment
 from psched.timing import Deadlines
 
@@ -69,7 +69,7 @@ class Tasks:
         return any(not slot.empty for slot in self)
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[Waitable]:
         """The lines to all runners."""
         return self._runners.links
 
@@ -141,6 +141,8 @@ class Tasks:
     def _take(self, slot: Slot, message: Mapping[str, Any], lessor: Lessor) -> None:
         if "done" in message:
             slot.end(message["done"], self._clock.monotonic())
+            if message["store"]:
+                self._runners.preload()
             if not message["last"]:
                 slot.empty = self._runners.give_back(slot.runner)
             return

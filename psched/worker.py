@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psched.backend import Backend
 from psched.clock import Clock
@@ -18,20 +18,16 @@ from psched.guard import Guard
 from psched.leaser import Leaser
 from psched.log import Log
 from psched.recycling import Enough
-from psched.runner import Runner
 from psched.runners import Runners
 from psched.slots import account
 from psched.supervisor import kernel
 from psched.supervisor.blueprint import BAD_HANDLERS, DRAINED, Place
 from psched.supervisor.deadman import DeadMan
 from psched.supervisor.link import Link
-from psched.supervisor.note import Reason, StopNote
+from psched.supervisor.note import Reason
 from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.titles import set_title
 from psched.tasks import Tasks
-
-if TYPE_CHECKING:
-    from psched.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.worker")
 
@@ -55,9 +51,8 @@ class Worker:
         link: to the master.
         place: where it stands.
         settings: the installation's.
-        find: the handler of a type; None: there is none.
+        runners: where tasks run.
         store: where the schedules are.
-        open_schedules: opens a collection on that store, for a task.
         inbox: this process's signals.
         log: this process's log.
         clock: this host's clocks.
@@ -70,9 +65,8 @@ class Worker:
         place: Place,
         *,
         settings: Config,
-        find: Callable[[str], Any],
+        runners: Runners,
         store: Backend,
-        open_schedules: "Callable[[], ScheduleCollection]",
         inbox: SignalInbox,
         log: Log,
         clock: Clock,
@@ -97,24 +91,7 @@ class Worker:
         self._rng = random.Random()  # noqa: S311  # jitter; made after the fork, so it is its own
         self._enough = Enough(settings, self._rng, clock.monotonic())
 
-        def main(link: Link, note: StopNote) -> int:
-            runner = Runner(
-                link,
-                find=find,
-                note=note,
-                log=log,
-                open_schedules=open_schedules,
-                tasks=settings.max_tasks_per_child,
-            )
-            return runner.run()
-
-        runners = Runners(
-            main,
-            before_fork=store.disconnect if store.closes_before_fork else lambda: None,
-            keep=log.descriptors,
-            clock=clock,
-            cgroup=None if settings.cgroup == "off" else place.cgroup,
-        )
+        runners.quiet = store.disconnect
         guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan())
         self._tasks = Tasks(runners, guard, clock)
         self._leaser = Leaser(
@@ -136,7 +113,7 @@ class Worker:
         Returns:
             The exit status.
         """
-        # What is here now stays as it is: the runners share it instead of copying it.
+        # What is here now stays, and need not be searched for garbage again and again.
         gc.freeze()
         try:
             self._tasks.prepare()

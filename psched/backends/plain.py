@@ -31,8 +31,6 @@ class PlainStore(abc.ABC):
     What `all` raises, every method does: it must be one of the errors that are named there.
     """
 
-    closes_before_fork = False
-
     only: Collection[str] = ()
     """The types of rows that claims take; none: all."""
 

@@ -64,11 +64,6 @@ class TableStore(abc.ABC, Generic[S]):
     def _make(self, connection: Connection) -> Sequence[str]:
         """Create or upgrade what is needed; what was done, for people."""
 
-    @property
-    def closes_before_fork(self) -> bool:
-        """See `Backend.closes_before_fork`."""
-        return self._connector.dialect.closes_before_fork
-
     def init(self) -> Sequence[str]:
         """See `Backend.init`."""
         # A connection of its own: there may be no table to check yet, and an upgrade of a

@@ -4,9 +4,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 
 from psched.supervisor import kernel
 from psched.supervisor.link import Link
@@ -19,7 +18,31 @@ _HIGHEST = 255
 
 
 def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int, Link]:
-    """Fork a child that runs ``main`` with its end of a new link, and exits with its result.
+    """Fork a child that runs ``main`` with its end of a new link; see `launch`.
+
+    Orphans of what it forks come to it.
+
+    Returns:
+        The child's pid and this side's end of the link.
+    """
+    ours, theirs = Link.pair()
+
+    def live() -> int:
+        kernel.adopt_orphans()
+        return main(theirs)
+
+    try:
+        pid = launch(live, keep=[theirs.fileno(), *keep])
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return pid, ours
+
+
+def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
+    """Fork a child that runs ``main``, and exits with its result.
 
     Args:
         main: the child's whole life; what it returns is its exit status. It begins with all
@@ -27,7 +50,7 @@ def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int
         keep: descriptors the child needs besides standard input, output and error.
 
     Returns:
-        The child's pid and this side's end of the link.
+        The child's pid.
 
     Raises:
         OSError: the system has no process or memory left.
@@ -35,89 +58,19 @@ def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int
             that thread holds, for ever.
     """
     _prepare()
-    ours, theirs = Link.pair()
-    inherited = _inherited(keep)
+    not_theirs = inherited(keep)
 
     def live() -> int:
         forget_handlers()
-        _blank(inherited, theirs.fileno())
-        kernel.adopt_orphans()
-        return main(theirs)
+        blank(not_theirs)
+        return main()
 
     # Until the child has its own handlers, a signal would run ours in it: none may arrive.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        pid = _fork(live)
-    except BaseException:
-        ours.close()
-        raise
+        return fork(live)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-    return pid, ours
-
-
-def spawn_alike(
-    mains: Sequence[Callable[[Link], int]], *, keep: Iterable[int] = ()
-) -> list[tuple[int, Link]]:
-    """Fork some children, fast, that die with this process; see `spawn`.
-
-    Each leads a session of its own: signals from the terminal pass it by. It has this process's
-    handlers for signals until it asks for them (`signals.receive`), and none are blocked; what
-    comes before that is lost. Handlers that are not psched's stay as they are.
-
-    What this process writes to its memory after a fork, and what a child does, is copied, page
-    by page, at a price above that of the code that does it. So here is nothing between one fork
-    and the next that could be done before or after, and in a child only what cannot.
-
-    Returns:
-        Pids and links, in the order of ``mains``: as many as could be forked, one at least.
-
-    Raises:
-        OSError: the system has no process or memory left.
-        RuntimeError: this process has a second thread.
-    """
-    _prepare()
-    parent = os.getpid()
-    pairs = _pairs(len(mains))
-    inherited = _inherited(keep)
-
-    def live(main: Callable[[Link], int], link: Link) -> int:
-        os.setsid()
-        _blank(inherited, link.fileno())
-        kernel.adopt_orphans()
-        kernel.die_with_parent(parent)
-        return main(link)
-
-    born: list[int] = []
-    try:
-        for main, (_, theirs) in zip(mains, pairs, strict=False):
-            born.append(_fork(partial(live, main, theirs)))
-    except OSError:
-        if not born:
-            raise
-    finally:
-        for _, theirs in pairs:
-            theirs.close()
-        for ours, _ in pairs[len(born) :]:
-            ours.close()
-    return [(pid, ours) for pid, (ours, _) in zip(born, pairs, strict=False)]
-
-
-def _pairs(count: int) -> list[tuple[Link, Link]]:
-    """Some links; half as many as there can be, if there cannot be as many."""
-    pairs: list[tuple[Link, Link]] = []
-    try:
-        while len(pairs) < count:
-            pairs.append(Link.pair())
-    except OSError:
-        if not pairs:
-            raise
-        # Each child needs a descriptor or two of its own.
-        for _ in range((len(pairs) - 1) // 2):
-            for end in pairs.pop():
-                end.close()
-    return pairs
 
 
 def _prepare() -> None:
@@ -139,7 +92,7 @@ def threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _fork(live: Callable[[], int]) -> int:
+def fork(live: Callable[[], int]) -> int:
     """Fork a child, from its first instruction to its last; in the parent, its pid."""
     if pid := os.fork():
         return pid
@@ -167,7 +120,7 @@ def _checked(status: object) -> int:
     return CRASHED
 
 
-def _inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
+def inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
     """The descriptors that a child would inherit, and whether what it executes would, too.
 
     Output and error are not meant, nor those that are to be kept.
@@ -179,8 +132,8 @@ def _inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
     return found
 
 
-def _blank(inherited: Iterable[tuple[int, bool]], own: int) -> None:
-    """Turn inherited descriptors into /dev/null, but for the child's own end of its link.
+def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
+    """Turn inherited descriptors into /dev/null.
 
     The parent's links must go, or nobody would ever read the end of their streams; its database
     connection must not be spoken on. Closing them would not do: the objects that own them live
@@ -188,9 +141,7 @@ def _blank(inherited: Iterable[tuple[int, bool]], own: int) -> None:
     gets the number next.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for number, inheritable in inherited:
-        if number == own:
-            continue
+    for number, inheritable in descriptors:
         try:
             os.dup2(null, number, inheritable)
         except OSError:

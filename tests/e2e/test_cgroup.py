@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.cgroups import below, cgroup_of, members, own_cgroup, populated
-from support.processes import children, descendants, kill, title
+from support.processes import children, descendants, kill, runners, title
 from support.runlog import never_two_at_once
 from support.trees import SCRIPTS
 from support.waiting import has_ended, wait_until
@@ -87,7 +87,7 @@ def runner(master):
     """The runner that has started something."""
 
     def found():
-        below_workers = [pid for worker in master.workers() for pid in children(worker)]
+        below_workers = [pid for worker in master.workers() for pid in runners(worker)]
         return [pid for pid in below_workers if children(pid)]
 
     return wait_until(found, what="a task that has started something")[0]

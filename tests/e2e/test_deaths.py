@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from support.processes import children, descendants, kill, title
+from support.processes import descendants, kill, title
 from support.runlog import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
@@ -42,7 +42,7 @@ def runner_of(service, key):
 
 def worker_of(master, service, key):
     """The worker that runs a task."""
-    [worker] = [pid for pid in master.workers() if runner_of(service, key) in children(pid)]
+    [worker] = [pid for pid in master.workers() if runner_of(service, key) in descendants(pid)]
     return worker
 
 
@@ -130,7 +130,7 @@ def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(serv
     master = service.start()
     for key in "one", "two":
         service.runs.wait(key)
-    idle = [pid for worker in master.workers() for pid in children(worker)]
+    idle = [pid for worker in master.workers() for pid in descendants(worker)]
 
     for pid in [master.pid, *master.workers()]:
         kill(pid, signal.SIGSTOP)  # so that none has a moment to act for another

@@ -17,7 +17,7 @@ import pytest
 
 from psched.clock import SystemClock
 from psched.timing import SHORTEST_ALIVE_TIME
-from support.processes import children, kill
+from support.processes import descendants, kill
 from support.proxy import Fault, Proxy
 from support.runlog import completed
 from support.stores import store_factory
@@ -86,7 +86,7 @@ class Watched:
         self.master = service.start()
         [run] = service.runs.wait(KEY)
         wait_until(lambda: len(self.stamps) == 2, what="the subprocess and the daemon")
-        [self.worker] = [pid for pid in self.master.workers() if run.pid in children(pid)]
+        [self.worker] = [pid for pid in self.master.workers() if run.pid in descendants(pid)]
         self.master.send(signal.SIGWINCH)
         self.master.wait_for_log("paused")
         self.paused = CLOCK.boottime()

@@ -159,7 +159,7 @@ def test_the_return_of_a_handler_means_what_it_has_decided(service):
 
         class Decides(Canary):
             def run(self):
-                self.note("start", worker=os.getppid())
+                self.note("start", worker=self.worker)
                 first = self.task.attempt == 1 and self.task.fence == 1
                 how = "returned"
                 try:

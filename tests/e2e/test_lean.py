@@ -1,4 +1,4 @@
-"""What is loaded, and what is not: a command waits for it, a worker forks it with each runner."""
+"""What is loaded, and what is not: a command waits for it, and a fork costs more by it."""
 
 import sys
 
@@ -16,10 +16,14 @@ TELLING = """
     from psched.application import Dispatch as BaseDispatch
 
     def tell(task):
-        print("LOADED", *sorted(sys.modules))
+        print(task.key, "BEGAN", *sorted(sys.modules))
+
+    def ask(task):
+        assert task.schedules["asks"].metadata().status == "running"
+        print(task.key, "ASKED", *sorted(sys.modules))
 
     class Dispatch(BaseDispatch):
-        routes = {"tell": tell}
+        routes = {"tell": tell, "ask": ask}
 """
 
 
@@ -45,15 +49,30 @@ def test_a_command_loads_no_more_than_it_needs(service):
     assert not helping & {"sqlalchemy", "yaml", "croniter", "psched.app", "psched.cli.listing"}
 
 
-def test_a_worker_has_not_loaded_what_only_other_databases_need(each_service, database):
-    each_service.write("telling.py", TELLING)
-    each_service.configure(dispatch="telling:Dispatch")
-    each_service.add("k", "tell")
+def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked_for_schedules(
+    each_service, database
+):
+    service = each_service
+    service.write("telling.py", TELLING)
+    service.configure(dispatch="telling:Dispatch", concurrency=1)
+    master = service.start()
 
-    master = each_service.start()
+    def loaded(key, type_):
+        service.add(key, type_)
+        return {*master.wait_for_log(rf"{key} (BEGAN|ASKED) .*").partition(key + " ")[2].split()}
 
-    loaded = {*master.wait_for_log("LOADED .*").split()}
-    assert {"sqlalchemy", DRIVERS[database.kind]} <= loaded
-    assert not loaded & (others(database.kind) | {"daemon", "psched.backends.tables"})
+    needed = {"sqlalchemy", DRIVERS[database.kind]}
+    began = loaded("tells", "tell")
+    asked = loaded("asks", "ask")
+    # A process was waiting for it.
+    service.wait_for_finish("asks")
+    loaded("waits", "tell")
+    service.wait_for_finish("waits")
+    follows = loaded("follows", "tell")
+
+    assert not began & needed
+    assert needed <= asked
+    assert not asked & (others(database.kind) | {"daemon", "psched.backends.tables"})
+    assert "sqlalchemy" in follows
     # All workers share what the master has loaded; and none is to load it in the midst of a task.
-    assert "croniter" in loaded
+    assert "croniter" in began

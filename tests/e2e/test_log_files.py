@@ -15,7 +15,7 @@ JOBS = """
 
     class Talker(Canary):
         def run(self):
-            self.note("start", worker=os.getppid())
+            self.note("start", worker=self.worker)
             print("printed by", self.task.key)
             number = 0
             while not Path(__file__).with_name(self.task.data["until"]).exists():

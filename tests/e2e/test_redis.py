@@ -61,7 +61,7 @@ def test_what_a_killed_worker_held_is_run_again_at_once(redis_service):
     assert service.row("k").row.fence == 2
 
 
-def test_a_worker_on_redis_has_not_loaded_what_only_others_need(redis_service):
+def test_a_task_on_redis_has_not_loaded_what_only_others_need(redis_service):
     service = redis_service
     service.init()
     service.write(
@@ -71,6 +71,7 @@ def test_a_worker_on_redis_has_not_loaded_what_only_others_need(redis_service):
         from psched.application import Dispatch as BaseDispatch
 
         def tell(task):
+            task.schedules
             print("LOADED", sorted({"sqlalchemy", "pymysql", "redis"} & set(sys.modules)))
 
         class Dispatch(BaseDispatch):

@@ -18,7 +18,7 @@ JOBS = """
 
     class Talker(Canary):
         def run(self):
-            self.note("start", worker=os.getppid())
+            self.note("start", worker=self.worker)
             for said in itertools.count(1):
                 text = "." * (9000 if said % 2 else 200)
                 logging.info("%s says %d, %s;", self.task.key, said, text)
@@ -29,7 +29,7 @@ JOBS = """
 
     class Deaf(Canary):
         def run(self):
-            self.note("start", worker=os.getppid())
+            self.note("start", worker=self.worker)
             sum(itertools.repeat(0))  # never gets round to a signal handler of Python's
 
     class Dispatch(Before):

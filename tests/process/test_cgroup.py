@@ -315,14 +315,10 @@ def ran(group, *types):
             bench.until(lambda slot=slot: slot.empty)
             pids.append(slot.runner.pid)
             runners = {cgroup_of(pid) for pid in bench.runners._alive}
-            left += [pid for pid in tree.living_below(os.getpid()) if cgroup_of(pid) not in runners]
-            left += [
-                pid
-                for pid in members(worker.path)
-                if pid not in [os.getpid(), *bench.runners._alive]
-            ]
-        bench.tasks.dismiss()
-        bench.until(lambda: not bench.tasks.links)
+            known = [os.getpid(), bench.server, *bench.runners._alive]
+            found = {*tree.living_below(os.getpid()), *members(worker.path)}.difference(known)
+            left += [pid for pid in found if cgroup_of(pid) not in runners]
+        bench.close()
         enter(group)
         worker.remove()
     return [pids[0] == pid for pid in pids], left
@@ -361,6 +357,7 @@ def cgroups(group, *types):
             slot = bench.start(type_)
             found.append(slot.runner.cgroup.path.name)
             bench.finish(slot)
+        bench.close()
         enter(group)
         worker.remove()
     return found

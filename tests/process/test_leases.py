@@ -8,7 +8,7 @@ import pytest
 
 from psched.clock import SystemClock
 from psched.timing import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
-from support.processes import children, kill
+from support.processes import descendants, kill
 from support.runlog import never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
@@ -205,7 +205,7 @@ def test_a_worker_that_is_stopped_is_killed_by_the_kernel_before_its_lease_ends(
     service.add("long", data={"until": "gate", "companions": CROWD})
     master = service.start()
     run = wait_for_crowd(service, "long")
-    [worker] = [pid for pid in master.workers() if run.pid in children(pid)]
+    [worker] = [pid for pid in master.workers() if run.pid in descendants(pid)]
     with stopped(worker):
         end = lease_end(service, "long")
         wait_for_end(worker)

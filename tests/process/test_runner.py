@@ -13,7 +13,7 @@ from psched.errors import PreemptedError
 from psched.runner import _Holder
 from psched.supervisor import tree
 from psched.supervisor.link import Link
-from psched.supervisor.note import Reason, StopNote
+from psched.supervisor.note import Notes, Reason
 from psched.supervisor.stop import Stop
 from support.apart import apart, say, started_apart
 from support.bench import Bench
@@ -69,7 +69,7 @@ def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks
 
 def asked_after_the_end():
     ours, theirs = Link.pair()
-    holder = _Holder(ours, Stop(StopNote()), list, data_limit=1024)
+    holder = _Holder(ours, Stop(Notes(1).take()), list, data_limit=1024)
     theirs.send({"held": True})
     holder.extend()
     holder.close()
@@ -355,8 +355,10 @@ def many(tasks):
     bench.run("leaves_processes")
     bench.turn(0)
     after = len([*Path("/proc/self/fd").iterdir()])
-    idle = bench.runners._alive.keys() | {own.pid}
-    return after - before, set(tree.children(os.getpid())) <= idle, has_ended(own.pid)
+    children = {*tree.children(os.getpid())}
+    [server] = children - {own.pid}
+    runners = {*tree.children(server)}
+    return after - before, runners <= bench.runners._alive.keys(), has_ended(own.pid)
 
 
 @pytest.mark.parametrize("tasks", [1, 1000])

@@ -348,15 +348,14 @@ def ended(group, end, tasks):
             bench.until(lambda slot=slot: tree.descendants(slot.runner.pid))
             bench.tasks.stop(slot, Reason.TIMEOUT, 0)
         bench.until(lambda slot=slot: slot.empty)
-        runners = {each.pid for each in bench.runners._alive.values()}
-        pids = [pid for pid in tree.living_below(os.getpid()) if pid not in runners]
+        runners = {*bench.runners._alive}
+        pids = [*tree.living_below(os.getpid()) - runners - {bench.server}]
         folders = below(cgroup.path) if cgroup else []
         # Those that wait for another runner have been found empty.
         known = len(runners) + len(bench.runners._spare_cgroups)
         left[script] = [*pids, *folders[known:]]
         del bench.tasks.slots[script]
-    bench.tasks.dismiss()
-    bench.until(lambda: not bench.tasks.links)
+    bench.close()
     if master is not None:
         Path(group, "cgroup.procs").write_text("0")
         cgroup.remove()

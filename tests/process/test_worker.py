@@ -11,7 +11,7 @@ import pytest
 from psched import AlreadyExistsError
 from psched.clock import SystemClock
 from psched.supervisor.blueprint import BAD_HANDLERS
-from support.processes import children, kill
+from support.processes import descendants, kill, runners
 from support.runlog import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
@@ -97,7 +97,7 @@ def test_a_worker_runs_as_many_tasks_at_once_as_it_may(each_service):
     crowd = pids(wait_for_crowd(service, "k0"))
     runs = [service.runs.wait(f"k{number}")[0] for number in range(3)]
     [worker] = master.workers()
-    assert {run.pid for run in runs} <= set(children(worker))
+    assert {run.pid for run in runs} <= set(runners(worker))
     stays(lambda: service.runs.runs("k3") == [], what="the fourth waits")
 
     # What happens to one is nothing to the others, and makes room: for who has waited longest.
@@ -185,8 +185,8 @@ def test_a_worker_that_cannot_fork_gives_back_what_it_cannot_run_and_goes_on(ser
     for key in "one", "two":
         service.add(key, data={"until": "gate"})
     command = [*service.master_command, "-c", service.config.name]
-    # The master, its worker, and a runner.
-    master = service.start(*limited_to(3, command))
+    # The master, its worker, the fork server, and a runner.
+    master = service.start(*limited_to(4, command))
     [worker] = master.workers()
     wait_until(service.runs.runs, what="the task that can be run")
     master.wait_for_log("cannot fork: .*temporarily unavailable", count=2)
@@ -218,7 +218,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_task_runs_on_another_at_onc
     service.add("long", data={"until": "gate", "companions": CROWD})
     master = service.start()
     before = wait_for_crowd(service, "long")
-    [worker] = [pid for pid in master.workers() if before.pid in children(pid)]
+    [worker] = [pid for pid in master.workers() if before.pid in descendants(pid)]
     kill(worker)
     after = service.runs.wait("long", lambda runs: len(runs) == 2)[1]
     assert all(map(has_ended, pids(before)))

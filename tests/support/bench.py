@@ -14,14 +14,11 @@ from psched.definition import encode, understand
 from psched.guard import Guard
 from psched.model import Row
 from psched.policy import Run
-from psched.runner import Runner
-from psched.runners import Runners
+from psched.runners import make_runners
 from psched.slots import Slot
 from psched.supervisor.blueprint import Place
 from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.deadman import DeadMan
-from psched.supervisor.link import Link
-from psched.supervisor.note import StopNote
 from psched.tasks import Tasks
 from psched.timing import Deadlines
 from psched.worker import prepare_process
@@ -80,23 +77,11 @@ class Bench:
         self.inbox = prepare_process(self.log, Place(0, 1, "nonce"))
         self.ledger = Ledger()
         self._settings = from_mapping({"url": "sqlite:///unused.db", **settings})
-        tasks = self._settings.max_tasks_per_child
-
-        def main(link: Link, note: StopNote) -> int:
-            runner = Runner(
-                link,
-                find=handlers.get,
-                note=note,
-                log=self.log,
-                open_schedules=_no_schedules,
-                tasks=tasks,
-            )
-            return runner.run()
-
-        self.runners = Runners(
-            main,
-            before_fork=lambda: None,
-            keep=self.log.descriptors,
+        self.runners = make_runners(
+            self._settings,
+            handlers.get,
+            _no_schedules,
+            log=self.log,
             clock=CLOCK,
             cgroup=cgroup,
         )
@@ -137,6 +122,16 @@ class Bench:
         while not condition():
             assert CLOCK.monotonic() < give_up_at, "waited in vain"
             self.turn()
+
+    @property
+    def server(self) -> int:
+        """The pid of the fork server."""
+        return self.runners.start().pid
+
+    def close(self) -> None:
+        """Let runners and fork server go, and wait for their ends."""
+        self.tasks.dismiss()
+        self.until(lambda: not self.tasks.links)
 
     def finish(self, slot: Slot) -> str:
         """Work until nothing is left of a task; how its lease would be settled."""

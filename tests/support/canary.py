@@ -37,13 +37,13 @@ class Canary(Base):
     def run(self) -> None:
         """Run it."""
         data = self.task.data
-        self.note("start", worker=os.getppid())
+        self.note("start", worker=self.worker)
         how = "unclear"
         try:
             for kind in data.get("companions", ()):
                 self.accompany(kind)
             if self.task.attempt <= data.get("times", 0):
-                os.kill({"worker": os.getppid(), "runner": os.getpid()}[data["kills"]], 9)
+                os.kill({"worker": self.worker, "runner": os.getpid()}[data["kills"]], 9)
                 signal.pause()
             if "until" in data:
                 self.stay(FOLDER / data["until"])
@@ -55,6 +55,12 @@ class Canary(Base):
             raise
         finally:
             self.note("end", how=how)
+
+    @property
+    def worker(self) -> int:
+        """The pid of the worker: the parent of the fork server, which is ours."""
+        stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[1])
 
     def stay(self, gate: Path) -> None:
         """Wait until the file exists."""

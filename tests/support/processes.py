@@ -115,6 +115,12 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def runners(worker: int) -> list[int]:
+    """The living runners of a worker: of its fork server."""
+    servers = [pid for pid in children(worker) if title(pid) == "psched fork server"]
+    return [pid for server in servers for pid in children(server)]
+
+
 def title(pid: int) -> str:
     """What ``ps`` shows of a process."""
     try:

@@ -28,7 +28,7 @@ TALKER = """
 
     class Talker(Canary):
         def run(self):
-            self.note("start", worker=os.getppid())
+            self.note("start", worker=self.worker)
             number = 0
             while not Path(self.task.data["until"]).exists():
                 number += 1

@@ -8,7 +8,7 @@ from psched.model import Finish, Occurrence, Release, Retry, Row
 from psched.slots import RunnerChild, Slot
 from psched.supervisor.kill import Ladder
 from psched.supervisor.link import Link
-from psched.supervisor.note import Reason, StopNote
+from psched.supervisor.note import Notes, Reason
 from psched.timing import Deadlines
 
 STOPS = [Reason.SHUTDOWN, Reason.DELETED, Reason.LEASE]
@@ -26,7 +26,7 @@ def slot():
         definition=understand(row, from_mapping({"url": "sqlite:///unused.db"})),
         occurrence=Occurrence("k", 60),
         deadlines=Deadlines(0.0, 300, 5.0),
-        runner=RunnerChild(NOBODY, ours, 0.0, StopNote()),
+        runner=RunnerChild(NOBODY, ours, 0.0, Notes(1).take()),
         started=0.0,
     )
     ours.close()

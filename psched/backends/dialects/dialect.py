@@ -93,7 +93,6 @@ class Dialect:
         init_session: statements `init` needs on top of the session's.
         classify: what a driver's exception says about its request.
         explain: the same for people, in a line, without what rows contain.
-        closes_before_fork: a connection must not be open while the process forks.
     """
 
     now: str
@@ -129,4 +128,3 @@ class Dialect:
     init_session: tuple[str, ...]
     classify: Callable[[BaseException], Fault]
     explain: Callable[[BaseException], str]
-    closes_before_fork: bool

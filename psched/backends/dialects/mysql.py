@@ -212,5 +212,4 @@ MYSQL = Dialect(
     init_session=("SET SESSION lock_wait_timeout = 60",),
     classify=_classify_mysql,
     explain=str,
-    closes_before_fork=False,
 )

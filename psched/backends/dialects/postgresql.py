@@ -204,5 +204,4 @@ POSTGRESQL = Dialect(
     init_session=("SET lock_timeout = '60s'",),
     classify=_classify,
     explain=_explain,
-    closes_before_fork=False,
 )

@@ -90,5 +90,4 @@ SQLITE = Dialect(
     # SQLite keeps a process-wide list of open files and locks. A forked child inherits the
     # list but not the locks, and would open the same file believing that it holds them:
     # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
-    closes_before_fork=True,
 )

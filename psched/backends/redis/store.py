@@ -55,8 +55,6 @@ class RedisBackend:
         compress_above: bytes; larger payloads are compressed. 0: none are.
     """
 
-    closes_before_fork = False
-
     def __init__(
         self,
         url: str,

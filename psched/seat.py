@@ -1,0 +1,168 @@
+"""A process that the master has forked, before it is a worker."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from psched.app import CLOCK, make_store, open_schedules
+from psched.application.dispatch import Dispatch
+from psched.application.router import Router
+from psched.backend import Backend
+from psched.commands import BUILT_IN
+from psched.config import Config
+from psched.config.urls import MEMORY as MEMORY_URL
+from psched.errors import ConfigError
+from psched.log import Log
+from psched.memory import MEMORY
+from psched.runners import Runners, make_runners
+from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
+from psched.supervisor.link import Link
+from psched.supervisor.signals import SignalInbox
+from psched.worker import Worker, clean_up
+
+_log = logging.getLogger("psched.worker")
+
+NUMBERS = (
+    "processors",
+    "start_timeout",
+    "child_heartbeat_limit",
+    "graceful_timeout",
+    "graceful_kill_limit",
+)
+"""The settings that a master goes by."""
+
+_PATHS = ("log", "pid_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The process.
+
+    Attributes:
+        link: to the master.
+        place: where it stands.
+        inbox: its signals.
+        log: its log.
+        master: that one's pid; it may have died since.
+        nonces: dead workers to clean up after, if that is all it is for.
+    """
+
+    link: Link
+    place: Place
+    inbox: SignalInbox
+    log: Log
+    master: int
+    nonces: Sequence[str] | None
+
+    def serve(
+        self,
+        settings: Config,
+        dispatch: Dispatch | None,
+        *,
+        report: bool,
+        prepare: Callable[[Backend], Iterator[None]] | None = None,
+    ) -> int:
+        """Be a worker; the exit status.
+
+        Args:
+            settings: what this generation goes by.
+            dispatch: the user's routes.
+            report: the master does not know the settings yet.
+            prepare: what is to be done in the store first, step by step.
+        """
+        if os.getppid() != self.master:
+            _log.error("the master has died")
+            return DRAINED
+        try:
+            if settings.url == MEMORY_URL:
+                MEMORY.join(self.master)
+            log_by(self.log, settings.log, settings.log_level)
+        except ConfigError as error:
+            _log.error("%s", error)
+            return BAD_CONFIG
+        for number in self.inbox.take_over():
+            _log.error("a module has changed what %s does: psched needs it", number.name)
+        try:
+            return self._serve(settings, dispatch, report=report, prepare=prepare)
+        finally:
+            MEMORY.leave()
+
+    def _serve(
+        self,
+        settings: Config,
+        dispatch: Dispatch | None,
+        *,
+        report: bool,
+        prepare: Callable[[Backend], Iterator[None]] | None,
+    ) -> int:
+        runners: Runners | None = None
+        if self.nonces is None:
+            runners = self._runners(settings, dispatch)
+            try:
+                # Before there is a store, which runners do without.
+                runners.start()
+            except RuntimeError as error:
+                _log.error("%s", error)
+                return BAD_HANDLERS
+            except OSError as error:
+                # It is tried again before each claim.
+                _log.error("cannot fork: %s", error)
+        try:
+            store = make_store(settings)
+        except ConfigError as error:
+            _log.error("%s", error)
+            return BAD_CONFIG
+        if self.nonces is not None or runners is None:
+            return clean_up(store, settings, self.nonces or ())
+        worker = Worker(
+            self.link,
+            self.place,
+            settings=settings,
+            runners=runners,
+            store=store,
+            inbox=self.inbox,
+            log=self.log,
+            clock=CLOCK,
+            prepare=None if prepare is None else partial(prepare, store),
+        )
+        return worker.run(report_of(settings) if report else None)
+
+    def _runners(self, settings: Config, dispatch: Dispatch | None) -> Runners:
+        return make_runners(
+            settings,
+            Router(dispatch, BUILT_IN).find,
+            partial(open_schedules, settings),
+            log=self.log,
+            clock=CLOCK,
+            cgroup=None if settings.cgroup == "off" else self.place.cgroup,
+        )
+
+
+def log_by(journal: Log, path: Path | None, level: str) -> None:
+    """Log where and what the settings say.
+
+    Raises:
+        ConfigError: the file cannot be opened.
+    """
+    try:
+        journal.redirect(path)
+    except OSError as error:
+        raise ConfigError(f"log: cannot be opened: {error}") from None
+    logging.getLogger().setLevel(level.upper())
+
+
+def report_of(settings: Config) -> dict[str, Any]:
+    """What the master goes by, as a message."""
+    numbers = {name: getattr(settings, name) for name in (*NUMBERS, "log_level", "cgroup")}
+    paths = {name: getattr(settings, name) for name in _PATHS}
+    strings = {name: path and str(path) for name, path in paths.items()}
+    return numbers | strings | {"about": about(settings)}
+
+
+def about(settings: Config) -> dict[str, str]:
+    """What is served; no secret is in it."""
+    return {"url": settings.safe_url, "table": settings.table}

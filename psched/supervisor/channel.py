@@ -1,0 +1,90 @@
+"""The line between a worker and its fork server: messages, some of which carry descriptors.
+
+Unlike a `Link` it keeps nothing to itself: what is sent is on its way, whole, or is waited for.
+Each message is one packet, so that descriptors cannot come apart from what is said of them.
+"""
+
+import json
+import socket
+from array import array
+from collections.abc import Sequence
+from typing import Any, Self
+
+MOST_DESCRIPTORS = 8
+"""With one message."""
+
+_LONGEST = 1 << 17
+"""Bytes of a message; there is none longer than a line for each of a worker's runners."""
+
+_ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
+
+
+class Channel:
+    """One end of the line.
+
+    Attributes:
+        closed: the other side is gone.
+        unsent: nothing waits for the socket to take it, ever; see `signals.Waitable`.
+    """
+
+    unsent = False
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self.closed = False
+
+    @classmethod
+    def pair(cls) -> tuple[Self, Self]:
+        """Two ends of a new line."""
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(one), cls(other)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._socket.fileno()
+
+    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a message.
+
+        Args:
+            message: a JSON object.
+            descriptors: the other side gets copies of these with it.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        try:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+        except OSError:
+            self.closed = True
+            raise
+
+    def receive(self, *, wait: bool = False) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message, and the descriptors that came with it, which nobody inherits.
+
+        Args:
+            wait: until there is one.
+
+        Returns:
+            None: there is none now; or the other side is gone, and `closed` says so.
+        """
+        if self.closed:
+            return None
+        # Not socket.recv_fds, which does not pass on the flags.
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        try:
+            text, ancillary, _, _ = self._socket.recvmsg(_LONGEST, _ROOM, flags)
+        except BlockingIOError:
+            return None
+        except OSError:
+            text, ancillary = b"", []
+        if not text:
+            self.closed = True
+            return None
+        descriptors = array("i", b"".join(data for _, _, data in ancillary))
+        return json.loads(text), [*descriptors]
+
+    def close(self) -> None:
+        """Close this end: the other side reads the end of the line."""
+        self.closed = True
+        self._socket.close()
