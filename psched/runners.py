@@ -6,12 +6,8 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from psched.clock import Clock
-from psched.config import Config
-from psched.log import Log
-from psched.runner import Runner
 from psched.slots import RunnerChild
 from psched.supervisor import tree
 from psched.supervisor.cgroup import Cgroup
@@ -21,9 +17,6 @@ from psched.supervisor.link import Link
 from psched.supervisor.note import Notes, Reason, StopNote
 from psched.supervisor.remains import Remains
 from psched.supervisor.signals import Waitable
-
-if TYPE_CHECKING:
-    from psched.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.worker")
 
@@ -39,6 +32,7 @@ class Runners:
         keep: descriptors that runners need: the open log file.
         clock: this host's clocks.
         concurrency: how many tasks may run at once.
+        patience: seconds after which a fork server that says nothing hangs.
         cgroup: this process's, below which each runner is given one; None: there is none.
         before_fork: called in the fork server before it forks.
         preload: called there when a task has used what that loads.
@@ -54,6 +48,7 @@ class Runners:
         keep: Sequence[int],
         clock: Clock,
         concurrency: int,
+        patience: float,
         cgroup: Cgroup | None = None,
         before_fork: Callable[[], object] = lambda: None,
         preload: Callable[[], object] = lambda: None,
@@ -64,10 +59,13 @@ class Runners:
             ForkServer,
             partial(_live, main, self._notes),
             keep=keep,
+            patience=patience,
             before_fork=before_fork,
             preload=preload,
         )
         self._server: ForkServer | None = None
+        self._patience = patience
+        self._untold_since: float | None = None
         self._preloaded = False
         self._dismissed = False
         self._clock = clock
@@ -92,7 +90,9 @@ class Runners:
             OSError: the system has no process or memory left.
             RuntimeError: this process has a second thread.
         """
-        if self._server is None or self._server.channel.closed:
+        if self._server is not None and self._server.channel.closed:
+            self._lose_server("has ended")
+        if self._server is None:
             self.quiet()
             self._server, self._dismissed = self._new_server(), False
             self._spared |= {self._server.pid}
@@ -169,13 +169,12 @@ class Runners:
                 self._remains.add(runner, runner.cgroup)
                 ended.append(runner)
             if self._server is not None and exit_.pid == self._server.pid:
-                _log.error("the fork server %s: all that it has forked goes with it", exit_)
-                self._server.close()
-                self._server = None
+                self._lose_server(str(exit_))
         if told and self._server is not None:
             self._server.bury([exit_.pid for exit_ in told])
         if exits:
             self._idle = [runner for runner in self._idle if runner.exit is None]
+        self._watch_server()
         self._let_server_go()
         if exits or self._remains.due:
             cleared = self._remains.look(self._spared | self._alive.keys())
@@ -215,6 +214,23 @@ class Runners:
         self._idle.clear()
         self._dismissed = True
         self._let_server_go()
+
+    def _watch_server(self) -> None:
+        """KILL a fork server that does not tell of an end: it would never be told."""
+        now = self._clock.monotonic()
+        closed = [each.pid for each in self._alive.values() if each.link.closed]
+        if all(map(tree.alive, closed)):
+            self._untold_since = None
+        elif self._untold_since is None:
+            self._untold_since = now
+        elif self._server is not None and now > self._untold_since + self._patience:
+            tree.send(self._server.pid, signal.SIGKILL)
+
+    def _lose_server(self, how: str) -> None:
+        _log.error("the fork server %s: all that it has forked goes with it", how)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def _let_server_go(self) -> None:
         if self._dismissed and not self._alive and self._server is not None:
@@ -276,45 +292,3 @@ class Runners:
 
 def _live(main: Callable[[Link, StopNote], int], notes: Notes, place: int, link: Link) -> int:
     return main(link, notes.at(place))
-
-
-def make_runners(
-    settings: Config,
-    find: Callable[[str], Any],
-    open_schedules: "Callable[[], ScheduleCollection]",
-    *,
-    log: Log,
-    clock: Clock,
-    cgroup: Cgroup | None = None,
-) -> Runners:
-    """A worker's runners, none of them forked yet.
-
-    Args:
-        settings: the installation's.
-        find: the handler of a type; None: there is none.
-        open_schedules: opens a collection on the worker's store, for a task.
-        log: this process's log.
-        clock: this host's clocks.
-        cgroup: see `Runners`.
-    """
-
-    def main(link: Link, note: StopNote) -> int:
-        runner = Runner(
-            link,
-            find=find,
-            note=note,
-            log=log,
-            open_schedules=open_schedules,
-            tasks=settings.max_tasks_per_child,
-        )
-        return runner.run()
-
-    return Runners(
-        main,
-        keep=log.descriptors,
-        clock=clock,
-        concurrency=settings.concurrency,
-        cgroup=cgroup,
-        before_fork=log.follow,
-        preload=lambda: open_schedules().close(),
-    )

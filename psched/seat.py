@@ -12,15 +12,20 @@ from psched.app import CLOCK, make_store, open_schedules
 from psched.application.dispatch import Dispatch
 from psched.application.router import Router
 from psched.backend import Backend
+from psched.clock import Clock
+from psched.collection import ScheduleCollection
 from psched.commands import BUILT_IN
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.errors import ConfigError
 from psched.log import Log
 from psched.memory import MEMORY
-from psched.runners import Runners, make_runners
+from psched.runner import Runner
+from psched.runners import Runners
 from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
+from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.link import Link
+from psched.supervisor.note import StopNote
 from psched.supervisor.signals import SignalInbox
 from psched.worker import Worker, clean_up
 
@@ -140,6 +145,50 @@ class Seat:
             clock=CLOCK,
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
         )
+
+
+def make_runners(
+    settings: Config,
+    find: Callable[[str], Any],
+    open_schedules: Callable[[], ScheduleCollection],
+    *,
+    log: Log,
+    clock: Clock,
+    cgroup: Cgroup | None = None,
+) -> Runners:
+    """A worker's runners, none of them forked yet.
+
+    Args:
+        settings: the installation's.
+        find: the handler of a type; None: there is none.
+        open_schedules: opens a collection on the worker's store, for a task.
+        log: this process's log.
+        clock: this host's clocks.
+        cgroup: see `Runners`.
+    """
+
+    def main(link: Link, note: StopNote) -> int:
+        runner = Runner(
+            link,
+            find=find,
+            note=note,
+            log=log,
+            open_schedules=open_schedules,
+            tasks=settings.max_tasks_per_child,
+        )
+        return runner.run()
+
+    return Runners(
+        main,
+        keep=log.descriptors,
+        clock=clock,
+        concurrency=settings.concurrency,
+        # Or the worker would seem to hang itself.
+        patience=settings.child_heartbeat_limit / 2,
+        cgroup=cgroup,
+        before_fork=log.follow,
+        preload=lambda: open_schedules().close(),
+    )
 
 
 def log_by(journal: Log, path: Path | None, level: str) -> None:

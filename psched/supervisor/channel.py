@@ -5,6 +5,7 @@ Each message is one packet, so that descriptors cannot come apart from what is s
 """
 
 import json
+import select
 import socket
 from array import array
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ MOST_DESCRIPTORS = 8
 
 _LONGEST = 1 << 17
 """Bytes of a message; there is none longer than a line for each of a worker's runners."""
+
+_FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
 _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
 
@@ -59,21 +62,24 @@ class Channel:
             self.closed = True
             raise
 
-    def receive(self, *, wait: bool = False) -> tuple[dict[str, Any], list[int]] | None:
+    def receive(self, *, wait: float = 0) -> tuple[dict[str, Any], list[int]] | None:
         """The next message, and the descriptors that came with it, which nobody inherits.
 
         Args:
-            wait: until there is one.
+            wait: for one, for so many seconds.
 
         Returns:
-            None: there is none now; or the other side is gone, and `closed` says so.
+            None: there is none; or the other side is gone, and `closed` says so.
         """
         if self.closed:
             return None
-        # Not socket.recv_fds, which does not pass on the flags.
-        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        if wait:
+            waiter = select.poll()
+            waiter.register(self._socket, select.POLLIN)
+            waiter.poll(wait * 1000)
         try:
-            text, ancillary, _, _ = self._socket.recvmsg(_LONGEST, _ROOM, flags)
+            # Not socket.recv_fds, which does not pass on the flags.
+            text, ancillary, _, _ = self._socket.recvmsg(_LONGEST, _ROOM, _FLAGS)
         except BlockingIOError:
             return None
         except OSError:

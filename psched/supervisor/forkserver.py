@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from psched.supervisor import kernel
+from psched.supervisor import kernel, tree
 from psched.supervisor.channel import MOST_DESCRIPTORS, Channel
 from psched.supervisor.child import Exit
 from psched.supervisor.link import Link
@@ -54,6 +54,7 @@ class ForkServer:
             its end of a link, and returns its exit status. It leads a session of its own, and
             has psched's handlers for signals (`signals.receive`).
         keep: descriptors that runners need besides standard input, output and error.
+        patience: seconds after which it hangs, and is killed, if an order is not answered.
         before_fork: called in the fork server before it forks.
         preload: called there when `preload` is.
 
@@ -71,6 +72,7 @@ class ForkServer:
         main: Callable[[int, Link], int],
         *,
         keep: Sequence[int] = (),
+        patience: float,
         before_fork: Callable[[], object],
         preload: Callable[[], object],
     ) -> None:
@@ -83,6 +85,7 @@ class ForkServer:
             raise
         finally:
             theirs.close()
+        self._patience = patience
         self._exits: list[Exit] = []
 
     def fork(self, places: Sequence[int]) -> list[tuple[int, Link]]:
@@ -136,9 +139,11 @@ class ForkServer:
 
     def _answer(self) -> dict[str, Any]:
         """What it says to the last order; exits that it tells before that are kept."""
-        while (received := self.channel.receive(wait=True)) is not None:
+        while (received := self.channel.receive(wait=self._patience)) is not None:
             if self._take(received[0]):
                 return received[0]
+        if not self.channel.closed:
+            tree.send(self.pid, signal.SIGKILL)
         raise BrokenPipeError("the fork server has died")
 
     def _take(self, message: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from support.processes import descendants, kill, title
+from support.processes import children, descendants, kill, title
 from support.runlog import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
@@ -23,8 +23,8 @@ def crowd(service):
         service.add(key, data={"until": "gate", "companions": ["child", "daemon"]})
 
 
-def wait_for_crowd(service):
-    """Wait until both tasks and all their companions are there; the pids of each task's tree."""
+def wait_for_crowd(service, keys=("one", "two")):
+    """Wait until the tasks and all their companions are there; the pids of each task's tree."""
     return {
         key: {
             note["pid"]
@@ -32,8 +32,14 @@ def wait_for_crowd(service):
                 key, lambda runs: len({note["pid"] for note in runs[-1].notes}) == 3
             )[-1].notes
         }
-        for key in ("one", "two")
+        for key in keys
     }
+
+
+def server_of(worker):
+    """A worker's fork server."""
+    [server] = [pid for pid in children(worker) if title(pid) == "psched fork server"]
+    return server
 
 
 def runner_of(service, key):
@@ -163,6 +169,48 @@ def test_a_worker_that_hangs_is_killed_and_replaced(service):
     never_two_at_once(service.runs.runs())
     assert master.stop() == 0
     assert master.descendants == []
+
+
+def test_a_fork_server_that_is_killed_takes_its_tasks_along_and_is_replaced(service):
+    service.configure(retry_wait=0)
+    service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    master = service.start()
+    [worker] = master.workers()
+    tree = wait_for_crowd(service, ["long"])["long"]
+
+    kill(server_of(worker))
+
+    master.wait_for_log("worker 0 the fork server was killed by SIGKILL: all that it has forked")
+    master.wait_for_log(r"\[long\..*failed .*: its process was killed by SIGKILL")
+    service.runs.wait("long", lambda runs: len(runs) == 2)
+    assert all(map(has_ended, tree))
+    service.open_gate("gate")
+    service.wait_for_finish("long")
+    never_two_at_once(service.runs.runs())
+    assert master.workers() == [worker]
+    assert master.stop() == 0
+    assert master.descendants == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_fork_server_that_hangs_is_killed_and_replaced(service, concurrency):
+    # There is room for the next task while the first is not known to have ended, or there is not.
+    service.configure(child_heartbeat_limit=3, database_timeout=0.5, concurrency=concurrency)
+    master = service.start()
+    [worker] = master.workers()
+    server = server_of(worker)
+
+    kill(server, signal.SIGSTOP)
+    for key in "one", "two":
+        service.add(key)
+
+    master.wait_for_log("the fork server was killed by SIGKILL")
+    assert has_ended(server)
+    for key in "one", "two":
+        service.wait_for_finish(key)
+    assert [run.attempt for run in service.runs.runs()] == [1, 1]
+    assert master.workers() == [worker]
+    assert master.stop() == 0
 
 
 def test_a_worker_that_hangs_does_not_hold_up_a_shutdown(service):

@@ -68,7 +68,9 @@ def spawn_one(main, **how):
 
 def spawn_alike(main, count, **how):
     """Some children of a fork server's."""
-    server = ForkServer(lambda _place, link: main(link), before_fork=list, preload=list, **how)
+    server = ForkServer(
+        lambda _place, link: main(link), patience=20, before_fork=list, preload=list, **how
+    )
     SERVERS.append(server)
     return server.fork([*range(count)])
 

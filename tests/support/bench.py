@@ -14,7 +14,7 @@ from psched.definition import encode, understand
 from psched.guard import Guard
 from psched.model import Row
 from psched.policy import Run
-from psched.runners import make_runners
+from psched.seat import make_runners
 from psched.slots import Slot
 from psched.supervisor.blueprint import Place
 from psched.supervisor.cgroup import Cgroup
