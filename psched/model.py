@@ -23,6 +23,7 @@ can be granted twice by a database that lost its last commits, the nonce cannot.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 # What a row is (column ``status``).
 WAITING = "waiting"  # running ones too: those have an owner and a lease's end
@@ -73,33 +74,36 @@ class Token:
         return f"{self.owner}#{self.fence}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """A schedule as the store holds it, judged by nobody; its fields are the table's columns.
 
     ``data`` and ``options`` are the stored text or bytes: a row that any SQL client wrote can
     hold anything, and it must still be possible to list it, quarantine it and delete it.
+
+    Its fields are never changed, which mypy checks: a frozen class of so many fields takes ten
+    times as long to make, as long as SQLite takes to find and read the row.
     """
 
-    key: str
-    type: str = DEFAULT_TYPE
-    data: str | bytes | None = None
-    cron: str | None = None
-    timezone: str | None = None
-    delay: int = 0
-    next_time: int | None = None
-    next_run_time: int | None = None
-    owner: str | None = None
-    fence: int = 0
-    settled_by: str | None = None
-    attempt: int = 0
-    status: str = WAITING
-    reason: str | None = None
-    version: int = 1
-    created_at: int | None = None
-    alive_time: int | None = None
-    options: str | bytes | None = None
-    retain_until: int | None = None
+    key: Final[str]
+    type: Final[str] = DEFAULT_TYPE
+    data: Final[str | bytes | None] = None
+    cron: Final[str | None] = None
+    timezone: Final[str | None] = None
+    delay: Final[int] = 0
+    next_time: Final[int | None] = None
+    next_run_time: Final[int | None] = None
+    owner: Final[str | None] = None
+    fence: Final[int] = 0
+    settled_by: Final[str | None] = None
+    attempt: Final[int] = 0
+    status: Final[str] = WAITING
+    reason: Final[str | None] = None
+    version: Final[int] = 1
+    created_at: Final[int | None] = None
+    alive_time: Final[int | None] = None
+    options: Final[str | bytes | None] = None
+    retain_until: Final[int | None] = None
 
     @property
     def state(self) -> str:

@@ -39,7 +39,7 @@ class PlainStore(abc.ABC):
         """All rows, for us alone until the end of the block, which writes what it has changed.
 
         What is changed is written as a whole, or, if the block raises, not at all. The rows
-        themselves cannot be changed, only replaced.
+        themselves are not to be changed, but replaced.
         """
 
     @abc.abstractmethod

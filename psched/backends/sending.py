@@ -90,7 +90,7 @@ class _Compiled(NamedTuple):
     def bound(self, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  # PEP 249
         """What the driver takes."""
         every = {**self.own, **values} if self.own else values
-        return every if self.names is None else [every[name] for name in self.names]
+        return every if self.names is None else [*map(every.__getitem__, self.names)]
 
 
 @lru_cache(maxsize=128)

@@ -64,7 +64,7 @@ class Statements(Taking):
         )
         self.set_aside = text(
             f"UPDATE {table} SET status = 'quarantined', reason = :reason, next_run_time = NULL,"
-            f" owner = NULL WHERE {AS_SEEN.format('')}"
+            f" owner = NULL WHERE {AS_SEEN}"
         )
         # Where leases may seem to have ended because somebody has set the clock.
         over = ":over" if dialect.host_clock else now
@@ -190,8 +190,8 @@ class Statements(Taking):
 # be looked for through the index of times.
 _AT_REST = "next_run_time + 0 IS NULL"
 
-_HELD = "(id = :id{0} AND owner = :owner{0} AND fence = :fence{0})"
-_HELD_AS_DEFINED = _HELD[:-1] + " AND version = :version{0})"
+_HELD = "owner = :owner{0} AND fence = :fence{0}"
+_HELD_AS_DEFINED = _HELD + " AND version = :version{0}"
 
 
 _REPLACED = (

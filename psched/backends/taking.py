@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import TextClause, text
@@ -23,6 +25,9 @@ KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
 )
 """Where they are in what a query returns."""
 
+PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
+"""What the queries for due rows return after these: see `psched.backends.dialects.Dialect`."""
+
 _PAYLOADS = ("data", "options")
 
 # The same as psched.timing.lease_time.
@@ -32,12 +37,11 @@ _LEASE = (
     f" WHEN {_OWN} > {LONGEST_ALIVE_TIME} THEN {LONGEST_ALIVE_TIME} ELSE {_OWN} END"
 )
 
-AS_SEEN = (
-    "(id = :id{0} AND fence = :fence{0} AND version = :version{0}"
-    # Plus nothing: a million other rows may have this time.
-    " AND next_run_time + 0 = :due{0})"
-)
-"""A row is as it was read, see `as_seen`."""
+# Plus nothing: a million other rows may have this time.
+_AS_SEEN = "fence = :fence{0} AND version = :version{0} AND next_run_time + 0 = :due{0}"
+
+AS_SEEN = f"id = :id AND {_AS_SEEN.format('')}"
+"""One row is as it was read, see `as_seen`."""
 
 
 class Taking:
@@ -51,6 +55,8 @@ class Taking:
 
     def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
         now, columns = dialect.now_floor, columns_of(dialect)
+        self._place = dialect.place
+        found = f"{columns}, {dialect.place}"
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
@@ -62,7 +68,7 @@ class Taking:
         # Where leases may seem to have ended because somebody has set the clock.
         takeable = f" AND (owner IS NULL OR {_LEASE} < :even)" if dialect.host_clock else ""
         self.due = of_ours(
-            f"SELECT {dialect.now}, {dialect.read_only}, {columns} FROM {table}"
+            f"SELECT {found}, {dialect.now}, {dialect.read_only} FROM {table}"
             f" WHERE next_run_time <= {now} + {ahead}{ours}{takeable}"
             " ORDER BY next_run_time LIMIT :limit"
         )
@@ -103,7 +109,7 @@ class Taking:
             f" AND id IN (SELECT id FROM {table} WHERE {first_due} :limit) RETURNING {columns}"
         )
         self.lock_due = of_ours(
-            f"SELECT {columns} FROM {table} WHERE {first_due} :limit FOR UPDATE SKIP LOCKED"
+            f"SELECT {found} FROM {table} WHERE {first_due} :limit FOR UPDATE SKIP LOCKED"
         )
         # All in one: the clock, what was leased, and what is due next. A materialized WITH is
         # worked out once; a mere subquery may lock, and take, more rows than its limit.
@@ -120,20 +126,27 @@ class Taking:
 
     def claim(self, owner: str, seen: Sequence[Columns]) -> tuple[TextClause, dict[str, Any]]:
         """Take rows that are still exactly as seen: a compare-and-swap."""
-        values: dict[str, Any] = {"owner": owner}
-        for i, columns in enumerate(seen):
-            values |= as_seen(columns, i)
-        return each_of(self._claim, AS_SEEN, len(seen)), values
+        names = _numbered((self._place, *_SEEN), len(seen))
+        values = dict(zip(names, chain.from_iterable(map(_values_of, seen)), strict=True))
+        values["owner"] = owner
+        # What is at a row's place may have become another row.
+        each = f"id = :id{{0}} AND {_AS_SEEN}"
+        return each_of(self._claim, each, len(seen), self._place), values
 
 
-def as_seen(columns: Columns, number: int | str = "") -> dict[str, Any]:
+_SEEN = ("id", "fence", "version", "due")
+_values_of = itemgetter(PLACE, KEY, FENCE, VERSION, DUE)
+
+
+def as_seen(columns: Columns) -> dict[str, Any]:
     """The values by which a due row is known to be as it was read."""
-    return {
-        f"id{number}": columns[KEY],
-        f"fence{number}": columns[FENCE],
-        f"version{number}": columns[VERSION],
-        f"due{number}": columns[DUE],
-    }
+    return dict(zip(_SEEN, _values_of(columns)[1:], strict=True))
+
+
+@lru_cache(maxsize=16)
+def _numbered(names: Sequence[str], count: int) -> Sequence[str]:
+    """The names of the values of ``count`` rows."""
+    return [f"{name}{i}" for i in range(count) for name in names]
 
 
 def columns_of(dialect: Dialect) -> str:
@@ -147,17 +160,18 @@ def lease_end(dialect: Dialect) -> str:
 
 
 @lru_cache(maxsize=64)
-def each_of(head: str, each: str, count: int) -> TextClause:
+def each_of(head: str, each: str, count: int, place: str = "id") -> TextClause:
     """A statement about ``count`` numbered rows, of each of which the same must be true."""
-    return text(head + any_of(each, count))
+    return text(head + any_of(each, count, place))
 
 
-def any_of(each: str, count: int) -> str:
+def any_of(each: str, count: int, place: str = "id") -> str:
     """One of ``count`` numbered rows, of which the same must be true."""
-    # The keys by themselves as well: not every planner looks alternatives up one by one.
-    return f"{one_of(count)} AND ({' OR '.join(each.format(i) for i in range(count))})"
+    # Found by that alone, then compared: not every planner looks alternatives up one by one.
+    cases = " ".join(f"WHEN :{place}{i} THEN {each.format(i)}" for i in range(count))
+    return f"{one_of(count, place)} AND CASE {place} {cases} END"
 
 
-def one_of(count: int) -> str:
+def one_of(count: int, place: str = "id") -> str:
     """One of ``count`` numbered rows."""
-    return f"id IN ({', '.join(f':id{i}' for i in range(count))})"
+    return f"{place} IN ({', '.join(f':{place}{i}' for i in range(count))})"

@@ -110,6 +110,26 @@ def test_a_row_that_has_just_been_deleted_is_not_taken(claim_after, other):
     assert [row.key for row in claimed.rows] == ["b"]
 
 
+def test_a_row_that_came_to_the_place_of_a_deleted_one_is_not_taken_for_it(claim_after, other):
+    """SQLite gives it the same number."""
+    other.add([Row(key=key, next_time=1, next_run_time=1) for key in "ab"], nonce="n")
+
+    def replace():
+        other.delete("b")
+        other.add([Row(key="c", next_time=1, next_run_time=1)], nonce="n")
+
+    assert [row.key for row in claim_after(replace).rows] == ["a"]
+    assert other.get("c").owner is None
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_rows_that_were_moved_are_left_to_the_next_claim(claim_after, store, other, sql):
+    """As VACUUM may do."""
+    other.add([Row(key=key, next_time=1, next_run_time=1) for key in "ab"], nonce="n")
+    assert not claim_after(lambda: sql("UPDATE {table} SET rowid = rowid + 10")).rows
+    assert [row.key for row in store.claim("late.2", **CLAIM).rows] == ["a", "b"]
+
+
 def test_of_rows_that_others_have_taken_the_rest_is_taken(claim_after, other):
     other.add([Row(key=key, next_time=1, next_run_time=1) for key in "abcd"], nonce="n")
     taken = []

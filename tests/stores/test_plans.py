@@ -9,8 +9,9 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import TextClause
+from sqlalchemy import TextClause, text
 
+from psched.backends.sending import Columns
 from psched.backends.sql import SqlBackend
 from psched.backends.statements import Statements
 from psched.backends.taking import as_seen
@@ -62,6 +63,13 @@ class Crowd:
     def key(self) -> str:
         return self.first[0].key
 
+    def seen(self) -> list[Columns]:
+        """The first rows as a claim reads them."""
+        place = self.store._connector.dialect.place
+        query = text(f"SELECT {place} FROM {self.store._table} WHERE id = :id")  # noqa: S608
+        places = [self.store._query(query, {"id": row.key})[0] for row in self.first]
+        return [(*astuple(row), *place) for row, place in zip(self.first, places, strict=True)]
+
     def ended(self) -> list[str]:
         found = self.store._connector.run(
             lambda c: c.execute(self.sql.purgeable, {"limit": LIMIT}).scalars().all()
@@ -101,7 +109,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "take_returning": lambda c: (c.sql.take_returning, TAKE),
     "take_unlocked": lambda c: (c.sql.take_unlocked, {**TAKE, "horizon": 5}),
     "lock_due": lambda c: (c.sql.lock_due, {"limit": LIMIT}),
-    "claim": lambda c: _with(c.sql.claim("new.1", [astuple(row) for row in c.first]), LEASE),
+    "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
     "remove": lambda c: c.sql.remove(c.ends()),
@@ -114,7 +122,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
-    "set_aside": lambda c: (c.sql.set_aside, {**as_seen(astuple(c.first[0])), "reason": "why"}),
+    "set_aside": lambda c: (c.sql.set_aside, {**as_seen(c.seen()[0]), "reason": "why"}),
     "delete": lambda c: (c.sql.delete, {"id": c.key, "over": 1}),
     "mark_deleting": lambda c: (c.sql.mark_deleting, {"id": c.held[0].key}),
     "update_data": lambda c: (

@@ -20,10 +20,13 @@ from psched.backends.statements import Statements
 from psched.backends.taking import (
     ALIVE_TIME,
     ATTEMPT,
+    COLUMNS,
     DUE,
     FENCE,
     KEY,
+    NOW,
     OWNER,
+    READ_ONLY,
     as_seen,
 )
 from psched.errors import StoreError, UnknownOutcomeError
@@ -60,18 +63,17 @@ class CompareAndSwap:
         if not due:
             return Claimed(now=now, next_due=next_due)
         won = self._take(owner, due, lease)
-        rows = [row for row, _left in won]
-        expired = frozenset(row.key for row, left in won if left)
+        rows = [taken(columns, owner) for columns in won]
+        expired = frozenset(columns[KEY] for columns in won if columns[OWNER] is not None)
         return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
 
     def _take(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
-    ) -> Sequence[tuple[Row, bool]]:
+    ) -> Sequence[Columns]:
         """Claim rows that are due.
 
         Returns:
-            Those that were won, in the same order, and whether each was left by another, whose
-            lease has run out.
+            Those that were won, as they were read, in the same order.
 
         Raises:
             ClaimUnknownError: some of them may have been claimed.
@@ -87,11 +89,11 @@ class CompareAndSwap:
             return self._take_one_by_one(owner, due, lease, error)
         if won == len(due):
             # Each was exactly as seen, so none needs to be read again.
-            return [taken(columns, owner) for columns in due]
+            return due
         held = {row.key for row in self._look(owner, keys)} if won else set()
         if any(_REPLACED in key and key not in held for key in keys):
             self._set_aside_what_has_no_name()
-        return [taken(columns, owner) for columns in due if columns[KEY] in held]
+        return [columns for columns in due if columns[KEY] in held]
 
     def _look(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         try:
@@ -101,7 +103,7 @@ class CompareAndSwap:
 
     def _take_one_by_one(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: UnfitError
-    ) -> Sequence[tuple[Row, bool]]:
+    ) -> Sequence[Columns]:
         """The database refuses one of the rows: that one is set aside, the others are claimed."""
         if len(due) == 1:
             self._write(self._sql.set_aside, {**as_seen(due[0]), "reason": str(error)})
@@ -131,9 +133,9 @@ class CompareAndSwap:
 
         def read(connection: Connection) -> tuple[float | None, Sequence[Columns]]:
             found = sending.rows(connection, self._sql.due, values)
-            now = float(found[0][0]) if found else None
-            self._connector.refuse_read_only(found and found[0][1])
-            return now, [columns[2:] for columns in found]
+            now = float(found[0][NOW]) if found else None
+            self._connector.refuse_read_only(found and found[0][READ_ONLY])
+            return now, found
 
         now, rows = self._connector.read(read)
         if not self._looks_twice:
@@ -150,10 +152,13 @@ class CompareAndSwap:
         return self._connector.run(lambda c: sending.count(c, statement, values))
 
 
-def taken(seen: Columns, owner: str) -> tuple[Row, bool]:
-    """A row as its claim has left it, but for its lease's end; and whether another had left it."""
-    columns = [*seen]
+def taken(seen: Columns, owner: str) -> Row:
+    """A row as its claim has left it, but for its lease's end."""
+    columns = [*seen[:_WHOLE]]
     columns[OWNER] = owner
     columns[FENCE] += 1
     columns[ATTEMPT] += 1
-    return Row(*columns), seen[OWNER] is not None
+    return Row(*columns)
+
+
+_WHOLE = len(COLUMNS)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from psched.backend import Claimed, ClaimUnknownError
 from psched.backends import sending
-from psched.backends.claims.compare import CompareAndSwap, taken
+from psched.backends.claims.compare import CompareAndSwap
 from psched.backends.connector import Connector
 from psched.backends.failures import UnfitError
 from psched.backends.sending import Columns
@@ -60,7 +60,7 @@ class SkipLocked(CompareAndSwap):
 
     def _take(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
-    ) -> Sequence[tuple[Row, bool]]:
+    ) -> Sequence[Columns]:
         def take(connection: Connection) -> Sequence[Columns]:
             if seen := sending.rows(connection, self._sql.lock_due, {"limit": len(due)}):
                 statement, values = self._sql.claim(owner, seen)
@@ -68,9 +68,8 @@ class SkipLocked(CompareAndSwap):
             return seen
 
         try:
-            locked = self._connector.transact(take)
+            return self._connector.transact(take)
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
         except UnfitError:
             return super()._take(owner, due, lease)
-        return [taken(columns, owner) for columns in locked]

@@ -64,6 +64,8 @@ class Dialect:
             in the index of both where it had been.
         rest_order: the order by key of rows without a time, in the words in which its planner
             finds that the index of times and keys has it.
+        place: the column that leads the fastest to a row that has just been read; another row may
+            be there since.
         read_only: whether this server is a replica, or has been demoted to one. Where a server
             lets some users write in spite of that, they would write into nowhere.
         server: a query for its product and version, for people.
@@ -105,6 +107,7 @@ class Dialect:
     hex: str
     after: str
     rest_order: str
+    place: str
     read_only: str
     server: str
     isolation: str

@@ -168,6 +168,7 @@ MYSQL = Dialect(
     after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
     # MariaDB 10.11 sorts by the time that they do not have, if asked to.
     rest_order="id",
+    place="id",
     # A number or a word, by version. That of the session is refused with its own number.
     read_only="CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')",
     server="SELECT CONCAT(IF(LOCATE('MariaDB', VERSION()) > 0, 'MariaDB ', 'MySQL '), VERSION())",

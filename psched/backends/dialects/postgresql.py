@@ -160,6 +160,7 @@ POSTGRESQL = Dialect(
     after="({}, {}) > ({}, {})",
     # It does not see that they all have the same time, none.
     rest_order="next_run_time, id",
+    place="id",
     # True on a replica, and where somebody has made the database read-only.
     read_only="CAST(current_setting('transaction_read_only') AS BOOLEAN)",
     server="SELECT 'PostgreSQL ' || current_setting('server_version')",

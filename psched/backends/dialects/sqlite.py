@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping
+from operator import methodcaller
 from pathlib import Path
 
 from sqlalchemy.engine import URL
@@ -37,7 +38,8 @@ def _classify_sqlite(error: BaseException) -> Fault:
 
 def _read_any_text(connection: sqlite3.Connection) -> None:
     """SQLite keeps text that is not UTF-8; a row with such must be read, to be set aside."""
-    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    # No function of ours: it is called for every text that is read.
+    connection.text_factory = methodcaller("decode", "utf-8", "replace")
 
 
 def _make_folder(url: URL) -> None:
@@ -60,6 +62,8 @@ SQLITE = Dialect(
     hex="HEX({})",
     after="({}, {}) > ({}, {})",
     rest_order="id",
+    # Its own number: through the key it is an index more, of which each row is on another page.
+    place="rowid",
     read_only="0",
     server="SELECT 'SQLite ' || sqlite_version()",
     isolation="SELECT 'serializable'",
