@@ -108,6 +108,11 @@ class Claimer:
         return bool(self.moves or self.returns or self._unsure)
 
     @property
+    def has_nothing(self) -> bool:
+        """Whether nothing was found, and nothing is left of what was found before."""
+        return not (self._tasks.slots or self.moves or self.returns or self._unsure)
+
+    @property
     def wants(self) -> bool:
         """Whether there is room for another task."""
         return not self.stopped and self._room > 0
@@ -128,17 +133,19 @@ class Claimer:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        self._resolve()
-        if not self.wants or self._clock.monotonic() < self.next_poll:
+        if self._unsure:
+            self._resolve()
+        room = self._room
+        if self.stopped or room <= 0 or self._clock.monotonic() < self.next_poll:
             return
         # Before the claim: a lease is not to wait for a fork.
-        if not self._prepare(self._room if self._backlog else 1):
+        if not self._prepare(room if self._backlog else 1):
             return
         self._claims += 1
         request = partial(
             self._store.claim,
             f"{self._nonce}.{self._claims}",
-            limit=self._room,
+            limit=room,
             alive_time=self._settings.alive_time,
             shortest=self._shortest,
             horizon=self._settings.poll_interval,
@@ -156,6 +163,8 @@ class Claimer:
         # The store has looked at its clock somewhere between the question and the answer.
         looked = answered if claimed.more else (asked + answered) / 2
         self.next_poll = looked + self._pause(claimed)
+        if not claimed.rows:
+            return
         self._begin(claimed, sent)
         if self._room > 0 and not self._backlog:
             # For the next one: who is due then does not wait for a fork either.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 
 from psched import attempts
 from psched.asking import Asker
@@ -67,7 +67,7 @@ class Leaser:
             rng=rng,
             longest_pause=min(5.0, settings.alive_time / 20),
             # The store may hold us up for as long as the driver waits.
-            before=tasks.watch,
+            before=lambda: tasks.slots and tasks.watch(),
         )
         self._claimer = Claimer(
             store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng
@@ -80,6 +80,7 @@ class Leaser:
         self._next_look = 0.0
         self._stop_at: float | None = None
         self._hurry = False
+        self._quiet = False
 
     def pause(self) -> None:
         """Claim no more; what runs goes on."""
@@ -141,7 +142,35 @@ class Leaser:
             for slot in self._tasks:
                 self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)
         guarded = self._tasks.watch()
+        self._quiet = guarded == inf and self._has_only_to_look
         return max(0.0, min(guarded, self._wakes()) - self._clock.monotonic())
+
+    def look(self, now: float) -> float | None:
+        """Do the one thing that a worker does all the time that has nothing to do.
+
+        The same as a tick then, but short: a process that wakes once a second finds its caches
+        cold, and waits for each line of code that it comes through. To be called after a tick
+        since which nothing has been said to this worker.
+
+        Args:
+            now: seconds of the monotonic clock.
+
+        Returns:
+            Seconds until the next look; None: there is more to do, which is a tick's.
+        """
+        if not self._quiet or now >= self._janitor.next:
+            return None
+        self._quiet = False
+        # What fails is reported where it is asked.
+        with suppress(StoreUnavailableError):
+            self._claimer.claim()
+            self._quiet = self._claimer.has_nothing
+        return self._claimer.next_poll - self._clock.monotonic() if self._quiet else None
+
+    @property
+    def _has_only_to_look(self) -> bool:
+        going = self._stop_at is not None or self._claimer.stopped
+        return self.idle and not (going or self._preparation.pending or self._asker.away)
 
     def extend_now(self, slot: Slot) -> bool:
         """See `Lessor.extend_now`."""
