@@ -12,7 +12,6 @@ from dataclasses import replace as changed
 from functools import partial
 from math import ceil, inf, isfinite
 
-from psched import attempts
 from psched.asking import Asker
 from psched.backend import Backend, Settled
 from psched.claimer import Claimer
@@ -21,10 +20,10 @@ from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.guard import IMMEDIATE
 from psched.janitor import Janitor
-from psched.model import DELETING, Finish, Release, Retry
+from psched.model import DELETING, Release
 from psched.preparing import Preparation
 from psched.settling import Ending, Settler
-from psched.slots import Slot, tell
+from psched.slots import Slot, tell, tell_end
 from psched.supervisor.note import Reason
 from psched.tasks import Tasks
 
@@ -85,6 +84,7 @@ class Leaser:
     def pause(self) -> None:
         """Claim no more; what runs goes on."""
         self._claimer.stopped = True
+        self._quiet = False
 
     def stop(self, timeout: float | None, *, hurry: bool = False) -> None:
         """Claim no more, and end.
@@ -103,6 +103,7 @@ class Leaser:
     def recover(self, nonces: Sequence[str]) -> None:
         """Release what these dead workers still hold."""
         self._dead += nonces
+        self._quiet = False
 
     @property
     def idle(self) -> bool:
@@ -150,7 +151,7 @@ class Leaser:
 
         The same as a tick then, but short: a process that wakes once a second finds its caches
         cold, and waits for each line of code that it comes through. To be called after a tick
-        since which nothing has been said to this worker.
+        since when nobody has said anything, no runner has either, and none has ended.
 
         Args:
             now: seconds of the monotonic clock.
@@ -160,10 +161,12 @@ class Leaser:
         """
         if not self._quiet or now >= self._janitor.next:
             return None
-        self._quiet = False
-        # What fails is reported where it is asked.
-        with suppress(StoreUnavailableError):
+        try:
             self._claimer.claim()
+        except StoreUnavailableError:
+            # It is reported where it is asked.
+            self._quiet = False
+        else:
             self._quiet = self._claimer.has_nothing
         return self._claimer.next_poll - self._clock.monotonic() if self._quiet else None
 
@@ -235,7 +238,7 @@ class Leaser:
             slot = self._tasks.slots.pop(key)
             unsure = self._settler.forget(_ending(slot))
             if result is Settled.DONE:
-                _tell_end(slot)
+                tell_end(slot)
             elif unsure:
                 text = "its end was not answered, and by now its lease is over or another's"
                 text += ": nobody knows whether what it did counts"
@@ -312,21 +315,3 @@ def _note_extended(slots: Sequence[Slot], held: Mapping[str, bool], sent: float)
             slot.lost = not held[slot.row.key]
             if not slot.lost:
                 slot.deadlines = changed(slot.deadlines, sent=sent)
-
-
-def _tell_end(slot: Slot) -> None:
-    """Log how a task has ended."""
-    took = slot.ended - slot.started
-    match slot.conclusion:
-        case Finish():
-            tell(slot, "finished in %.3f s", took)
-        case Release():
-            tell(slot, "released after %.3f s", took, level=logging.WARNING)
-        case Retry(_, reason) if attempts.is_spent(slot.row, slot.definition):
-            text = "failed after %.3f s, for the last time (attempt %d): %s"
-            tell(slot, text, took, slot.row.attempt, reason, level=logging.ERROR)
-        case Retry(wait, reason):
-            if wait is None:
-                wait = attempts.wait_before_next(slot.row, slot.definition)
-            text = "failed after %.3f s, again in %.3g s: %s"
-            tell(slot, text, took, wait, reason, level=logging.WARNING)

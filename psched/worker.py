@@ -179,8 +179,12 @@ class Worker:
             elif now >= self._give_up_at:
                 _log.error("going without having settled everything: the store is away")
                 return LEFT_BEHIND
-        if not self._rest(now, timeout):
-            return None
+        if self._rest(now, timeout):
+            self._attend()
+        return None
+
+    def _attend(self) -> None:
+        """See what has happened."""
         arrived = self._inbox.take()
         if signal.SIGUSR2 in arrived:
             self._log.reopen()
@@ -195,7 +199,6 @@ class Worker:
             self._leave(0)
             for slot in self._tasks:
                 self._tasks.stop(slot, Reason.SHUTDOWN, 0)
-        return None
 
     def _rest(self, now: float, timeout: float) -> bool:
         """Sleep until something happens or is due, and look for due rows now and then.

@@ -9,8 +9,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
-_FINE = 0.002
-"""Seconds that may be slept through without a look at anything else."""
+_SHORT = 0.02
+"""Seconds; who sleeps no longer than this is woken at the very instant."""
 
 _receive: Callable[[int], object] = int
 
@@ -145,19 +145,22 @@ class SignalInbox:
         """Sleep until a signal arrives, a link that is watched has news, or the time is over.
 
         Args:
-            timeout: seconds.
+            timeout: seconds. The end of more than a few may come late: by a millisecond, to
+                which poll(2) rounds, and a thousandth, which is what Linux grants itself.
 
         Returns:
             Whether anything has happened; if not, there is nothing to `take`.
         """
         if self._pending:
             return True
-        began = time.monotonic()
-        # To the millisecond before: who waits for an instant is not to be late by another.
+        if timeout > _SHORT:
+            return bool(self._poller.poll(1000 * timeout) or self._pending)
+        ends = time.monotonic() + timeout
+        # To the millisecond before; the rest is slept through without a look at anything else.
         if self._poller.poll(int(max(timeout, 0) * 1000)):
             return True
-        left = began + timeout - time.monotonic()
-        if 0 < left < _FINE and not self._pending:
+        left = ends - time.monotonic()
+        if left > 0 and not self._pending:
             time.sleep(left)
         return bool(self._pending)
 
