@@ -33,12 +33,11 @@ _QUESTION_PAUSE = 0.5
 _AFTER_A_LOST_RACE = (0.002, 0.02)
 """Seconds before the next claim when all that was due was taken by others."""
 
-
 _AHEAD = 0.006
-"""Seconds before a row is due at which there is a last look, see `_before`."""
+"""Seconds before a row is due at which it is looked for in advance; see `_before`."""
 
 _EARLIER = 1 / 200
-"""Of a longer time: sleeps end late by a thousandth of it, by five for a process that is nice."""
+"""The part of a longer time that is left: so late may its end come, if the process is nice."""
 
 
 @dataclass(slots=True)
@@ -113,11 +112,6 @@ class Claimer:
     def owes(self) -> bool:
         """Whether there are leases, or perhaps are, on which nothing runs."""
         return bool(self.moves or self.returns or self._unsure)
-
-    @property
-    def has_nothing(self) -> bool:
-        """Whether nothing was found, and nothing is left of what was found before."""
-        return not (self._tasks.slots or self.moves or self.returns or self._unsure)
 
     @property
     def wants(self) -> bool:
@@ -258,10 +252,10 @@ class Claimer:
 
 
 def _before(due: float) -> float:
-    """When to look, if a row is due in so many seconds.
+    """In how many seconds to look, if a row is due in so many.
 
-    A little before, and then once more: by then this process, its connection and what is at the
-    other end of it are awake, and have in their caches what the claim needs. The store's clock
-    has just been read, too, and there is no long sleep left to end late.
+    A little before, and then at the instant: by then this process, its connection and what is at
+    the other end of it are awake, and have in their caches what the claim needs. The store's
+    clock has just been read, too, and no long sleep is left that might end late.
     """
     return due if due <= 2 * _AHEAD else due - max(_AHEAD, _EARLIER * due)

@@ -65,7 +65,7 @@ class Leaser:
             clock=clock,
             rng=rng,
             longest_pause=min(5.0, settings.alive_time / 20),
-            # The store may hold us up for as long as the driver waits.
+            # The store may hold us up for as long as the driver waits: whatever runs is watched.
             before=lambda: tasks.slots and tasks.watch(),
         )
         self._claimer = Claimer(
@@ -167,7 +167,7 @@ class Leaser:
             # It is reported where it is asked.
             self._quiet = False
         else:
-            self._quiet = self._claimer.has_nothing
+            self._quiet = self.idle
         return self._claimer.next_poll - self._clock.monotonic() if self._quiet else None
 
     @property

@@ -201,13 +201,14 @@ class Worker:
                 self._tasks.stop(slot, Reason.SHUTDOWN, 0)
 
     def _rest(self, now: float, timeout: float) -> bool:
-        """Sleep until something happens or is due, and look for due rows now and then.
+        """Sleep until something happens or is due, and look for due rows meanwhile.
 
-        A worker with nothing to do comes no further than this.
+        A worker with nothing to do comes hardly further than this; see `Leaser.look`.
 
         Returns:
             Whether something has happened.
         """
+        # A runner that is forked for a look has nothing to say before it is given a task.
         self._inbox.watch([self._link, *self._tasks.links])
         while not self._inbox.sleep(min(timeout, self._next_beat - now)):
             now = self._clock.monotonic()

@@ -145,8 +145,8 @@ class SignalInbox:
         """Sleep until a signal arrives, a link that is watched has news, or the time is over.
 
         Args:
-            timeout: seconds. The end of more than a few may come late: by a millisecond, to
-                which poll(2) rounds, and a thousandth, which is what Linux grants itself.
+            timeout: seconds. A time that is not short may end late: by a millisecond, to which
+                poll(2) rounds, and by a thousandth of it, which is what Linux allows itself.
 
         Returns:
             Whether anything has happened; if not, there is nothing to `take`.
