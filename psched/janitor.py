@@ -27,6 +27,9 @@ class Janitor:
         asker: how requests are sent.
         clock: this host's clocks.
         rng: draws the jitter.
+
+    Attributes:
+        next: when to sweep again, seconds of the monotonic clock.
     """
 
     def __init__(self, store: Backend, asker: Asker, *, clock: Clock, rng: random.Random) -> None:
@@ -34,7 +37,7 @@ class Janitor:
         self._asker = asker
         self._clock = clock
         self._rng = rng
-        self._next = clock.monotonic() + _INTERVAL * rng.uniform(0, 1)
+        self.next = clock.monotonic() + _INTERVAL * rng.uniform(0, 1)
 
     def sweep(self) -> None:
         """Purge, if it is time to; wakes nobody for it.
@@ -42,15 +45,15 @@ class Janitor:
         Raises:
             StoreUnavailableError: the store did not answer.
         """
-        if self._clock.monotonic() < self._next:
+        if self._clock.monotonic() < self.next:
             return
         # What cannot be removed is not asked for at every turn: there is other work.
-        self._next = self._later(_INTERVAL)
+        self.next = self._later(_INTERVAL)
         purged = self._asker.ask(lambda: self._store.purge(_LOT))
         if purged:
             _log.debug("purged %d tasks that had ended", purged)
         if purged >= _LOT:
-            self._next = self._later(_WHILE_THERE_ARE_MORE)
+            self.next = self._later(_WHILE_THERE_ARE_MORE)
 
     def _later(self, pause: float) -> float:
         return self._clock.monotonic() + pause * self._rng.uniform(0.5, 1)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 
-from psched import attempts
 from psched.asking import Asker
 from psched.backend import Backend, Settled
 from psched.claimer import Claimer
@@ -21,10 +20,10 @@ from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.guard import IMMEDIATE
 from psched.janitor import Janitor
-from psched.model import DELETING, Finish, Release, Retry
+from psched.model import DELETING, Release
 from psched.preparing import Preparation
 from psched.settling import Ending, Settler
-from psched.slots import Slot, tell
+from psched.slots import Slot, tell, tell_end
 from psched.supervisor.note import Reason
 from psched.tasks import Tasks
 
@@ -66,8 +65,8 @@ class Leaser:
             clock=clock,
             rng=rng,
             longest_pause=min(5.0, settings.alive_time / 20),
-            # The store may hold us up for as long as the driver waits.
-            before=tasks.watch,
+            # The store may hold us up for as long as the driver waits: whatever runs is watched.
+            before=lambda: tasks.slots and tasks.watch(),
         )
         self._claimer = Claimer(
             store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng
@@ -80,10 +79,12 @@ class Leaser:
         self._next_look = 0.0
         self._stop_at: float | None = None
         self._hurry = False
+        self._quiet = False
 
     def pause(self) -> None:
         """Claim no more; what runs goes on."""
         self._claimer.stopped = True
+        self._quiet = False
 
     def stop(self, timeout: float | None, *, hurry: bool = False) -> None:
         """Claim no more, and end.
@@ -102,6 +103,7 @@ class Leaser:
     def recover(self, nonces: Sequence[str]) -> None:
         """Release what these dead workers still hold."""
         self._dead += nonces
+        self._quiet = False
 
     @property
     def idle(self) -> bool:
@@ -141,7 +143,37 @@ class Leaser:
             for slot in self._tasks:
                 self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)
         guarded = self._tasks.watch()
+        self._quiet = guarded == inf and self._has_only_to_look
         return max(0.0, min(guarded, self._wakes()) - self._clock.monotonic())
+
+    def look(self, now: float) -> float | None:
+        """Do the one thing that a worker does all the time that has nothing to do.
+
+        The same as a tick then, but short: a process that wakes once a second finds its caches
+        cold, and waits for each line of code that it comes through. To be called after a tick
+        since when nobody has said anything, no runner has either, and none has ended.
+
+        Args:
+            now: seconds of the monotonic clock.
+
+        Returns:
+            Seconds until the next look; None: there is more to do, which is a tick's.
+        """
+        if not self._quiet or now >= self._janitor.next:
+            return None
+        try:
+            self._claimer.claim()
+        except StoreUnavailableError:
+            # It is reported where it is asked.
+            self._quiet = False
+        else:
+            self._quiet = self.idle
+        return self._claimer.next_poll - self._clock.monotonic() if self._quiet else None
+
+    @property
+    def _has_only_to_look(self) -> bool:
+        going = self._stop_at is not None or self._claimer.stopped
+        return self.idle and not (going or self._preparation.pending or self._asker.away)
 
     def extend_now(self, slot: Slot) -> bool:
         """See `Lessor.extend_now`."""
@@ -206,7 +238,7 @@ class Leaser:
             slot = self._tasks.slots.pop(key)
             unsure = self._settler.forget(_ending(slot))
             if result is Settled.DONE:
-                _tell_end(slot)
+                tell_end(slot)
             elif unsure:
                 text = "its end was not answered, and by now its lease is over or another's"
                 text += ": nobody knows whether what it did counts"
@@ -283,21 +315,3 @@ def _note_extended(slots: Sequence[Slot], held: Mapping[str, bool], sent: float)
             slot.lost = not held[slot.row.key]
             if not slot.lost:
                 slot.deadlines = changed(slot.deadlines, sent=sent)
-
-
-def _tell_end(slot: Slot) -> None:
-    """Log how a task has ended."""
-    took = slot.ended - slot.started
-    match slot.conclusion:
-        case Finish():
-            tell(slot, "finished in %.3f s", took)
-        case Release():
-            tell(slot, "released after %.3f s", took, level=logging.WARNING)
-        case Retry(_, reason) if attempts.is_spent(slot.row, slot.definition):
-            text = "failed after %.3f s, for the last time (attempt %d): %s"
-            tell(slot, text, took, slot.row.attempt, reason, level=logging.ERROR)
-        case Retry(wait, reason):
-            if wait is None:
-                wait = attempts.wait_before_next(slot.row, slot.definition)
-            text = "failed after %.3f s, again in %.3g s: %s"
-            tell(slot, text, took, wait, reason, level=logging.WARNING)

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from psched import attempts
 from psched.definition import Definition
 from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
 from psched.supervisor.child import Child
@@ -121,3 +122,21 @@ def account(slot: Slot, mono: float, boot: float) -> dict[str, Any]:
 def tell(slot: Slot, text: str, *values: object, level: int = logging.INFO) -> None:
     """Log a line about a task."""
     _log.log(level, text, *values, extra={"subject": slot.occurrence})
+
+
+def tell_end(slot: Slot) -> None:
+    """Log how a task has ended."""
+    took = slot.ended - slot.started
+    match slot.conclusion:
+        case Finish():
+            tell(slot, "finished in %.3f s", took)
+        case Release():
+            tell(slot, "released after %.3f s", took, level=logging.WARNING)
+        case Retry(_, reason) if attempts.is_spent(slot.row, slot.definition):
+            text = "failed after %.3f s, for the last time (attempt %d): %s"
+            tell(slot, text, took, slot.row.attempt, reason, level=logging.ERROR)
+        case Retry(wait, reason):
+            if wait is None:
+                wait = attempts.wait_before_next(slot.row, slot.definition)
+            text = "failed after %.3f s, again in %.3g s: %s"
+            tell(slot, text, took, wait, reason, level=logging.WARNING)

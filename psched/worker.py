@@ -156,9 +156,13 @@ class Worker:
             elif now >= self._give_up_at:
                 _log.error("going without having settled everything: the store is away")
                 return LEFT_BEHIND
-        arrived = self._inbox.wait(
-            min(timeout, max(self._next_beat - now, 0)), [self._link, *self._tasks.links]
-        )
+        if self._rest(now, timeout):
+            self._attend()
+        return None
+
+    def _attend(self) -> None:
+        """See what has happened."""
+        arrived = self._inbox.take()
         if signal.SIGUSR2 in arrived:
             self._log.reopen()
         if not arrived.isdisjoint((signal.SIGTERM, signal.SIGQUIT)):
@@ -172,7 +176,24 @@ class Worker:
             self._leave(0)
             for slot in self._tasks:
                 self._tasks.stop(slot, Reason.SHUTDOWN, 0)
-        return None
+
+    def _rest(self, now: float, timeout: float) -> bool:
+        """Sleep until something happens or is due, and look for due rows meanwhile.
+
+        A worker with nothing to do comes hardly further than this; see `Leaser.look`.
+
+        Returns:
+            Whether something has happened.
+        """
+        # A runner that is forked for a look has nothing to say before it is given a task.
+        self._inbox.watch([self._link, *self._tasks.links])
+        while not self._inbox.sleep(min(timeout, self._next_beat - now)):
+            now = self._clock.monotonic()
+            looked = self._leaser.look(now) if now < self._next_beat else None
+            if looked is None:
+                return False
+            timeout = looked
+        return True
 
     def _obey(self, message: Mapping[str, Any]) -> None:
         if "stop" in message:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Protocol
 
-_FINE = 0.002
-"""Seconds that may be slept through without a look at anything else."""
+_SHORT = 0.02
+"""Seconds; who sleeps no longer than this is woken at the very instant."""
 
 _receive: Callable[[int], object] = int
 
@@ -94,6 +94,7 @@ class SignalInbox:
         # The C handler writes a byte at once; the Python handler runs between two bytecodes.
         # A full pipe loses no signal, only a wake-up that is due already.
         self._wanted = tuple(wanted)
+        self.watch(())
         self.take_over()
 
     def take_over(self) -> list[signal.Signals]:
@@ -118,25 +119,54 @@ class SignalInbox:
 
         Args:
             timeout: seconds.
-            links: wake the loop when they can be read, and when they can take what they still
-                have to send.
+            links: see `watch`.
 
         Returns:
             The signals that have arrived since the last call.
         """
-        if not self._pending:
-            poller = select.poll()
-            poller.register(self._reader, select.POLLIN)
-            for link in links:
-                if not link.closed:
-                    poller.register(link, select.POLLIN | (select.POLLOUT if link.unsent else 0))
-            began = time.monotonic()
-            # To the millisecond before: who waits for an instant is not to be late by another.
-            found = poller.poll(int(max(timeout, 0) * 1000))
-            left = began + timeout - time.monotonic()
-            if not (found or self._pending) and 0 < left < _FINE:
-                time.sleep(left)
-        # Emptied before the signals are taken: one that comes in between wakes the next wait.
+        self.watch(links)
+        return self.take() if self.sleep(timeout) else set()
+
+    def watch(self, links: Iterable[Waitable]) -> None:
+        """Have links end the sleep, too.
+
+        Args:
+            links: wake the loop when they can be read, and when they can take what they still
+                have to send.
+        """
+        self._poller = select.poll()
+        self._poller.register(self._reader, select.POLLIN)
+        for link in links:
+            if not link.closed:
+                events = select.POLLIN | (select.POLLOUT if link.unsent else 0)
+                self._poller.register(link, events)
+
+    def sleep(self, timeout: float) -> bool:
+        """Sleep until a signal arrives, a link that is watched has news, or the time is over.
+
+        Args:
+            timeout: seconds. A time that is not short may end late: by a millisecond, to which
+                poll(2) rounds, and by a thousandth of it, which is what Linux allows itself.
+
+        Returns:
+            Whether anything has happened; if not, there is nothing to `take`.
+        """
+        if self._pending:
+            return True
+        if timeout > _SHORT:
+            return bool(self._poller.poll(1000 * timeout) or self._pending)
+        ends = time.monotonic() + timeout
+        # To the millisecond before; the rest is slept through without a look at anything else.
+        if self._poller.poll(int(max(timeout, 0) * 1000)):
+            return True
+        left = ends - time.monotonic()
+        if left > 0 and not self._pending:
+            time.sleep(left)
+        return bool(self._pending)
+
+    def take(self) -> set[signal.Signals]:
+        """The signals that have arrived since the last call."""
+        # Emptied before the signals are taken: one that comes in between wakes the next sleep.
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass

@@ -21,6 +21,7 @@ from psched.model import Settlement
 from psched.supervisor.note import Reason
 from support.apart import apart
 from support.bench import CLOCK, Bench
+from support.waiting import wait_until
 from support.wild import HANDLERS
 
 
@@ -412,3 +413,42 @@ def due_soon():
 def test_what_will_be_due_soon_is_started_at_its_time_and_not_before():
     # Nobody looks again before a minute is over.
     assert 0 <= apart(due_soon) < 15
+
+
+def only_looks(until):
+    """What ends it that a worker only looks for what is due, and what comes of that."""
+    scene = Scene("one")
+    requests = scene.store.requests
+
+    def looks():
+        return scene.leaser.look(CLOCK.monotonic()) is not None
+
+    scene.until(looks)
+    before = Counter(requests)
+    wait_until(lambda: looks() and requests["claim"] > before["claim"] + 2, what="looks")
+    asked = sorted(requests - before)
+    match until:
+        case "it finds something":
+            scene.add("one", "returns")
+        case "it fails":
+            scene.store.faults["claim"] = ["away"]
+        case "leases are to be released":
+            scene.leaser.recover(["dead"])
+        case "it is to pause":
+            scene.leaser.pause()
+    wait_until(lambda: not looks(), what="the end of that")
+    fences = scene.finished("one") if until == "it finds something" else []
+    return asked, fences, scene.leaser.away
+
+
+@pytest.mark.parametrize(
+    ("until", "fences", "away"),
+    [
+        ("it finds something", [1], None),
+        ("it fails", [], "the database is unavailable: test"),
+        ("leases are to be released", [], None),
+        ("it is to pause", [], None),
+    ],
+)
+def test_a_worker_that_has_nothing_only_looks_until_there_is_more_to_do(until, fences, away):
+    assert apart(only_looks, until) == [["claim"], fences, away]

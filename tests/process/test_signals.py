@@ -3,6 +3,7 @@
 import os
 import signal
 
+from psched.clock import SystemClock
 from psched.supervisor import tree
 from psched.supervisor.child import reap
 from psched.supervisor.signals import SignalInbox, unblock
@@ -10,6 +11,7 @@ from psched.supervisor.spawn import spawn
 from support.apart import apart, say, started_apart
 from support.processes import kill
 
+CLOCK = SystemClock()
 TERM, USR1, CHLD = signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD
 
 
@@ -61,6 +63,22 @@ def signal_between_the_check_and_the_sleep():
 
 def test_a_signal_that_comes_between_the_check_and_the_sleep_ends_the_sleep():
     assert apart(signal_between_the_check_and_the_sleep) == ["SIGUSR1"]
+
+
+def sleeps(timeouts):
+    inbox = SignalInbox([USR1])
+    slept = []
+    for timeout in timeouts:
+        begun = CLOCK.monotonic()
+        assert not inbox.wait(timeout)
+        slept.append(CLOCK.monotonic() - begun)
+    return slept
+
+
+def test_no_sleep_ends_before_its_time():
+    timeouts = [0.0003, 0.0015, 0.0107, 0.0199, 0.0201, 0.0509]
+    slept = apart(sleeps, timeouts)
+    assert all(took >= timeout for took, timeout in zip(slept, timeouts, strict=True))
 
 
 def signal_during_the_sleep():

@@ -1,0 +1,101 @@
+"""When a worker looks for due rows."""
+
+import random
+
+import pytest
+
+from psched.asking import Asker
+from psched.backend import Claimed
+from psched.claimer import Claimer
+from psched.config import from_mapping
+
+NEAR = 0.02
+"""Seconds."""
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    boottime = monotonic
+
+
+class Store:
+    """Has a row that is due at an instant, which somebody else will take then.
+
+    Attributes:
+        looks: when it was looked for, seconds after the row was due.
+    """
+
+    def __init__(self, clock, *, due):
+        self._clock = clock
+        self._due = clock.now + due
+        self.looks = []
+
+    def claim(self, _owner, *, horizon, **_lease):
+        now = self._clock.now
+        self.looks.append(now - self._due)
+        near = now < self._due <= now + horizon
+        return Claimed(now=now, next_due=self._due if near else None)
+
+
+class Tasks:
+    """None run, and none come."""
+
+    slots = {}  # noqa: RUF012  # stays empty
+
+    def __len__(self):
+        return 0
+
+    def prepare(self, count):
+        pass
+
+
+def looks(due, *, poll_interval=1.0):
+    """When a row is looked for that is due in so many seconds."""
+    clock, rng = Clock(), random.Random(1)  # noqa: S311  # jitter
+    store = Store(clock, due=due)
+    claimer = Claimer(
+        store,
+        Asker(clock=clock, rng=rng, longest_pause=5, before=lambda: None),
+        from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval}),
+        nonce="nonce",
+        tasks=Tasks(),
+        clock=clock,
+        rng=rng,
+    )
+    claimer.claim()
+    while store.looks[-1] < 0:
+        assert len(store.looks) < 100
+        sleep = claimer.next_poll - clock.now
+        # Linux lets who sleeps long sleep a thousandth longer.
+        clock.now += sleep * 1.001 if sleep > NEAR else sleep
+        claimer.claim()
+    return store.looks
+
+
+def test_a_row_is_looked_for_a_moment_before_it_is_due_and_then_at_the_very_instant():
+    [_first, before, at] = looks(0.7)
+    assert -NEAR < before < 0
+    assert at == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("due", [0.001, 0.005, 0.01])
+def test_a_row_that_is_nearly_due_is_looked_for_when_it_is(due):
+    [_first, at] = looks(due)
+    assert at == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("poll_interval", [10.0, 60.0])
+def test_a_long_sleep_that_ends_late_does_not_make_the_look_for_a_due_row_late(poll_interval):
+    found = looks(0.8 * poll_interval, poll_interval=poll_interval)
+    assert found[-1] == pytest.approx(0, abs=1e-6)
+    assert len(found) <= 4
+
+
+def test_while_nothing_is_near_there_is_one_look_in_a_poll_interval():
+    found = looks(100.5, poll_interval=10.0)
+    assert len([each for each in found if each < -10]) <= 11
