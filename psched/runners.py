@@ -24,6 +24,10 @@ _NOTES = 4
 """For each task that may run at once: runners that are waiting, or do not die, have one, too."""
 
 
+_STEP = 1.0
+"""Seconds between two looks at an end that the fork server does not tell of."""
+
+
 class Runners:
     """The runners of one worker.
 
@@ -65,7 +69,8 @@ class Runners:
         )
         self._server: ForkServer | None = None
         self._patience = patience
-        self._untold_since: float | None = None
+        self._watched = clock.monotonic()
+        self._untold = 0.0
         self._preloaded = False
         self._dismissed = False
         self._clock = clock
@@ -196,6 +201,8 @@ class Runners:
     @property
     def wakes(self) -> float:
         """When `reap` is to be called again, seconds of the monotonic clock."""
+        if self._untold:
+            return min(self._remains.wakes, self._watched + _STEP)
         return self._remains.wakes
 
     def kill(self, runner: RunnerChild) -> None:
@@ -220,11 +227,13 @@ class Runners:
         now = self._clock.monotonic()
         closed = [each.pid for each in self._alive.values() if each.link.closed]
         if all(map(tree.alive, closed)):
-            self._untold_since = None
-        elif self._untold_since is None:
-            self._untold_since = now
-        elif self._server is not None and now > self._untold_since + self._patience:
+            self._untold = 0.0
+        else:
+            # Step by step: when all has stood still, it is given its time all the same.
+            self._untold += min(now - self._watched, _STEP)
+        if self._untold > self._patience and self._server is not None:
             tree.send(self._server.pid, signal.SIGKILL)
+        self._watched = now
 
     def _lose_server(self, how: str) -> None:
         _log.error("the fork server %s: all that it has forked goes with it", how)

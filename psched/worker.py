@@ -91,6 +91,9 @@ class Worker:
         self._rng = random.Random()  # noqa: S311  # jitter; made after the fork, so it is its own
         self._enough = Enough(settings, self._rng, clock.monotonic())
 
+        # Nobody is to inherit a connection. Of SQLite a child would inherit the list of open files
+        # and locks, but not the locks, and would believe that it holds them:
+        # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         runners.quiet = store.disconnect
         guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan())
         self._tasks = Tasks(runners, guard, clock)

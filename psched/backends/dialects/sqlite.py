@@ -91,7 +91,4 @@ SQLITE = Dialect(
     init_session=("PRAGMA journal_mode = WAL",),
     classify=_classify_sqlite,
     explain=str,
-    # SQLite keeps a process-wide list of open files and locks. A forked child inherits the
-    # list but not the locks, and would open the same file believing that it holds them:
-    # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
 )
