@@ -7,7 +7,6 @@ deadline (see `psched.timing`), and asks again after a pause.
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil, inf, isfinite
@@ -128,8 +127,7 @@ class Leaser:
         """
         self._tasks.hear(self)
         if self._asker.ready:
-            # What fails is reported where it is asked.
-            with suppress(StoreUnavailableError):
+            try:
                 self._extend()
                 self._settle()
                 self._move()
@@ -139,6 +137,10 @@ class Leaser:
                 self._claimer.claim()
                 self._janitor.sweep()
                 self._asker.all_answered()
+            except StoreUnavailableError:
+                # It is reported where it is asked. What can be read may not be writable: whether
+                # the store is back is for a claim to say, too.
+                self._claimer.next_poll = 0.0
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
             for slot in self._tasks:
                 self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)

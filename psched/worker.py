@@ -129,6 +129,8 @@ class Worker:
         self._link.send({"ready": reported})
         if not self._admitted():
             return DRAINED
+        # Other messages may have come with that one: nothing wakes us for them any more.
+        self._attend()
         while (status := self._turn()) is None:
             pass
         self._store.disconnect()

@@ -164,6 +164,23 @@ def test_a_store_that_can_only_be_read_is_away_until_it_can_be_written():
     assert "answers again" in ended
 
 
+def refused_claim_that_was_not_due():
+    scene = Scene("one", poll_interval=0.05, concurrency=2)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.until(lambda: len(scene.bench.tasks) == 1)
+    scene.leaser._claimer.next_poll = CLOCK.monotonic() + 3600
+    # The first to find it away reads; so does what follows, which is answered.
+    scene.store.faults = {"marked": ["away"], "claim": ["away"]}
+    scene.until(lambda: not (scene.store.faults["claim"] or scene.leaser.away))
+    Path("gate").touch()
+    scene.finished("one")
+    return len(scene.bench.log.recent)
+
+
+def test_a_store_is_back_only_when_a_claim_was_answered_too():
+    assert apart(refused_claim_that_was_not_due) == 2
+
+
 def test_what_an_unanswered_claim_has_taken_is_asked_for_until_it_is_known():
     assert apart(claim_and_its_question_unanswered) == [[1, 1], 0]
 

@@ -361,6 +361,8 @@ class TestMasters:
             last = now - now % MINUTE
             times = [last - number * MINUTE for number in range(self.OCCURRENCES)]
             keys = [f"s{number}" for number in range(self.SCHEDULES)]
+        alone, other, moving = start(0), start(1, 2, 0), start(0, 1, 2)
+        with service.schedules() as schedules:
             for key in keys:
                 schedules.add(key, "canary", cron="* * * * *", next_time=times[-1])
             schedules.add("long", "canary", next_time=times[-1], data={"until": "gate"})
@@ -372,7 +374,6 @@ class TestMasters:
         def wait_for(number):
             wait_until(lambda: len(done()) >= number, timeout=60, what=f"{number} runs")
 
-        alone, other, moving = start(0), start(1, 2, 0), start(0, 1, 2)
         wait_for(60)
         galera.nodes[0].kill()
         for master in alone, moving:
@@ -392,8 +393,8 @@ class TestMasters:
         in_order(runs)
         never_two_at_once(service.runs.runs())
         exactly_once(service.runs.runs("long"), [("long", times[-1])])
-        # All have had their share.
-        assert len({run.worker for run in runs}) == 3
+        # The quickest may take most, but not all.
+        assert len({run.worker for run in runs}) > 1
         for master in alone, other, moving:
             one_line_each(master)
 
