@@ -1,4 +1,5 @@
-"""A worker's tick: hear, extend, settle, look, recover, claim. Nothing in it waits.
+"""A worker's tick: hear, extend, settle, look, recover, claim. Nothing in it waits
+for longer than a request to the store may take.
 
 A request that fails ends the tick's dealings with the store; the loop comes back before any
 deadline (see `psched.timing`), and asks again after a pause.
@@ -175,7 +176,9 @@ class Leaser:
     @property
     def _has_only_to_look(self) -> bool:
         going = self._stop_at is not None or self._claimer.stopped
-        return self.idle and not (going or self._preparation.pending or self._asker.away)
+        # The first look is news to the master, which is told of it between ticks.
+        more = going or self._preparation.pending or self._asker.away or not self.looked
+        return self.idle and not more
 
     def extend_now(self, slot: Slot) -> bool:
         """See `Lessor.extend_now`."""

@@ -3,14 +3,14 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from psched.clock import Clock
 from psched.slots import RunnerChild
 from psched.supervisor import tree
-from psched.supervisor.cgroup import Cgroup
+from psched.supervisor.cgroup import Cgroup, Leaves
 from psched.supervisor.child import reap
 from psched.supervisor.forkserver import MOST_AT_ONCE, ForkServer
 from psched.supervisor.link import Link
@@ -20,12 +20,14 @@ from psched.supervisor.signals import Waitable
 
 _log = logging.getLogger("psched.worker")
 
-_NOTES = 4
+_PLACES = 4
 """For each task that may run at once: runners that are waiting, or do not die, have one, too."""
 
-
 _STEP = 1.0
-"""Seconds between two looks at an end that the fork server does not tell of."""
+"""Seconds between two looks at what the fork server owes."""
+
+_ORDER = 0
+"""Stands for an order among pids."""
 
 
 class Runners:
@@ -36,7 +38,8 @@ class Runners:
         keep: descriptors that runners need: the open log file.
         clock: this host's clocks.
         concurrency: how many tasks may run at once.
-        patience: seconds after which a fork server that says nothing hangs.
+        hold_up: seconds for which the worker may be held up by a fork.
+        patience: seconds after which a fork server hangs that owes an answer, or an end.
         cgroup: this process's, below which each runner is given one; None: there is none.
         before_fork: called in the fork server before it forks.
         preload: called there when a task has used what that loads.
@@ -52,34 +55,36 @@ class Runners:
         keep: Sequence[int],
         clock: Clock,
         concurrency: int,
+        hold_up: float,
         patience: float,
-        cgroup: Cgroup | None = None,
-        before_fork: Callable[[], object] = lambda: None,
-        preload: Callable[[], object] = lambda: None,
+        cgroup: Cgroup | None,
+        before_fork: Callable[[], object],
+        preload: Callable[[], object],
     ) -> None:
         self.quiet: Callable[[], object] = lambda: None
-        self._notes = Notes(_NOTES * (concurrency + MOST_AT_ONCE))
+        self._main = main
+        self._places = _PLACES * (concurrency + MOST_AT_ONCE)
         self._new_server = partial(
             ForkServer,
-            partial(_live, main, self._notes),
+            places=self._places,
             keep=keep,
-            patience=patience,
+            clock=clock,
+            hold_up=hold_up,
             before_fork=before_fork,
             preload=preload,
         )
         self._server: ForkServer | None = None
+        self._notes = Notes(1)
         self._patience = patience
         self._watched = clock.monotonic()
-        self._untold = 0.0
+        self._owed: dict[int, float] = {}
         self._preloaded = False
         self._dismissed = False
         self._clock = clock
         self._idle: list[RunnerChild] = []
         self._alive: dict[int, RunnerChild] = {}
         self._remains = Remains[RunnerChild](clock)
-        self._cgroup = cgroup
-        self._cgroups = 0
-        self._spare_cgroups: list[Cgroup] = []
+        self._leaves = None if cgroup is None else Leaves(cgroup)
         self._cleared: list[RunnerChild] = []
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.
@@ -99,8 +104,11 @@ class Runners:
             self._lose_server("has ended")
         if self._server is None:
             self.quiet()
-            self._server, self._dismissed = self._new_server(), False
+            # Runners of the one before may still be dying, and have theirs.
+            self._notes = Notes(self._places)
+            self._server = self._new_server(partial(_live, self._main, self._notes))
             self._spared |= {self._server.pid}
+            self._dismissed = False
         return self._server
 
     @property
@@ -112,7 +120,10 @@ class Runners:
         return links
 
     def preload(self) -> None:
-        """A task has used what `preload` loads: those that follow are to begin with it."""
+        """A task has used what `preload` loads: those that follow are to begin with it.
+
+        A fork server that is started later has it from this process, which uses it itself.
+        """
         if not self._preloaded and self._server is not None:
             self._preloaded = True
             self._server.preload()
@@ -162,6 +173,9 @@ class Runners:
         # Our own children's: of orphans, and of the fork server, whose runners come to us then.
         exits = [*reap()]
         told = self._server.exits() if self._server is not None else []
+        if self._server is not None:
+            # An end is never told before the beginning, but they may come together.
+            self._enrol(self._server.late())
         exits += told
         ended = []
         # A pid that has been reaped can be anybody's next.
@@ -170,15 +184,16 @@ class Runners:
             runner = self._alive.pop(exit_.pid, None)
             if runner is not None:  # else it is an orphan of a run that ended before
                 runner.reaped(exit_)
-                self._notes.give_back(runner.note)
                 self._remains.add(runner, runner.cgroup)
                 ended.append(runner)
             if self._server is not None and exit_.pid == self._server.pid:
                 self._lose_server(str(exit_))
         if told and self._server is not None:
             self._server.bury([exit_.pid for exit_ in told])
-        if exits:
-            self._idle = [runner for runner in self._idle if runner.exit is None]
+        for runner in self._idle:
+            # It has nothing to say, but the end of the line: nobody else reads that.
+            runner.link.receive()
+        self._idle = [runner for runner in self._idle if not runner.link.closed]
         self._watch_server()
         self._let_server_go()
         if exits or self._remains.due:
@@ -201,7 +216,9 @@ class Runners:
     @property
     def wakes(self) -> float:
         """When `reap` is to be called again, seconds of the monotonic clock."""
-        if self._untold:
+        if self._server is not None and self._server.untaken:
+            return 0.0
+        if self._owed or (self._server is not None and self._server.owes):
             return min(self._remains.wakes, self._watched + _STEP)
         return self._remains.wakes
 
@@ -222,24 +239,33 @@ class Runners:
         self._dismissed = True
         self._let_server_go()
 
+    def _take_back(self, runner: RunnerChild) -> None:
+        """Nothing is left of it, so its cgroup may be another's, if it was not killed."""
+        if self._leaves is not None and runner.cgroup is not None and runner.exit is not None:
+            self._leaves.take_back(runner.cgroup, as_new=runner.exit.signal is None)
+
     def _watch_server(self) -> None:
-        """KILL a fork server that does not tell of an end: it would never be told."""
+        """KILL a fork server that does not answer, or does not tell of an end."""
         now = self._clock.monotonic()
-        closed = [each.pid for each in self._alive.values() if each.link.closed]
-        if all(map(tree.alive, closed)):
-            self._untold = 0.0
-        else:
-            # Step by step: when all has stood still, it is given its time all the same.
-            self._untold += min(now - self._watched, _STEP)
-        if self._untold > self._patience and self._server is not None:
+        if self._server is None or now < self._watched + _STEP:
+            return
+        owed = [pid for pid in self._alive if not tree.alive(pid)]
+        if self._server.owes:
+            owed.append(_ORDER)
+        # Step by step: when all has stood still, it is given its time all the same.
+        self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
+        if any(seconds > self._patience for seconds in self._owed.values()):
             tree.send(self._server.pid, signal.SIGKILL)
         self._watched = now
 
     def _lose_server(self, how: str) -> None:
         _log.error("the fork server %s: all that it has forked goes with it", how)
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._server is None:
+            return
+        self._server.close()
+        if self._server.pid in self._spared:  # or it has been reaped, and may be anybody
+            tree.send(self._server.pid, signal.SIGKILL)
+        self._server = None
 
     def _let_server_go(self) -> None:
         if self._dismissed and not self._alive and self._server is not None:
@@ -247,56 +273,22 @@ class Runners:
             self._server = None
 
     def _fork(self, count: int) -> None:
-        server = self.start()
-        notes = [note for _ in range(count) if (note := self._notes.take()) is not None]
-        born: list[tuple[int, Link]] = []
         try:
-            if not notes:
-                raise BlockingIOError("too many runners that have been killed do not die")
-            born = server.fork([note.place for note in notes])
-        finally:
-            for note in notes[len(born) :]:
-                self._notes.give_back(note)
+            born = self.start().fork(count)
+        except ConnectionError:
+            # It had died, which nobody knew yet.
+            born = self.start().fork(count)
+        self._enrol(born)
+
+    def _enrol(self, born: Iterable[tuple[int, int, Link]]) -> None:
         now = self._clock.monotonic()
-        for note, (pid, link) in zip(notes, born, strict=False):
-            runner = RunnerChild(pid, link, now, note)
+        for place, pid, link in born:
+            runner = RunnerChild(pid, link, now, self._notes.at(place))
             self._alive[pid] = runner
             self._remains.born(runner)
-            runner.cgroup = self._cgroup_for(pid)
+            if self._leaves is not None:
+                runner.cgroup = self._leaves.give(pid)
             self._idle.append(runner)
-
-    def _cgroup_for(self, pid: int) -> Cgroup | None:
-        """Give a runner a cgroup of its own; where that fails, there is still the walk."""
-        if self._cgroup is None:
-            return None
-        leaf: Cgroup | None = None
-        try:
-            if self._spare_cgroups:
-                leaf = self._spare_cgroups.pop()
-            else:
-                self._cgroups += 1
-                leaf = self._cgroup.below(f"run-{self._cgroups}")
-            leaf.add(pid)
-        except OSError as error:
-            if leaf is not None:
-                leaf.remove()
-            _log.warning("runner %d has no cgroup of its own: %s", pid, error)
-            return None
-        return leaf
-
-    def _take_back(self, runner: RunnerChild) -> None:
-        """Keep the cgroup of one of which nothing is left, for another: to make one takes long.
-
-        Not that of one that was killed, which may have been frozen.
-        """
-        if runner.cgroup is None:
-            return
-        with suppress(OSError):
-            ended_well = runner.exit is not None and runner.exit.signal is None
-            if ended_well and not runner.cgroup.has_below:
-                self._spare_cgroups.append(runner.cgroup)
-                return
-        runner.cgroup.remove()
 
 
 def _live(main: Callable[[Link, StopNote], int], notes: Notes, place: int, link: Link) -> int:

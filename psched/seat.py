@@ -17,7 +17,7 @@ from psched.collection import ScheduleCollection
 from psched.commands import BUILT_IN
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.errors import ConfigError
+from psched.errors import ConfigError, LoadError
 from psched.log import Log
 from psched.memory import MEMORY
 from psched.runner import Runner
@@ -86,44 +86,47 @@ class Seat:
             if settings.url == MEMORY_URL:
                 MEMORY.join(self.master)
             log_by(self.log, settings.log, settings.log_level)
+            for number in self.inbox.take_over():
+                _log.error("a module has changed what %s does: psched needs it", number.name)
+            if self.nonces is not None:
+                work = partial(clean_up, make_store(settings), settings, self.nonces)
+            else:
+                worker = self._worker(settings, dispatch, prepare)
+                work = partial(worker.run, report_of(settings) if report else None)
         except ConfigError as error:
             _log.error("%s", error)
             return BAD_CONFIG
-        for number in self.inbox.take_over():
-            _log.error("a module has changed what %s does: psched needs it", number.name)
+        except LoadError as error:
+            _log.error("%s", error)
+            return BAD_HANDLERS
         try:
-            return self._serve(settings, dispatch, report=report, prepare=prepare)
+            return work()
         finally:
             MEMORY.leave()
 
-    def _serve(
+    def _worker(
         self,
         settings: Config,
         dispatch: Dispatch | None,
-        *,
-        report: bool,
         prepare: Callable[[Backend], Iterator[None]] | None,
-    ) -> int:
-        runners: Runners | None = None
-        if self.nonces is None:
-            runners = self._runners(settings, dispatch)
-            try:
-                # Before there is a store, which runners do without.
-                runners.start()
-            except RuntimeError as error:
-                _log.error("%s", error)
-                return BAD_HANDLERS
-            except OSError as error:
-                # It is tried again before each claim.
-                _log.error("cannot fork: %s", error)
+    ) -> Worker:
+        """Make it.
+
+        Raises:
+            ConfigError: the settings cannot be used.
+            LoadError: this process must not fork.
+        """
+        runners = self._runners(settings, dispatch)
         try:
-            store = make_store(settings)
-        except ConfigError as error:
-            _log.error("%s", error)
-            return BAD_CONFIG
-        if self.nonces is not None or runners is None:
-            return clean_up(store, settings, self.nonces or ())
-        worker = Worker(
+            # Before there is a store, which runners do without.
+            runners.start()
+        except RuntimeError as error:
+            raise LoadError(str(error)) from None
+        except OSError as error:
+            # It is tried again before each claim.
+            _log.error("cannot fork: %s", error)
+        store = make_store(settings)
+        return Worker(
             self.link,
             self.place,
             settings=settings,
@@ -134,7 +137,6 @@ class Seat:
             clock=CLOCK,
             prepare=None if prepare is None else partial(prepare, store),
         )
-        return worker.run(report_of(settings) if report else None)
 
     def _runners(self, settings: Config, dispatch: Dispatch | None) -> Runners:
         return make_runners(
@@ -183,7 +185,8 @@ def make_runners(
         keep=log.descriptors,
         clock=clock,
         concurrency=settings.concurrency,
-        # Or the worker would seem to hang itself.
+        # For which a lease's deadlines allow, as for a request.
+        hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
         before_fork=log.follow,

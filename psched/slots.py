@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from psched import attempts
 from psched.definition import Definition
 from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
-from psched.supervisor.child import Child
+from psched.supervisor.child import Child, Exit
 from psched.supervisor.kill import Ladder
 from psched.supervisor.link import Link
 from psched.supervisor.note import Reason, StopNote
@@ -31,6 +31,11 @@ class RunnerChild(Child):
         super().__init__(pid, link, now)
         self.note = note
         self.cgroup: Cgroup | None = None
+
+    def reaped(self, how: Exit) -> None:
+        """See `Child.reaped`."""
+        super().reaped(how)
+        self.note.close()
 
 
 @dataclass(slots=True, kw_only=True)

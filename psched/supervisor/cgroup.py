@@ -120,6 +120,52 @@ class Cgroup:
         return True
 
 
+class Leaves:
+    """Those of a worker's runners. To make one takes long, so empty ones are used again.
+
+    Args:
+        above: the worker's.
+
+    Attributes:
+        spare: those that wait for a runner.
+    """
+
+    def __init__(self, above: Cgroup) -> None:
+        self.spare: list[Cgroup] = []
+        self._above = above
+        self._made = 0
+
+    def give(self, pid: int) -> Cgroup | None:
+        """Put a runner into one of its own; where that fails, there is still the walk."""
+        leaf: Cgroup | None = None
+        try:
+            if self.spare:
+                leaf = self.spare.pop()
+            else:
+                self._made += 1
+                leaf = self._above.below(f"run-{self._made}")
+            leaf.add(pid)
+        except OSError as error:
+            if leaf is not None:
+                leaf.remove()
+            _log.warning("runner %d has no cgroup of its own: %s", pid, error)
+            return None
+        return leaf
+
+    def take_back(self, leaf: Cgroup, *, as_new: bool) -> None:
+        """Nothing is in it any more.
+
+        Args:
+            leaf: one that was given.
+            as_new: its runner was not killed; or it may have been frozen, and is not used again.
+        """
+        with suppress(OSError):
+            if as_new and not leaf.has_below:
+                self.spare.append(leaf)
+                return
+        leaf.remove()
+
+
 class MasterCgroup(Cgroup):
     """This master's own, locked for as long as it lives; workers have theirs below.
 

@@ -54,11 +54,11 @@ class Channel:
             descriptors: the other side gets copies of these with it.
 
         Raises:
-            OSError: the other side is gone.
+            OSError: the other side is gone, which `closed` says then, or there is no memory for it.
         """
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
-        except OSError:
+        except ConnectionError:
             self.closed = True
             raise
 

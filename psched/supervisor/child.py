@@ -5,7 +5,8 @@
     spawn ─▶ starting ── "ready" ─▶ ready ── stop asked, limit passed ─▶ on the ladder ── reaped
                  └────────── not ready in time ───────────────────────────▶   TERM … KILL
 
-Master over worker and worker over runner are this same relation with different numbers.
+Master over worker and worker over runner are this same relation with different numbers, though a
+runner is its fork server's child in the eyes of the kernel (see `forkserver`).
 """
 
 import os

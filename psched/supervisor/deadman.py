@@ -2,7 +2,7 @@
 
 A worker that is stopped, hangs in a system call or spins cannot guard its leases. A POSIX timer
 does not need its cooperation: it fires in a process that is stopped, and its SIGKILL cannot be
-held off; the runners die with their parent. The clock goes on while the machine is suspended.
+held off; fork server and runners die with it. The clock goes on while the machine is suspended.
 
 The timer is not inherited by fork(2), and gone after execve(2): timer_create(2).
 """

@@ -42,6 +42,27 @@ class Link:
         one, other = socket.socketpair()
         return cls(one), cls(other)
 
+    @classmethod
+    def pairs(cls, count: int) -> list[tuple[Self, Self]]:
+        """So many lines; half as many as there can be, if there cannot be as many.
+
+        Who is at their other ends needs a descriptor or two of its own.
+
+        Raises:
+            OSError: there cannot be one.
+        """
+        pairs: list[tuple[Self, Self]] = []
+        try:
+            while len(pairs) < count:
+                pairs.append(cls.pair())
+        except OSError:
+            if not pairs:
+                raise
+            for _ in range((len(pairs) - 1) // 2):
+                for end in pairs.pop():
+                    end.close()
+        return pairs
+
     def fileno(self) -> int:
         """The descriptor to wait on."""
         return self._socket.fileno()

@@ -29,7 +29,7 @@ class Reason(IntEnum):
 
 
 class Notes:
-    """Notes for so many runners at once; to be made before the fork.
+    """One for each place that a runner can have; to be made before the fork.
 
     Args:
         count: how many.
@@ -37,38 +37,18 @@ class Notes:
 
     def __init__(self, count: int) -> None:
         self._page = mmap.mmap(-1, count * _SIZE)
-        self._free = [*range(count)]
-
-    def take(self) -> "StopNote | None":
-        """The parent's side: one that nobody uses; None: there is none."""
-        if not self._free:
-            return None
-        note = self.at(self._free.pop())
-        note.write(Reason.NONE)
-        note.begun = False
-        return note
 
     def at(self, place: int) -> "StopNote":
-        """The child's side: the one that is meant for it."""
-        return StopNote(self._page, place)
-
-    def give_back(self, note: "StopNote") -> None:
-        """Its child has ended: another's may use it."""
-        if note.close():
-            self._free.append(note.place)
+        """That of a place."""
+        return StopNote(self._page, place * _SIZE)
 
 
 class StopNote:
-    """The bytes.
+    """The bytes."""
 
-    Attributes:
-        place: which of the notes it is.
-    """
-
-    def __init__(self, page: mmap.mmap, place: int) -> None:
-        self.place = place
+    def __init__(self, page: mmap.mmap, offset: int) -> None:
         self._page: mmap.mmap | bytearray = page
-        self._offset = place * _SIZE
+        self._offset = offset
 
     def write(self, reason: Reason) -> None:
         """The parent's side: take down a reason, or NONE to take it back."""
@@ -87,12 +67,6 @@ class StopNote:
     def begun(self, value: bool) -> None:
         self._page[self._offset + 1] = value
 
-    def close(self) -> bool:
-        """Let go of the page: a note that nobody reads any more can still be written.
-
-        Returns:
-            Whether it was not let go of before.
-        """
-        held = isinstance(self._page, mmap.mmap)
+    def close(self) -> None:
+        """Let go of the page, where another may have the place; this can still be written."""
         self._page, self._offset = bytearray(_SIZE), 0
-        return held

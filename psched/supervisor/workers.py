@@ -139,7 +139,7 @@ class Workers:
             level = logging.INFO if expected else logging.ERROR
             _log.log(level, "%s, pid %d, %s", worker.place, exit_.pid, exit_)
         if ended or self._remains.due:
-            # Its runners have died with it; what those had forked has come to us.
+            # Its fork server and its runners die with it; what those had forked comes to us.
             self._clear()
         return ended
 

@@ -3,17 +3,19 @@
 import os
 import select
 import signal
+import threading
 from pathlib import Path
 
-from psched.supervisor import tree
-from psched.supervisor.forkserver import MOST_AT_ONCE, ForkServer
+from psched.supervisor import kernel, tree
+from psched.supervisor.forkserver import MOST_AT_ONCE
 from support.apart import apart
+from support.bench import Bench
+from support.forks import fork_server
 from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
+from support.wild import HANDLERS
 
-
-def serving(main, before_fork=list, preload=list):
-    return ForkServer(main, patience=1, before_fork=before_fork, preload=preload)
+SHORT = {"child_heartbeat_limit": 3, "database_timeout": 0.5}
 
 
 def waits(_place, link):
@@ -24,57 +26,91 @@ def state(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
+def told(server):
+    """The next ends that it tells of."""
+    return wait_until(server.exits, what="the end of a runner")
+
+
+# --- beginnings and ends -------------------------------------------------------------
+
+
 def ended_and_buried():
-    server = serving(waits)
-    (one, link), (other, kept) = server.fork([1, 2])
+    server = fork_server(waits)
+    (place, one, link), (_, other, kept) = server.fork(2)
     link.close()
-    select.select([server.channel], [], [])
-    found = [(each.pid == one, each.status) for each in server.exits()]
+    found = [(each.pid == one, each.status) for each in told(server)]
     again = server.exits()
     # Others may take their time to say so; until then its pid is not to be another's.
-    [(third, line)] = server.fork([3])
-    known = [state(one), third != one]
+    [(second_place, third, line)] = server.fork(1)
+    known = [state(one), third != one, second_place != place]
     server.bury([one])
     wait_until(lambda: not Path(f"/proc/{one}").exists(), what="its burial")
     kill(other)
-    select.select([server.channel], [], [])
-    found += [(each.pid == other, each.signal) for each in server.exits()]
+    found += [(each.pid == other, each.signal) for each in told(server)]
     line.close()
     return found, again, known, kept.wait()
 
 
 def test_the_pid_of_a_runner_that_has_ended_is_kept_until_that_was_taken_down():
-    assert apart(ended_and_buried) == [[[True, 0], [True, 9]], [], ["Z", True], None]
+    assert apart(ended_and_buried) == [[[True, 0], [True, 9]], [], ["Z", True, True], None]
 
 
 def forked_while_others_end():
-    server = serving(lambda place, _link: place)
+    server = fork_server(lambda place, _link: place % 100)
     pids, found = set(), []
     for _ in range(20):
-        born = server.fork([*range(MOST_AT_ONCE)])
-        pids |= {pid for pid, _ in born}
+        pids |= {pid for _, pid, _ in server.fork(MOST_AT_ONCE)}
         found += server.exits()
     while len(found) < len(pids):
-        select.select([server.channel], [], [])
-        found += server.exits()
+        found += told(server)
     server.bury([each.pid for each in found])
     wait_until(lambda: not tree.children(server.pid), what="the burial of all")
-    statuses = sorted(each.status for each in found)
-    return len(pids), len({each.pid for each in found}), {*statuses} == {*range(MOST_AT_ONCE)}
+    return len(pids), len({each.pid for each in found})
 
 
 def test_no_end_is_lost_while_others_are_forked():
-    assert apart(forked_while_others_end) == [160, 160, True]
+    assert apart(forked_while_others_end) == [160, 160]
+
+
+def heard_beside_an_answer():
+    server = fork_server(waits)
+    [(_, one, link)] = server.fork(1)
+    link.close()
+    wait_until(lambda: state(one) == "Z", what="its end")
+    select.select([server.channel], [], [])
+    server.fork(1)
+    return [server.untaken, [each.pid == one for each in server.exits()], server.untaken]
+
+
+def test_an_end_that_is_heard_beside_an_answer_is_known_to_be_there():
+    assert apart(heard_beside_an_answer) == [True, [True], False]
+
+
+def places_run_out():
+    server = fork_server(lambda _place, _link: 0)
+    try:
+        while True:
+            server.fork(MOST_AT_ONCE)
+    except BlockingIOError as error:
+        server.bury([each.pid for each in told(server)])
+        return str(error), len(server.fork(1))
+
+
+def test_there_are_no_more_than_there_are_places_until_some_are_buried():
+    assert apart(places_run_out) == ["too many runners that were killed do not die", 1]
+
+
+# --- its own end ---------------------------------------------------------------------
 
 
 def killed():
-    server = serving(waits)
-    runners = [pid for pid, _ in server.fork([1, 2])]
+    server = fork_server(waits)
+    runners = [pid for _, pid, _ in server.fork(2)]
     kill(server.pid)
     for pid in [server.pid, *runners]:
         wait_for_end(pid)
     try:
-        server.fork([3])
+        server.fork(1)
     except OSError as error:
         return type(error).__name__, server.channel.closed
     return "forked"
@@ -85,7 +121,7 @@ def test_what_it_has_forked_dies_with_it_and_its_end_is_an_error_of_the_next_for
 
 
 def let_go():
-    server = serving(waits)
+    server = fork_server(waits)
     server.close()
     _, status = os.waitpid(server.pid, 0)
     return os.waitstatus_to_exitcode(status)
@@ -96,12 +132,12 @@ def test_it_ends_when_it_is_let_go():
 
 
 def signalled():
-    server = serving(waits)
-    [(runner, one)] = server.fork([1])
+    server = fork_server(waits)
+    [(_, runner, one)] = server.fork(1)
     # As when a signal is sent to every process of a service.
     for number in signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1:
         kill(server.pid, number)
-    [(another, two)] = server.fork([2])
+    [(_, another, two)] = server.fork(1)
     return [has_ended(pid) for pid in (server.pid, runner, another)], one.closed or two.closed
 
 
@@ -109,43 +145,103 @@ def test_signals_to_all_processes_of_a_service_mean_nothing_to_it():
     assert apart(signalled) == [[False, False, False], False]
 
 
-def hanging():
-    server = serving(waits)
-    [(runner, _)] = server.fork([1])
+# --- one that does not answer --------------------------------------------------------
+
+
+def late():
+    server = fork_server(waits, hold_up=0.1)
     kill(server.pid, signal.SIGSTOP)
+    said = []
+    for _ in range(2):
+        try:
+            server.fork(3)
+        except OSError as error:
+            said.append(type(error).__name__)
+    owed = server.owes
+    kill(server.pid, signal.SIGCONT)
+    select.select([server.channel], [], [])
+    server.exits()
+    return said, owed, server.owes, len(server.late()), len(server.fork(2))
+
+
+def test_what_was_waited_for_in_vain_is_not_lost():
+    assert apart(late) == [["TimeoutError"] * 2, True, False, 3, 2]
+
+
+def bench_with_a_stopped_server(**settings):
+    bench = Bench(HANDLERS, **SHORT, **settings)
+    bench.run("returns")
+    server = bench.server
+    kill(server, signal.SIGSTOP)
+    return bench, server
+
+
+def idle_runner_killed():
+    bench, server = bench_with_a_stopped_server(max_tasks_per_child=1000)
+    [runner] = bench.runners._alive
+    kill(runner)
+    turns = 0
+    while not has_ended(server):
+        bench.turn(1)
+        turns += 1
+    return turns < 20, bench.run("returns")
+
+
+def test_an_idle_runner_whose_end_is_not_told_is_not_used_and_the_server_is_killed():
+    assert apart(idle_runner_killed) == [True, "Finish()"]
+
+
+def runner_killed_whose_child_holds_its_line():
+    kernel.adopt_orphans()
+    bench = Bench(HANDLERS, **SHORT)
+    slot = bench.start("forks_and_waits")
+    bench.until(lambda: tree.children(slot.runner.pid))
+    kill(bench.server, signal.SIGSTOP)
+    kill(slot.runner.pid)
+    return bench.finish(slot)
+
+
+def test_an_end_that_is_not_told_is_seen_though_a_child_of_the_task_holds_its_line():
+    failed = "Retry(wait=None, reason='its process was killed by SIGKILL')"
+    assert apart(runner_killed_whose_child_holds_its_line) == failed
+
+
+# --- what runners find ---------------------------------------------------------------
+
+
+def prepared():
+    calls = []
+
+    def tells(_place, link):
+        link.deliver({"calls": calls, "opened": str(Path("/proc/self/fd/99").readlink())})
+        return 0
+
+    def opens_and_fails():
+        calls.append("preload")
+        os.dup2(os.open("opened", os.O_CREAT), 99)
+        raise ValueError("of the module")
+
+    server = fork_server(tells, before_fork=lambda: calls.append("fork"), preload=opens_and_fails)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 99)
+    server.preload()
+    told = [link.wait() for _, _, link in server.fork(2)]
+    return [[each["calls"], each["opened"]] for each in told], calls
+
+
+def test_what_is_done_there_is_done_once_for_all_and_what_it_leaves_open_nobody_has():
+    assert apart(prepared) == [[[["preload", "fork"], "/dev/null"]] * 2, []]
+
+
+def with_a_thread_after_each_fork():
+    over = threading.Event()
+    os.register_at_fork(after_in_child=lambda: threading.Thread(target=over.wait).start())
+    server = fork_server(waits)
     try:
-        server.fork([2])
-    except OSError as error:
-        wait_for_end(server.pid)
-        wait_for_end(runner)
-        return type(error).__name__
+        server.fork(1)
+    except RuntimeError as error:
+        return str(error)
     return "forked"
 
 
-def test_one_that_does_not_answer_is_killed():
-    assert apart(hanging) == "BrokenPipeError"
-
-
-def told():
-    calls = []
-
-    def tells(place, link):
-        link.deliver({"place": place, "calls": calls})
-        return 0
-
-    def fails():
-        calls.append("preload")
-        raise ValueError("of the module")
-
-    server = serving(tells, before_fork=lambda: calls.append("fork"), preload=fails)
-    first = [link.wait() for _, link in server.fork([4, 5])]
-    server.preload()
-    return first, [link.wait() for _, link in server.fork([6])], calls
-
-
-def test_what_is_done_there_before_a_fork_is_done_once_for_all_that_are_forked():
-    assert apart(told) == [
-        [{"place": 4, "calls": ["fork"]}, {"place": 5, "calls": ["fork"]}],
-        [{"place": 6, "calls": ["fork", "preload", "fork"]}],
-        [],
-    ]
+def test_it_does_not_fork_beside_a_thread_that_a_module_has_started_after_a_fork():
+    assert "2 threads" in apart(with_a_thread_after_each_fork)

@@ -69,7 +69,7 @@ def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks
 
 def asked_after_the_end():
     ours, theirs = Link.pair()
-    holder = _Holder(ours, Stop(Notes(1).take()), list, data_limit=1024)
+    holder = _Holder(ours, Stop(Notes(1).at(0)), list, data_limit=1024)
     theirs.send({"held": True})
     holder.extend()
     holder.close()

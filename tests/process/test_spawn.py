@@ -15,10 +15,10 @@ import pytest
 
 from psched.supervisor import kernel, tree
 from psched.supervisor.child import reap
-from psched.supervisor.forkserver import ForkServer
 from psched.supervisor.signals import SignalInbox, unblock
 from psched.supervisor.spawn import spawn
 from support.apart import apart, say, started_apart
+from support.forks import fork_server
 from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
 
@@ -68,11 +68,9 @@ def spawn_one(main, **how):
 
 def spawn_alike(main, count, **how):
     """Some children of a fork server's."""
-    server = ForkServer(
-        lambda _place, link: main(link), patience=20, before_fork=list, preload=list, **how
-    )
+    server = fork_server(lambda _place, link: main(link), **how)
     SERVERS.append(server)
-    return server.fork([*range(count)])
+    return [(pid, link) for _, pid, link in server.fork(count)]
 
 
 # --- refusals ------------------------------------------------------------------------

@@ -352,7 +352,7 @@ def ended(group, end, tasks):
         pids = [*tree.living_below(os.getpid()) - runners - {bench.server}]
         folders = below(cgroup.path) if cgroup else []
         # Those that wait for another runner have been found empty.
-        known = len(runners) + len(bench.runners._spare_cgroups)
+        known = len(runners) + (len(bench.runners._leaves.spare) if cgroup else 0)
         left[script] = [*pids, *folders[known:]]
         del bench.tasks.slots[script]
     bench.close()

@@ -191,6 +191,13 @@ def forks(task):
     raise ValueError(f"of the parent, whose child ended with {os.waitstatus_to_exitcode(status)}")
 
 
+def forks_and_waits(_task):
+    """Its child has whatever it has."""
+    if os.fork() == 0:
+        signal.pause()
+    signal.pause()
+
+
 def comes_back(task, way):
     if way == "exits":
         sys.exit(0)
@@ -370,6 +377,7 @@ HANDLERS = {
         asks_from_threads,
         asks_while_away,
         forks,
+        forks_and_waits,
         uses_a_pool,
         terminates_a_process,
         shows_descriptors,

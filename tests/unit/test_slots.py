@@ -26,7 +26,7 @@ def slot():
         definition=understand(row, from_mapping({"url": "sqlite:///unused.db"})),
         occurrence=Occurrence("k", 60),
         deadlines=Deadlines(0.0, 300, 5.0),
-        runner=RunnerChild(NOBODY, ours, 0.0, Notes(1).take()),
+        runner=RunnerChild(NOBODY, ours, 0.0, Notes(1).at(0)),
         started=0.0,
     )
     ours.close()

@@ -1,0 +1,27 @@
+"""A fork server by itself, to be used in a function that runs apart."""
+
+from collections.abc import Callable, Sequence
+
+from psched.clock import SystemClock
+from psched.supervisor.forkserver import ForkServer
+from psched.supervisor.link import Link
+
+
+def fork_server(
+    main: Callable[[int, Link], int],
+    *,
+    keep: Sequence[int] = (),
+    hold_up: float = 20,
+    before_fork: Callable[[], object] = list,
+    preload: Callable[[], object] = list,
+) -> ForkServer:
+    """One that forks what runs ``main``."""
+    return ForkServer(
+        main,
+        places=200,
+        keep=keep,
+        clock=SystemClock(),
+        hold_up=hold_up,
+        before_fork=before_fork,
+        preload=preload,
+    )
