@@ -1,5 +1,4 @@
-"""A worker's tick: hear, extend, settle, look, recover, claim. Nothing in it waits
-for longer than a request to the store may take.
+"""A worker's tick: hear, extend, settle, look, recover, claim. It waits for no task.
 
 A request that fails ends the tick's dealings with the store; the loop comes back before any
 deadline (see `psched.timing`), and asks again after a pause.
@@ -139,8 +138,7 @@ class Leaser:
                 self._janitor.sweep()
                 self._asker.all_answered()
             except StoreUnavailableError:
-                # It is reported where it is asked. What can be read may not be writable: whether
-                # the store is back is for a claim to say, too.
+                # Reported where it is asked. The store is back when a claim is answered, too.
                 self._claimer.next_poll = 0.0
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
             for slot in self._tasks:
@@ -175,10 +173,9 @@ class Leaser:
 
     @property
     def _has_only_to_look(self) -> bool:
-        going = self._stop_at is not None or self._claimer.stopped
-        # The first look is news to the master, which is told of it between ticks.
-        more = going or self._preparation.pending or self._asker.away or not self.looked
-        return self.idle and not more
+        # It has looked: the first time is news to the master, which a tick brings.
+        settled = self.looked and not self._asker.away and not self._preparation.pending
+        return self.idle and settled and self._stop_at is None and not self._claimer.stopped
 
     def extend_now(self, slot: Slot) -> bool:
         """See `Lessor.extend_now`."""
