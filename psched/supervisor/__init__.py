@@ -13,6 +13,6 @@ Signals to the master::
 CONT is not bound: service managers send it after TERM. CHLD is never ignored, or the kernel would
 take the children's exit statuses.
 
-Reading order: `signals`, `link`, `spawn`, `child`, `kill`, `tree`, then `workers` and `master`; for runners
-`note`, `channel` and `forkserver`.
+Reading order: `signals`, `link`, `spawn`, `child`, `kill`, `tree`, then `workers` and `master`; for
+runners `note`, `channel` and `forkserver`.
 """
