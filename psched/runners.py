@@ -216,11 +216,12 @@ class Runners:
     @property
     def wakes(self) -> float:
         """When `reap` is to be called again, seconds of the monotonic clock."""
-        if self._server is not None and self._server.untaken:
+        if self._server is None:
+            return self._remains.wakes
+        if self._server.untaken:
             return 0.0
-        if self._owed or (self._server is not None and self._server.owes):
-            return min(self._remains.wakes, self._watched + _STEP)
-        return self._remains.wakes
+        watch = self._owed or self._server.owes
+        return min(self._remains.wakes, self._watched + _STEP) if watch else self._remains.wakes
 
     def kill(self, runner: RunnerChild) -> None:
         """KILL a runner and all below it; its end is seen by `reap`."""
@@ -247,6 +248,8 @@ class Runners:
     def _watch_server(self) -> None:
         """KILL a fork server that does not answer, or does not tell of an end."""
         now = self._clock.monotonic()
+        if self._server is None:
+            self._owed = {}
         if self._server is None or now < self._watched + _STEP:
             return
         owed = [pid for pid in self._alive if not tree.alive(pid)]
