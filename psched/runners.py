@@ -258,7 +258,9 @@ class Runners:
         # Step by step: when all has stood still, it is given its time all the same.
         self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
         if any(seconds > self._patience for seconds in self._owed.values()):
+            _log.error("the fork server hangs: killing it")
             tree.send(self._server.pid, signal.SIGKILL)
+            self._owed = {}
         self._watched = now
 
     def _lose_server(self, how: str) -> None:
