@@ -70,7 +70,7 @@ class Asker:
                 the store's reason is, a missing table or a wrong password too: somebody may be
                 about to mend it.
         """
-        if self._clock.monotonic() < self.not_before:
+        if not self.ready:
             raise StoreUnavailableError(self._reason)
         self._before()
         try:

@@ -136,9 +136,9 @@ class Claimer:
         """
         if self._unsure:
             self._resolve()
-        room = self._room
-        if self.stopped or room <= 0 or self._clock.monotonic() < self.next_poll:
+        if not self.wants or self._clock.monotonic() < self.next_poll:
             return
+        room = self._room
         # Before the claim: a lease is not to wait for a fork.
         if not self._prepare(room if self._backlog else 1):
             return

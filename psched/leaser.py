@@ -175,7 +175,7 @@ class Leaser:
     def _has_only_to_look(self) -> bool:
         # It has looked: the first time is news to the master, which a tick brings.
         settled = self.looked and not self._asker.away and not self._preparation.pending
-        return self.idle and settled and self._stop_at is None and not self._claimer.stopped
+        return self.idle and settled and not self._claimer.stopped
 
     def extend_now(self, slot: Slot) -> bool:
         """See `Lessor.extend_now`."""

@@ -83,7 +83,7 @@ class Memory:
     def leave(self) -> None:
         """We go; if the owner has gone before us, and nobody else is there, the folder goes too."""
         if self._lock is not None and self._folder is not None:
-            # Closing is not enough: a runner that was forked this moment has it, too.
+            # Closing is not enough: a fork server that was forked this moment has it, too.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None

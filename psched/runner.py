@@ -139,7 +139,6 @@ class Runner:
         self._log = log
         self._open_schedules = open_schedules
         self._tasks = tasks
-        self._used_store = False
         self._process = os.getpid()
         self._note = note
         self._stop = Stop(note)
@@ -155,15 +154,15 @@ class Runner:
                 # What the task before has left behind was killed, and is nobody's to wait for.
                 for _ in reap():
                     pass
-            failure = self._perform(message["run"])
+            failure, used_store = self._perform(message["run"])
             left = left - 1 if left > 1 and _is_clean() else 0
-            self._link.deliver({"done": failure, "last": not left, "store": self._used_store})
+            self._link.deliver({"done": failure, "last": not left, "store": used_store})
             if left:
                 set_title("runner: idle")
         return 0
 
-    def _perform(self, assignment: Mapping[str, Any]) -> str | None:
-        """Run one task; what went wrong, in a line."""
+    def _perform(self, assignment: Mapping[str, Any]) -> tuple[str | None, bool]:
+        """Run one task; what went wrong, in a line, and whether it has used the store."""
         limit = assignment["data_limit"]
         holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
         task = Task(assignment, holder)
@@ -187,11 +186,10 @@ class Runner:
             # The handler has forked, and this is the child: it must not speak for the task.
             sys.exit()
         flush_output()
-        self._used_store = holder.has_opened
         with suppress(Exception):
             holder.close()
         self._log.subject = ""
-        return failure
+        return failure, holder.has_opened
 
     def _call(self, task: Task) -> None:
         handler: Any = self._find(task.type)

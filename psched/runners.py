@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 
 from psched.clock import Clock
 from psched.slots import RunnerChild
@@ -22,12 +23,6 @@ _log = logging.getLogger("psched.worker")
 
 _PLACES = 4
 """For each task that may run at once: runners that are waiting, or do not die, have one, too."""
-
-_STEP = 1.0
-"""Seconds between two looks at what the fork server owes."""
-
-_ORDER = 0
-"""Stands for an order among pids."""
 
 
 class Runners:
@@ -70,14 +65,12 @@ class Runners:
             keep=keep,
             clock=clock,
             hold_up=hold_up,
+            patience=patience,
             before_fork=before_fork,
             preload=preload,
         )
         self._server: ForkServer | None = None
-        self._notes = Notes(1)
-        self._patience = patience
-        self._watched = clock.monotonic()
-        self._owed: dict[int, float] = {}
+        self._notes = Notes(self._places)
         self._preloaded = False
         self._dismissed = False
         self._clock = clock
@@ -101,11 +94,9 @@ class Runners:
             RuntimeError: this process has a second thread.
         """
         if self._server is not None and self._server.channel.closed:
-            self._lose_server("has ended")
+            self._lose(self._server, "has ended")
         if self._server is None:
             self.quiet()
-            # Runners of the one before may still be dying, and have theirs.
-            self._notes = Notes(self._places)
             self._server = self._new_server(partial(_live, self._main, self._notes))
             self._spared |= {self._server.pid}
             self._dismissed = False
@@ -187,14 +178,15 @@ class Runners:
                 self._remains.add(runner, runner.cgroup)
                 ended.append(runner)
             if self._server is not None and exit_.pid == self._server.pid:
-                self._lose_server(str(exit_))
+                self._lose(self._server, str(exit_))
         if told and self._server is not None:
             self._server.bury([exit_.pid for exit_ in told])
         for runner in self._idle:
             # It has nothing to say, but the end of the line: nobody else reads that.
             runner.link.receive()
         self._idle = [runner for runner in self._idle if not runner.link.closed]
-        self._watch_server()
+        if self._server is not None:
+            self._server.watch(self._alive)
         self._let_server_go()
         if exits or self._remains.due:
             cleared = self._remains.look(self._spared | self._alive.keys())
@@ -216,12 +208,8 @@ class Runners:
     @property
     def wakes(self) -> float:
         """When `reap` is to be called again, seconds of the monotonic clock."""
-        if self._server is None:
-            return self._remains.wakes
-        if self._server.untaken:
-            return 0.0
-        watch = self._owed or self._server.owes
-        return min(self._remains.wakes, self._watched + _STEP) if watch else self._remains.wakes
+        served = inf if self._server is None else self._server.wakes
+        return min(self._remains.wakes, served)
 
     def kill(self, runner: RunnerChild) -> None:
         """KILL a runner and all below it; its end is seen by `reap`."""
@@ -245,31 +233,13 @@ class Runners:
         if self._leaves is not None and runner.cgroup is not None and runner.exit is not None:
             self._leaves.take_back(runner.cgroup, as_new=runner.exit.signal is None)
 
-    def _watch_server(self) -> None:
-        """KILL a fork server that does not answer, or does not tell of an end."""
-        now = self._clock.monotonic()
-        if self._server is None:
-            self._owed = {}
-        if self._server is None or now < self._watched + _STEP:
-            return
-        owed = [pid for pid in self._alive if not tree.alive(pid)]
-        if self._server.owes:
-            owed.append(_ORDER)
-        # Step by step: when all has stood still, it is given its time all the same.
-        self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
-        if any(seconds > self._patience for seconds in self._owed.values()):
-            _log.error("the fork server hangs: killing it")
-            tree.send(self._server.pid, signal.SIGKILL)
-            self._owed = {}
-        self._watched = now
-
-    def _lose_server(self, how: str) -> None:
+    def _lose(self, server: ForkServer, how: str) -> None:
         _log.error("the fork server %s: all that it has forked goes with it", how)
-        if self._server is None:
-            return
-        self._server.close()
-        if self._server.pid in self._spared:  # or it has been reaped, and may be anybody
-            tree.send(self._server.pid, signal.SIGKILL)
+        # Runners of this one may still be dying, and have theirs.
+        self._notes = Notes(self._places)
+        server.close()
+        if server.pid in self._spared:  # or it has been reaped, and may be anybody
+            tree.send(server.pid, signal.SIGKILL)
         self._server = None
 
     def _let_server_go(self) -> None:

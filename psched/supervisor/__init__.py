@@ -14,5 +14,5 @@ CONT is not bound: service managers send it after TERM. CHLD is never ignored, o
 take the children's exit statuses.
 
 Reading order: `signals`, `link`, `spawn`, `child`, `kill`, `tree`, then `workers` and `master`; for
-runners `note`, `channel` and `forkserver`.
+runners `note`, `channel`, `forkserver` and `forker`.
 """

@@ -16,35 +16,33 @@ stays a zombie until the worker has taken that down: until then its pid is nobod
 what is sent to it reaches nobody else.
 """
 
-import errno
-import gc
+import logging
 import os
 import signal
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any
 
 from psched.clock import Clock
-from psched.supervisor import kernel
+from psched.supervisor import tree
 from psched.supervisor.channel import MOST_DESCRIPTORS, Channel
 from psched.supervisor.child import Exit
+from psched.supervisor.forker import Forker
 from psched.supervisor.link import Link
-from psched.supervisor.signals import SIGNALS, SignalInbox
-from psched.supervisor.spawn import blank, fork, inherited, launch, threads
-from psched.supervisor.titles import set_title
+from psched.supervisor.spawn import launch
+
+_log = logging.getLogger("psched.worker")
 
 MOST_AT_ONCE = MOST_DESCRIPTORS
 """Forks in a row: what runs meanwhile wants to be watched, and more would save nothing more."""
 
-_PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_STEP = 1.0
+"""Seconds between two looks at what it owes."""
 
-_UNIX, _STREAM = socket.AF_UNIX, socket.SOCK_STREAM
-"""Looked up here: what a runner does before its task is paid for with each."""
-
-_LONG = 3600.0
-"""Seconds of a sleep that is not to end."""
+_ORDER = 0
+"""Stands for an order among pids."""
 
 
 class ForkServer:
@@ -58,6 +56,7 @@ class ForkServer:
         keep: descriptors that runners need besides standard input, output and error.
         clock: this host's clocks.
         hold_up: seconds for which the worker may be held up by a fork.
+        patience: seconds after which it hangs that owes an answer, or an end.
         before_fork: called in the fork server before it forks.
         preload: called there when `preload` is.
 
@@ -78,13 +77,14 @@ class ForkServer:
         keep: Sequence[int],
         clock: Clock,
         hold_up: float,
+        patience: float,
         before_fork: Callable[[], object],
         preload: Callable[[], object],
     ) -> None:
         self.channel, theirs = Channel.pair()
-        server = _Server(theirs, main, keep=keep, before_fork=before_fork, preload=preload)
+        forker = Forker(theirs, main, keep=keep, before_fork=before_fork, preload=preload)
         try:
-            self.pid = launch(partial(server.run, os.getpid()), keep=[theirs.fileno(), *keep])
+            self.pid = launch(partial(forker.run, os.getpid()), keep=[theirs.fileno(), *keep])
         except BaseException:
             self.channel.close()
             raise
@@ -92,6 +92,9 @@ class ForkServer:
             theirs.close()
         self._clock = clock
         self._hold_up = hold_up
+        self._patience = patience
+        self._watched = clock.monotonic()
+        self._owed: dict[int, float] = {}
         self._free = [*range(places)]
         self._places: dict[int, int] = {}
         self._ordered: list[tuple[int, Link]] = []
@@ -107,6 +110,33 @@ class ForkServer:
     def untaken(self) -> bool:
         """Whether it has told something that nobody has taken: the line has no news then."""
         return bool(self._exits) or self._answer is not None
+
+    @property
+    def wakes(self) -> float:
+        """When there is something to take or to `watch`, seconds of the monotonic clock."""
+        if self.untaken:
+            return 0.0
+        return self._watched + _STEP if self._owed or self.owes else inf
+
+    def watch(self, runners: Iterable[int]) -> None:
+        """KILL it if it does not answer, or does not tell of an end.
+
+        Args:
+            runners: pids of those of whose end it has not told.
+        """
+        now = self._clock.monotonic()
+        if now < self._watched + _STEP:
+            return
+        owed = [pid for pid in runners if not tree.alive(pid)]
+        if self.owes:
+            owed.append(_ORDER)
+        # Step by step: when all has stood still, it is given its time all the same.
+        self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
+        if any(seconds > self._patience for seconds in self._owed.values()):
+            _log.error("the fork server hangs: killing it")
+            tree.send(self.pid, signal.SIGKILL)
+            self._owed = {}
+        self._watched = now
 
     def fork(self, count: int) -> list[tuple[int, int, Link]]:
         """Have some runners forked, or wait for those that were ordered before.
@@ -208,109 +238,3 @@ class ForkServer:
             self._exits += [Exit(*each) for each in message["ended"]]
         else:
             self._answer = message
-
-
-class _Server:
-    """The fork server's own side; for the arguments see `ForkServer`."""
-
-    def __init__(
-        self,
-        channel: Channel,
-        main: Callable[[int, Link], int],
-        *,
-        keep: Sequence[int],
-        before_fork: Callable[[], object],
-        preload: Callable[[], object],
-    ) -> None:
-        self._channel = channel
-        self._main = main
-        self._keep = keep
-        self._before_fork = before_fork
-        self._preload = preload
-        self._not_theirs: Sequence[tuple[int, bool]] = ()
-        # Those that have not been buried; false: that has ended.
-        self._alive: dict[int, bool] = {}
-
-    def run(self, worker: int) -> int:
-        """Its life; the exit status."""
-        kernel.die_with_parent(worker)
-        # Runners begin with these handlers: to set them in each would cost each much copying.
-        inbox = SignalInbox(SIGNALS)
-        set_title("fork server")
-        self._stay_so()
-        while not self._channel.closed:
-            arrived = inbox.wait(_LONG, [self._channel])
-            while (received := self._channel.receive()) is not None:
-                self._obey(*received)
-            if signal.SIGCHLD in arrived:
-                self._tell()
-        return 0
-
-    def _stay_so(self) -> None:
-        """What is here now is here in each runner, too."""
-        self._not_theirs = inherited((0, *self._keep))
-        # They share it, if nobody searches it for garbage.
-        gc.freeze()
-
-    def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        if "fork" in message:
-            self._before_fork()
-            self._say(self._fork(message["fork"], descriptors))
-        elif "bury" in message:
-            for pid in message["bury"]:
-                os.waitpid(pid, 0)
-                del self._alive[pid]
-        else:
-            # It is to save time: what fails here fails again where somebody is told.
-            with suppress(Exception):
-                self._preload()
-            self._stay_so()
-
-    def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
-        """Fork some runners; the answer to that."""
-        server = os.getpid()
-        born: list[int] = []
-        # Some descriptors are lost on the way if there can be no more of them here.
-        error: int | None = errno.EMFILE
-        # What handlers import may have asked for a thread after each fork, as ours was one.
-        beside = threads()
-        # Nothing is written in between that could be written before or after: see above.
-        for place, end in zip(places, ends, strict=False) if beside == 1 else ():
-            try:
-                born.append(fork(partial(self._live, server, place, end, ends)))
-            except OSError as failed:
-                error = failed.errno
-                break
-        for end in ends:
-            os.close(end)
-        self._alive.update((pid, True) for pid in born)
-        return {"born": born, "error": error, "threads": beside}
-
-    def _live(self, server: int, place: int, own: int, ends: Sequence[int]) -> int:
-        """A runner's life, from its first instruction."""
-        os.setsid()
-        for end in ends:
-            if end != own:
-                os.close(end)
-        blank(self._not_theirs)
-        kernel.adopt_orphans()
-        kernel.die_with_parent(server)
-        return self._main(place, Link(socket.socket(_UNIX, _STREAM, fileno=own)))
-
-    def _tell(self) -> None:
-        """Tell who has ended, and leave them as they are."""
-        ended = []
-        for pid, lives in self._alive.items():
-            found = os.waitid(os.P_PID, pid, _PEEK) if lives else None
-            if found is not None:
-                exited = found.si_code == os.CLD_EXITED
-                how = (found.si_status, None) if exited else (None, found.si_status)
-                ended.append((pid, *how))
-        self._alive.update((pid, False) for pid, _, _ in ended)
-        if ended:
-            self._say({"ended": ended})
-
-    def _say(self, message: dict[str, Any]) -> None:
-        # It takes hundreds of messages that nobody reads to hold this up.
-        with suppress(OSError):  # the worker has died, and we are about to
-            self._channel.send(message)

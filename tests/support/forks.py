@@ -22,6 +22,7 @@ def fork_server(
         keep=keep,
         clock=SystemClock(),
         hold_up=hold_up,
+        patience=20,
         before_fork=before_fork,
         preload=preload,
     )

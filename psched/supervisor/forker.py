@@ -1,0 +1,132 @@
+"""Inside a fork server: what it does with the orders that its worker sends; see `forkserver`."""
+
+import errno
+import gc
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from psched.supervisor import kernel
+from psched.supervisor.channel import Channel
+from psched.supervisor.link import Link
+from psched.supervisor.signals import SIGNALS, SignalInbox
+from psched.supervisor.spawn import blank, fork, inherited, threads
+from psched.supervisor.titles import set_title
+
+_PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+_UNIX, _STREAM = socket.AF_UNIX, socket.SOCK_STREAM
+"""Looked up here: what a runner does before its task is paid for with each."""
+
+_LONG = 3600.0
+"""Seconds of a sleep that is not to end."""
+
+
+class Forker:
+    """It; for the arguments see `forkserver.ForkServer`."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        main: Callable[[int, Link], int],
+        *,
+        keep: Sequence[int],
+        before_fork: Callable[[], object],
+        preload: Callable[[], object],
+    ) -> None:
+        self._channel = channel
+        self._main = main
+        self._keep = keep
+        self._before_fork = before_fork
+        self._preload = preload
+        self._not_theirs: Sequence[tuple[int, bool]] = ()
+        # Those that have not been buried; false: that has ended.
+        self._alive: dict[int, bool] = {}
+
+    def run(self, worker: int) -> int:
+        """Its life; the exit status."""
+        kernel.die_with_parent(worker)
+        # Runners begin with these handlers: to set them in each would cost each much copying.
+        inbox = SignalInbox(SIGNALS)
+        set_title("fork server")
+        self._stay_so()
+        while not self._channel.closed:
+            arrived = inbox.wait(_LONG, [self._channel])
+            while (received := self._channel.receive()) is not None:
+                self._obey(*received)
+            if signal.SIGCHLD in arrived:
+                self._tell()
+        return 0
+
+    def _stay_so(self) -> None:
+        """What is here now is here in each runner, too."""
+        self._not_theirs = inherited((0, *self._keep))
+        # They share it, if nobody searches it for garbage.
+        gc.freeze()
+
+    def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        if "fork" in message:
+            self._before_fork()
+            self._say(self._fork(message["fork"], descriptors))
+        elif "bury" in message:
+            for pid in message["bury"]:
+                os.waitpid(pid, 0)
+                del self._alive[pid]
+        else:
+            # It is to save time: what fails here fails again where somebody is told.
+            with suppress(Exception):
+                self._preload()
+            self._stay_so()
+
+    def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
+        """Fork some runners; the answer to that."""
+        server = os.getpid()
+        born: list[int] = []
+        # Some descriptors are lost on the way if there can be no more of them here.
+        error: int | None = errno.EMFILE
+        # What handlers import may have asked for a thread after each fork, as ours was one.
+        beside = threads()
+        # Nothing is written in between that could be written before or after: see above.
+        for place, end in zip(places, ends, strict=False) if beside == 1 else ():
+            try:
+                born.append(fork(partial(self._live, server, place, end, ends)))
+            except OSError as failed:
+                error = failed.errno
+                break
+        for end in ends:
+            os.close(end)
+        self._alive.update((pid, True) for pid in born)
+        return {"born": born, "error": error, "threads": beside}
+
+    def _live(self, server: int, place: int, own: int, ends: Sequence[int]) -> int:
+        """A runner's life, from its first instruction."""
+        os.setsid()
+        for end in ends:
+            if end != own:
+                os.close(end)
+        blank(self._not_theirs)
+        kernel.adopt_orphans()
+        kernel.die_with_parent(server)
+        return self._main(place, Link(socket.socket(_UNIX, _STREAM, fileno=own)))
+
+    def _tell(self) -> None:
+        """Tell who has ended, and leave them as they are."""
+        ended = []
+        for pid, lives in self._alive.items():
+            found = os.waitid(os.P_PID, pid, _PEEK) if lives else None
+            if found is not None:
+                exited = found.si_code == os.CLD_EXITED
+                how = (found.si_status, None) if exited else (None, found.si_status)
+                ended.append((pid, *how))
+        self._alive.update((pid, False) for pid, _, _ in ended)
+        if ended:
+            self._say({"ended": ended})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        # It takes hundreds of messages that nobody reads to hold this up.
+        with suppress(OSError):  # the worker has died, and we are about to
+            self._channel.send(message)
