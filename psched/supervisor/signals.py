@@ -106,13 +106,18 @@ class SignalInbox:
         Returns:
             The signals that had been somebody else's.
         """
-        receive(self._pending.add)
+        receive(self._add)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         lost = [number for number in self._wanted if not is_received(number)]
         for number in lost:
             signal.signal(number, _arrived)
         unblock()
         return lost
+
+    def _add(self, number: int) -> None:
+        # A method of ours, so that we live as long as signals come to us: a process whose work
+        # is done lets go of us, and a signal in its last moments would find our pipe closed.
+        self._pending.add(number)
 
     def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
         """Sleep until a signal arrives, a link has news, or the time is over.

@@ -50,6 +50,19 @@ def test_a_full_pipe_loses_no_signal_and_blocks_nobody():
     assert apart(inbox_that_nobody_empties) == [["SIGTERM", "SIGUSR1"], []]
 
 
+def signal_to_a_loop_that_is_over():
+    # Its last user lets go of it, as one does whose work is done and who is about to exit.
+    SignalInbox([USR1, CHLD])
+    for number in USR1, CHLD:
+        signal.raise_signal(number)
+
+
+def test_a_signal_that_comes_when_the_loop_is_over_is_no_error():
+    with started_apart(signal_to_a_loop_that_is_over) as process:
+        process.result()
+        assert process.text == ""
+
+
 def signal_between_the_check_and_the_sleep():
     inbox = SignalInbox([USR1])
 
