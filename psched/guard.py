@@ -39,6 +39,10 @@ class Guard:
         self._clock = clock
         self._deadman = deadman
 
+    def begin(self, slot: Slot) -> None:
+        """A task begins: nothing runs unguarded, not even for an instant."""
+        self._deadman.hasten(slot.deadlines.deadman)
+
     def watch(self, slots: Iterable[Slot]) -> float:
         """Send the signals that are due.
 

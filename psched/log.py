@@ -11,6 +11,7 @@ import os
 import time
 from collections import deque
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 _REMEMBERED = 10
@@ -24,6 +25,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 # What moves a terminal's cursor, or ends a line for some reader of the log. Line feeds separate
 # the lines of a traceback and are indented instead.
 _CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
+# None of them is printable, in Python's sense: who has none is left as it is.
 _ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
@@ -72,16 +74,16 @@ class Log(logging.Handler):
     def format(self, record: logging.LogRecord) -> str:
         """The event's line, or lines if it carries a traceback."""
         seconds, millis = divmod(int(record.created * 1000), 1000)
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
         subject = getattr(record, "subject", self.subject)
         subject = f" [{subject}]" if subject else ""
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + logging.Formatter().formatException(record.exc_info)
-        head = (
-            f"{moment}.{millis:03}Z [{os.getpid()}] {record.levelname:<7} {self.process}{subject}"
-        )
-        return f"{head} {text}".translate(_ESCAPED).replace("\n", "\n    ") + "\n"
+        time_ = f"{_moment(seconds)}.{millis:03}Z"
+        line = f"{time_} [{os.getpid()}] {record.levelname:<7} {self.process}{subject} {text}"
+        if not line.isprintable():
+            line = line.translate(_ESCAPED).replace("\n", "\n    ")
+        return line + "\n"
 
     def reopen(self) -> None:
         """Go on in the file that has the name now; nothing is lost or torn on the way.
@@ -151,6 +153,11 @@ def start(path: Path | None, level: str, process: str) -> Log:
     root.addHandler(log)
     root.setLevel(_LEVELS[level])
     return log
+
+
+@lru_cache(maxsize=1)
+def _moment(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _opened(path: Path) -> int:

@@ -119,6 +119,11 @@ class Runners:
             self._preloaded = True
             self._server.preload()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether one waits for a task."""
+        return bool(self._idle)
+
     def prepare(self, count: int = 1) -> None:
         """Have one waiting, so that the next task does not wait for a fork.
 

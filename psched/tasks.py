@@ -79,6 +79,8 @@ class Tasks:
         Raises:
             OSError: the system has no process or memory left.
         """
+        if self.slots and not self._runners.waiting:
+            self.watch()  # a fork may hold us up for as long as the store may
         self._runners.prepare(count)
 
     def dismiss(self) -> None:
@@ -99,8 +101,7 @@ class Tasks:
         self.slots[row.key] = slot
         self.started += 1
         tell(slot, "started, %s, attempt %d", run.definition.type, row.attempt)
-        # Sets the dead man's switch: nothing runs unguarded, not even for an instant.
-        self.watch()
+        self._guard.begin(slot)
         runner.link.send({"run": assignment(row, run.definition, run.scheduled_time)})
 
     def hear(self, lessor: Lessor) -> None:

@@ -78,6 +78,11 @@ class DeadMan:
         self._call("timer_settime", self._timer, _TIMER_ABSTIME, ctypes.byref(spec), None)
         self._at = at
 
+    def hasten(self, at: float) -> None:
+        """Be KILLed at an instant, or earlier, if that is what was set."""
+        if self._at is None or at < self._at:
+            self.set(at)
+
     def _call(self, name: str, *arguments: object) -> None:
         if getattr(self._library, name)(*arguments) != 0:
             number = ctypes.get_errno()

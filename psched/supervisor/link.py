@@ -134,6 +134,8 @@ class Link:
             if not chunk:
                 self.closed = True
             self._incoming += chunk
+            if len(chunk) < _CHUNK:
+                return  # there was no more; to ask again costs as much as to read
 
     def _next(self) -> Any | None:  # noqa: ANN401
         if len(self._incoming) < _LENGTH.size:

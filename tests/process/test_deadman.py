@@ -81,6 +81,20 @@ def test_it_can_be_set_after_it_was_taken_back_and_earlier_than_before():
         assert process.wait() == -signal.SIGKILL
 
 
+def hastened(ats):
+    deadman = DeadMan()
+    begun = CLOCK.boottime()
+    for at in ats:
+        deadman.hasten(begun + at)
+    idle_until(begun + SHORT + 0.2)
+
+
+@pytest.mark.parametrize("ats", [[SHORT], [LONG, SHORT], [SHORT, LONG]])
+def test_it_can_be_hastened_and_is_never_put_off_by_that(ats):
+    with started_apart(hastened, ats) as process:
+        assert process.wait() == -signal.SIGKILL
+
+
 def forked():
     deadman = DeadMan()
     at = CLOCK.boottime() + SHORT

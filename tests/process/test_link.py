@@ -71,6 +71,7 @@ def test_a_message_that_the_other_side_did_not_live_to_complete_is_dropped():
     raw.sendall(encoded({"n": 1}) + encoded({"n": 2})[:-1])
     raw.close()
     assert link.receive() == [{"n": 1}]
+    assert link.receive() == []
     assert link.closed
     link.close()
 

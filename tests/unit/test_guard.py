@@ -73,6 +73,9 @@ class DeadMan:
     def set(self, at):
         self.at = at
 
+    def hasten(self, at):
+        self.at = ("hasten", at)
+
 
 class Scene:
     """A guard and its tasks, on a clock of their own."""
@@ -130,6 +133,13 @@ def test_the_switch_stands_at_the_earliest_of_the_tasks():
         scene.task(lease=lease)
     scene.watch()
     assert scene.deadman.at == scene.slots[1].deadlines.deadman
+
+
+def test_a_task_that_begins_is_guarded_before_the_next_watch():
+    scene = Scene()
+    slot = scene.task()
+    scene.guard.begin(slot)
+    assert scene.deadman.at == ("hasten", slot.deadlines.deadman)
 
 
 def test_a_task_of_which_nothing_is_left_sets_no_switch():
