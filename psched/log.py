@@ -47,6 +47,7 @@ class Log(logging.Handler):
     def __init__(self, path: Path | None, process: str) -> None:
         super().__init__()
         self._path = path
+        self._name = str(path)
         self._descriptor = 2 if path is None else _opened(path)
         self.process = process
         self.subject = ""
@@ -104,9 +105,13 @@ class Log(logging.Handler):
         """Go on in the new file, if there is one: a runner is not told when the log is renamed."""
         if self._path is None:
             return
-        with suppress(OSError):
-            if not os.path.samestat(self._path.stat(), os.fstat(self._descriptor)):
+        # Without `suppress`, `Path.stat` and the like: a runner pays for each function.
+        try:
+            there, ours = os.stat(self._name), os.fstat(self._descriptor)  # noqa: PTH116
+            if there.st_ino != ours.st_ino or there.st_dev != ours.st_dev:
                 self._go_on_in(_opened(self._path))
+        except OSError:
+            return
 
     def _go_on_in(self, fresh: int) -> None:
         old = os.fstat(self._descriptor)
@@ -127,12 +132,12 @@ class Log(logging.Handler):
             return
         if path is not None and self._path is not None:
             self._go_on_in(_opened(path))
-            self._path = path
+            self._path, self._name = path, str(path)
             return
         fresh = 2 if path is None else _opened(path)
         if self._path is not None:
             os.close(self._descriptor)
-        self._path, self._descriptor = path, fresh
+        self._path, self._name, self._descriptor = path, str(path), fresh
 
 
 def start(path: Path | None, level: str, process: str) -> Log:

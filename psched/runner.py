@@ -92,7 +92,8 @@ class _Holder:
         with self._turn:
             self._over = True
         if self._collection is not None:
-            self._collection.close()
+            with suppress(Exception):
+                self._collection.close()
 
     def _ask(self, **question: object) -> None:
         if os.getpid() != self._process:
@@ -166,10 +167,11 @@ class Runner:
         limit = assignment["data_limit"]
         holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
         task = Task(assignment, holder)
-        set_title(f"runner: {task.type} {task.occurrence} attempt {task.attempt}")
+        occurrence = str(task.occurrence)
+        set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
         # What it prints is to be where the log is now, not where it was at the fork.
         self._log.follow()
-        self._log.subject = str(task.occurrence)
+        self._log.subject = occurrence
         failure = None
         try:
             try:
@@ -186,8 +188,7 @@ class Runner:
             # The handler has forked, and this is the child: it must not speak for the task.
             sys.exit()
         flush_output()
-        with suppress(Exception):
-            holder.close()
+        holder.close()
         self._log.subject = ""
         return failure, holder.has_opened
 

@@ -29,6 +29,9 @@ _LONG = 3600.0
 class Forker:
     """It; for the arguments see `forkserver.ForkServer`."""
 
+    _inbox: SignalInbox
+    _line: Link
+
     def __init__(
         self,
         channel: Channel,
@@ -51,11 +54,11 @@ class Forker:
         """Its life; the exit status."""
         kernel.die_with_parent(worker)
         # Runners begin with these handlers: to set them in each would cost each much copying.
-        inbox = SignalInbox(SIGNALS)
+        self._inbox = SignalInbox(SIGNALS)
         set_title("fork server")
         self._stay_so()
         while not self._channel.closed:
-            arrived = inbox.wait(_LONG, [self._channel])
+            arrived = self._inbox.wait(_LONG, [self._channel])
             while (received := self._channel.receive()) is not None:
                 self._obey(*received)
             if signal.SIGCHLD in arrived:
@@ -71,7 +74,15 @@ class Forker:
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
             self._before_fork()
-            self._say(self._fork(message["fork"], descriptors))
+            # Runners are born with what CHLD does by default. Each would pay for setting it.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                answer = self._fork(message["fork"], descriptors)
+            finally:
+                self._inbox.take_over()
+            self._say(answer)
+            # Of who has ended meanwhile nobody was told.
+            self._tell()
         elif "bury" in message:
             for pid in message["bury"]:
                 os.waitpid(pid, 0)
@@ -111,7 +122,9 @@ class Forker:
         blank(self._not_theirs)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
-        return self._main(place, Link(socket.socket(_UNIX, _STREAM, fileno=own)))
+        # Kept as long as the process lives: it would cost time to warn of a socket let go of.
+        self._line = Link(socket.socket(_UNIX, _STREAM, fileno=own))
+        return self._main(place, self._line)
 
     def _tell(self) -> None:
         """Tell who has ended, and leave them as they are."""

@@ -54,6 +54,11 @@ class StopNote:
         """The parent's side: take down a reason, or NONE to take it back."""
         self._page[self._offset] = reason
 
+    @property
+    def written(self) -> bool:
+        """The child's side: whether there is a reason."""
+        return bool(self._page[self._offset])
+
     def read(self) -> Reason:
         """The child's side."""
         return Reason(self._page[self._offset])

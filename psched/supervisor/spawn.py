@@ -153,6 +153,9 @@ def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
 def flush_output() -> None:
     """Write out what was printed; whatever stands there for standard output."""
     for stream in (sys.stdout, sys.stderr):
-        # There may be none, or one that is closed, full or of a user's making.
-        with suppress(Exception):
+        # There may be none, or one that is closed, full or of a user's making. Not by `suppress`,
+        # which is three functions more: what a runner has not called before costs it 10 µs.
+        try:
             stream.flush()
+        except Exception:  # noqa: BLE001, S112
+            continue

@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from psched.errors import ProcessStopError
-from psched.supervisor.note import Reason, StopNote
+from psched.supervisor.note import StopNote
 from psched.supervisor.signals import is_received, receive
 
 
 class Stop:
     """Receives TERM for the task that runs in this process.
 
-    To be used in a child that was forked with the handlers of an inbox. What else may be sent to
-    every process of a service at once, such as HUP and USR1, is received too, and costs no task.
+    To be used in a child that was forked with the handlers of an inbox, but for CHLD: a handler's
+    own children may be what it waits for. What else may be sent to every process of a service at
+    once, such as HUP and USR1, is received too, and costs no task.
 
     Args:
         note: says whether TERM is the worker's, and why it comes.
@@ -28,8 +29,6 @@ class Stop:
         self._guarded = False
         self._pending = False
         receive(self._arrived)
-        # A handler's own children may be what it waits for.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._mask: set[int] = set()
         os.register_at_fork(
             before=self._hold, after_in_parent=self._let_in, after_in_child=self._forget
@@ -86,9 +85,9 @@ class Stop:
             self._act()
 
     def _act(self) -> None:
-        reason = self._note.read()
-        if not self._running or reason is Reason.NONE:
+        if not self._running or not self._note.written:
             return  # somebody else's, sent to everybody
+        reason = self._note.read()
         if self._kill is not None:
             self._kill(reason.name.lower())
         elif not self._raised:

@@ -16,7 +16,7 @@ from support.bench import Bench
 from support.cgroups import below, cgroup_of, members, own_cgroup, populated
 from support.processes import kill
 from support.trees import SCRIPTS
-from support.waiting import wait_until
+from support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -320,6 +320,7 @@ def ran(group, *types):
             left += [pid for pid in found if cgroup_of(pid) not in runners]
         bench.close()
         enter(group)
+        assert worker.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
         worker.remove()
     return [pids[0] == pid for pid in pids], left
 
@@ -359,6 +360,7 @@ def cgroups(group, *types):
             bench.finish(slot)
         bench.close()
         enter(group)
+        assert worker.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
         worker.remove()
     return found
 
@@ -383,6 +385,7 @@ def full(group):
         bench.tasks.dismiss()
         bench.until(lambda: not bench.tasks.links)
         enter(group)
+        assert worker.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
         worker.remove()
     return [str(slot.conclusion) for slot in slots], Path("log").read_text()
 

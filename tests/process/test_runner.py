@@ -157,6 +157,12 @@ def test_what_a_task_executes_has_no_signals_blocked_or_ignored():
     assert int(found["ignored"], 16) & valid == 0
 
 
+def test_a_task_is_not_interrupted_when_a_child_of_its_own_ends():
+    caught = int(apart(shown, "shows_signals")["caught"], 16)
+    [terminated, ended] = (caught >> number - 1 & 1 for number in (signal.SIGTERM, signal.SIGCHLD))
+    assert (terminated, ended) == (1, 0)
+
+
 def printing():
     bench = Bench(HANDLERS)
     slot = bench.start("prints", gate="gate")

@@ -23,7 +23,7 @@ from support.bench import Bench
 from support.cgroups import below, own_cgroup
 from support.processes import kill
 from support.trees import COMET, SCRIPTS, SUBPROCESSES
-from support.waiting import has_ended, wait_until
+from support.waiting import PATIENCE, has_ended, wait_until
 
 
 def grown(script):
@@ -358,6 +358,7 @@ def ended(group, end, tasks):
     bench.close()
     if master is not None:
         Path(group, "cgroup.procs").write_text("0")
+        assert cgroup.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
         cgroup.remove()
         master.close()
     return left

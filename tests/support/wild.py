@@ -242,10 +242,15 @@ def shows_descriptors(task):
 
 
 def shows_signals(task):
-    """The masks of a program that it executes."""
+    """The masks of a program that it executes; and what it receives itself."""
+    own = Path("/proc/self/status").read_text()
     status = subprocess.run(["cat", "/proc/self/status"], stdout=subprocess.PIPE, check=True)
-    fields = dict(line.split(":\t") for line in status.stdout.decode().splitlines())
-    task.update_data({"blocked": fields["SigBlk"], "ignored": fields["SigIgn"]})
+    ours, fields = (
+        dict(line.split(":\t") for line in text.splitlines())
+        for text in (own, status.stdout.decode())
+    )
+    masks = {"blocked": fields["SigBlk"], "ignored": fields["SigIgn"], "caught": ours["SigCgt"]}
+    task.update_data(masks)
 
 
 def shows_itself(task):
