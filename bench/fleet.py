@@ -3,7 +3,6 @@
 import itertools
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Self
 import yaml
 
 import psched
-from harness import BENCH, cpu_of_all, make_store, memory, tell
+from harness import BENCH, Measured, cpu_of_all, make_store, memory, tell
 from support.processes import children, runners, title
 from support.service import SUPPORT, Master
 from support.stores import Sql
@@ -124,7 +123,7 @@ class Fleet:
     def launch(self) -> float:
         """Start the master, and wait for nothing; when that was. Past starts are forgotten."""
         self._starts.write_text("")
-        command = [sys.executable, "-m", "psched.cli.master", "-c", self.config.name]
+        command = [Measured.python, "-m", "psched.cli.master", "-c", self.config.name]
         output = self.folder / "output"
         self._master = Master(command, log=output, folder=self.folder, env=self.env)
         return time.time()

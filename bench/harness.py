@@ -24,6 +24,18 @@ from support.stores import make_store  # noqa: E402
 
 T = TypeVar("T")
 
+
+class Measured:
+    """What is measured.
+
+    Attributes:
+        python: the interpreter of psched and of the yardsticks. With that of ``bin/venv run``
+            they have the packages that users have: PyMySQL loads more beside those of the tests.
+    """
+
+    python = sys.executable
+
+
 CORES = len(os.sched_getaffinity(0))
 
 KINDS = ("sqlite", "mariadb", "postgresql")
@@ -120,6 +132,9 @@ def options(
     parser.add_argument("--rounds", type=int, help=f"default: {runs}; with --short, 1")
     parser.add_argument("--folder", help="where the databases are made, and removed again")
     parser.add_argument(
+        "--python", default=sys.executable, help="of what is measured; default: this one"
+    )
+    parser.add_argument(
         "--url", help="an empty database of the one kind in --databases; thrown away"
     )
     if workers:
@@ -143,6 +158,7 @@ def choose(given: argparse.Namespace, usual: T, short: T, wanted: T | None) -> T
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """What the command line says."""
     given = parser.parse_args()
+    Measured.python = given.python
     if given.url and len(given.databases) != 1:
         parser.error("--url wants exactly one kind in --databases")
     given.rounds = choose(given, given.usual_rounds, 1, given.rounds)
@@ -280,7 +296,7 @@ def floor(name: str, processes: int, *arguments: object) -> dict[str, float]:
         How often it was done per second, by all together, the processor time that each took, in
         milliseconds, and a process's size in MiB.
     """
-    command = [sys.executable, str(BENCH / "floors.py"), name, *map(str, arguments)]
+    command = [Measured.python, str(BENCH / "floors.py"), name, *map(str, arguments)]
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as running:
         all_ = [

@@ -2,13 +2,12 @@
 
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import harness
 from fleet import Fleet
-from harness import Sample
+from harness import Measured, Sample
 from support.waiting import wait_until
 
 
@@ -44,7 +43,7 @@ def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN
 
 def interpreter() -> Sample:
     """A Python that does nothing."""
-    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.read()"]
+    command = [Measured.python, "-c", "import sys; print(flush=True); sys.stdin.read()"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as running:
         assert running.stdout is not None

@@ -2,14 +2,13 @@
 
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import harness
 from fleet import Fleet, Start
-from harness import BENCH, CORES, LATER, Sample
+from harness import BENCH, CORES, LATER, Measured, Sample
 
 AHEAD = 3
 """Seconds before a herd is due at which idle workers can see it coming: twice poll_interval."""
@@ -53,7 +52,7 @@ def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN
 
 def each_second(fleet: Fleet, seconds: int) -> Sample:
     """Run a task in each second, beside a bare process that does nothing but sleep."""
-    command = [sys.executable, str(BENCH / "floors.py"), "sleep", str(seconds), ""]
+    command = [Measured.python, str(BENCH / "floors.py"), "sleep", str(seconds), ""]
     pipe = subprocess.PIPE
     key = fleet.name("tick")
     fleet.start()

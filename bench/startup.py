@@ -1,14 +1,13 @@
 """How long it takes to start: psched-master up to its first task, and a command."""
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import harness
 from fleet import Fleet
-from harness import Sample
+from harness import Measured, Sample
 
 ROWS = 10
 
@@ -44,7 +43,7 @@ def ran(fleet: Fleet, *arguments: str, lines: int = 0) -> Sample:
     """Milliseconds of a Python with these arguments; it is to print so many lines."""
     begun = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [Measured.python, *arguments],
         cwd=fleet.folder,
         env=fleet.env,
         capture_output=True,

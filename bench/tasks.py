@@ -13,7 +13,7 @@ REUSED = 1000
 
 def main() -> None:
     """Measure, and print JSON."""
-    parser = harness.options(__doc__, runs=5, workers=CORES, concurrency=8)
+    parser = harness.options(__doc__, runs=5, workers=CORES, concurrency=16)
     parser.add_argument("--tasks", type=int, help="default: 2000; with --short, 50")
     given = harness.parsed(parser)
     given.tasks = harness.choose(given, 2000, 50, given.tasks)
