@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -132,7 +131,10 @@ def options(
     parser.add_argument("--rounds", type=int, help=f"default: {runs}; with --short, 1")
     parser.add_argument("--folder", help="where the databases are made, and removed again")
     parser.add_argument(
-        "--python", default=sys.executable, help="of what is measured; default: this one"
+        "--python",
+        default=sys.executable,
+        type=os.path.abspath,  # and no further: a link leads out of the virtual environment
+        help="of what is measured; default: this one",
     )
     parser.add_argument(
         "--url", help="an empty database of the one kind in --databases; thrown away"
@@ -180,7 +182,7 @@ def report(name: str, given: argparse.Namespace, measure: Callable[..., dict[str
         folder = Path(name_)
         folder.chmod(0o711)  # a server that refuses to be root is another user
         host = {
-            "python": platform.python_version(),
+            "python": _version(given.python),
             "cores": CORES,
             "load_before": os.getloadavg()[0],
             "filesystem": _filesystem(folder),
@@ -202,6 +204,12 @@ _NOT_TOLD = ("folder", "url", "databases", "usual_rounds", "usual_workers")
 def tell(line: str) -> None:
     """Say how far it is."""
     sys.stderr.write(line + "\n")
+
+
+def _version(python: str) -> str:
+    """Of an interpreter."""
+    told = [python, "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(told, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _filesystem(folder: Path) -> str:

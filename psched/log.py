@@ -46,8 +46,7 @@ class Log(logging.Handler):
 
     def __init__(self, path: Path | None, process: str) -> None:
         super().__init__()
-        self._path = path
-        self._name = str(path)
+        self._path = None if path is None else str(path)
         self._descriptor = 2 if path is None else _opened(path)
         self.process = process
         self.subject = ""
@@ -107,7 +106,7 @@ class Log(logging.Handler):
             return
         # Without `suppress`, `Path.stat` and the like: a runner pays for each function.
         try:
-            there, ours = os.stat(self._name), os.fstat(self._descriptor)  # noqa: PTH116
+            there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
             if there.st_ino != ours.st_ino or there.st_dev != ours.st_dev:
                 self._go_on_in(_opened(self._path))
         except OSError:
@@ -128,16 +127,17 @@ class Log(logging.Handler):
         Raises:
             OSError: it cannot be opened.
         """
-        if path == self._path:
+        name = None if path is None else str(path)
+        if name == self._path:
             return
         if path is not None and self._path is not None:
             self._go_on_in(_opened(path))
-            self._path, self._name = path, str(path)
+            self._path = name
             return
         fresh = 2 if path is None else _opened(path)
         if self._path is not None:
             os.close(self._descriptor)
-        self._path, self._name, self._descriptor = path, str(path), fresh
+        self._path, self._descriptor = name, fresh
 
 
 def start(path: Path | None, level: str, process: str) -> Log:
@@ -165,5 +165,5 @@ def _moment(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-def _opened(path: Path) -> int:
+def _opened(path: Path | str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

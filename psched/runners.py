@@ -240,12 +240,12 @@ class Runners:
 
     def _lose(self, server: ForkServer, how: str) -> None:
         _log.error("the fork server %s: all that it has forked goes with it", how)
-        # Runners of this one may still be dying, and have theirs.
-        self._notes = Notes(self._places)
         server.close()
         if server.pid in self._spared:  # or it has been reaped, and may be anybody
             tree.send(server.pid, signal.SIGKILL)
         self._server = None
+        # Runners of this one may still be dying, and have theirs.
+        self._notes = Notes(self._places)
 
     def _let_server_go(self) -> None:
         if self._dismissed and not self._alive and self._server is not None:

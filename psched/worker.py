@@ -173,8 +173,10 @@ class Worker:
         if not arrived.isdisjoint((signal.SIGTERM, signal.SIGQUIT)):
             self._leave(None)
         self._link.flush()
-        for message in self._link.receive():
-            self._obey(message)
+        # Until there is none: its end is seen then.
+        while messages := self._link.receive():
+            for message in messages:
+                self._obey(message)
         if self._link.closed and not self._orphaned:
             self._orphaned = True
             _log.error("the master has died: killing all tasks, releasing their leases")

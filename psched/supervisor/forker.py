@@ -13,7 +13,7 @@ from typing import Any
 from psched.supervisor import kernel
 from psched.supervisor.channel import Channel
 from psched.supervisor.link import Link
-from psched.supervisor.signals import SIGNALS, SignalInbox
+from psched.supervisor.signals import SIGNALS, SignalInbox, unblock
 from psched.supervisor.spawn import blank, fork, inherited, threads
 from psched.supervisor.titles import set_title
 
@@ -53,7 +53,8 @@ class Forker:
     def run(self, worker: int) -> int:
         """Its life; the exit status."""
         kernel.die_with_parent(worker)
-        # Runners begin with these handlers: to set them in each would cost each much copying.
+        # Runners begin with these handlers, but for CHLD: to set them in each would cost each much
+        # copying.
         self._inbox = SignalInbox(SIGNALS)
         set_title("fork server")
         self._stay_so()
@@ -74,12 +75,9 @@ class Forker:
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
             self._before_fork()
-            # Runners are born with what CHLD does by default. Each would pay for setting it.
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            try:
-                answer = self._fork(message["fork"], descriptors)
-            finally:
-                self._inbox.take_over()
+            _leave_children_alone()
+            answer = self._fork(message["fork"], descriptors)
+            self._inbox.take_over()
             self._say(answer)
             # Of who has ended meanwhile nobody was told.
             self._tell()
@@ -91,6 +89,8 @@ class Forker:
             # It is to save time: what fails here fails again where somebody is told.
             with suppress(Exception):
                 self._preload()
+            # It may have set handlers of its own.
+            self._inbox.take_over()
             self._stay_so()
 
     def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
@@ -100,8 +100,12 @@ class Forker:
         # Some descriptors are lost on the way if there can be no more of them here.
         error: int | None = errno.EMFILE
         # What handlers import may have asked for a thread after each fork, as ours was one.
-        beside = threads()
-        # Nothing is written in between that could be written before or after: see above.
+        beside = 0
+        try:
+            beside = threads()
+        except OSError as failed:
+            error = failed.errno
+        # Nothing is written in between that could be written before or after: see `forkserver`.
         for place, end in zip(places, ends, strict=False) if beside == 1 else ():
             try:
                 born.append(fork(partial(self._live, server, place, end, ends)))
@@ -143,3 +147,14 @@ class Forker:
         # It takes hundreds of messages that nobody reads to hold this up.
         with suppress(OSError):  # the worker has died, and we are about to
             self._channel.send(message)
+
+
+def _leave_children_alone() -> None:
+    """Have CHLD do what it does by default, for runners that are born now.
+
+    What a handler waits for may be its own children, and each runner would pay for setting this.
+    """
+    # One that comes in the midst would find no handler any more, and Python would report that.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    unblock()

@@ -51,7 +51,8 @@ class ForkServer:
     Args:
         main: a runner's whole life, in its own process: it is given its place, a number that no
             other has that is alive, and its end of a link, and returns its exit status. It leads
-            a session of its own, and has psched's handlers for signals (`signals.receive`).
+            a session of its own, and has psched's handlers for signals (`signals.receive`), but
+            for CHLD, which does what it does by default.
         places: how many runners there can be.
         keep: descriptors that runners need besides standard input, output and error.
         clock: this host's clocks.

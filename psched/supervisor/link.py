@@ -92,7 +92,7 @@ class Link:
             del self._outgoing[:sent]
 
     def receive(self) -> list[Any]:
-        """The messages that have arrived; sets `closed` at the end of the stream."""
+        """The messages that have arrived; sets `closed` if there is only the end of the stream."""
         self._fill()
         messages = []
         while (message := self._next()) is not None:

@@ -1,6 +1,7 @@
 """The process that forks runners: what it keeps, and what it lets go."""
 
 import os
+import resource
 import select
 import signal
 import threading
@@ -71,6 +72,65 @@ def forked_while_others_end():
 
 def test_no_end_is_lost_while_others_are_forked():
     assert apart(forked_while_others_end) == [160, 160]
+
+
+def ended_while_another_is_forked():
+    older = []
+
+    def seen_to_its_end():
+        # In the fork server, right after a fork.
+        if len(older) == 1:
+            tree.send(older[0], signal.SIGKILL)
+            os.waitid(os.P_PID, older[0], os.WEXITED | os.WNOWAIT)
+        older[:] = tree.children(os.getpid())
+
+    def before_fork():
+        if not older:
+            os.register_at_fork(after_in_parent=seen_to_its_end)
+
+    server = fork_server(waits, before_fork=before_fork)
+    [(_, one, _link)] = server.fork(1)
+    server.fork(1)
+    return [each.pid == one for each in told(server)]
+
+
+def test_an_end_in_the_midst_of_a_fork_is_told():
+    assert apart(ended_while_another_is_forked) == [True]
+
+
+def no_descriptor_left():
+    few, enough = (3, 4096), (4096, 4096)
+    resource.setrlimit(resource.RLIMIT_NOFILE, enough)
+    limits = [few, enough, enough]
+    server = fork_server(
+        waits, before_fork=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits.pop(0))
+    )
+    found = []
+    # By the second order the ends of the line cannot be passed; it ends the want.
+    for _ in limits:
+        try:
+            found.append(len(server.fork(1)))
+        except OSError as error:
+            found.append(os.strerror(error.errno))
+    return found
+
+
+def test_it_survives_that_there_is_no_descriptor_to_look_with():
+    assert apart(no_descriptor_left) == ["Too many open files", "Too many open files", 1]
+
+
+def handlers_of_what_is_preloaded():
+    server = fork_server(
+        lambda _place, _link: signal.getsignal(signal.SIGTERM) == signal.SIG_IGN,
+        preload=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),  # noqa: TID251
+    )
+    server.preload()
+    server.fork(1)
+    return [each.status for each in told(server)]
+
+
+def test_what_is_loaded_there_changes_no_runners_way_with_signals():
+    assert apart(handlers_of_what_is_preloaded) == [0]
 
 
 def heard_beside_an_answer():
