@@ -64,8 +64,7 @@ class Leaser:
             clock=clock,
             rng=rng,
             longest_pause=min(5.0, settings.alive_time / 20),
-            # The store may hold us up for as long as the driver waits: whatever runs is watched.
-            before=lambda: tasks.slots and tasks.watch(),
+            before=tasks.brace,
         )
         self._claimer = Claimer(
             store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng

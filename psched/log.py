@@ -47,7 +47,7 @@ class Log(logging.Handler):
     def __init__(self, path: Path | None, process: str) -> None:
         super().__init__()
         self._path = None if path is None else str(path)
-        self._descriptor = 2 if path is None else _opened(path)
+        self._descriptor = 2 if self._path is None else _opened(self._path)
         self.process = process
         self.subject = ""
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
@@ -107,7 +107,7 @@ class Log(logging.Handler):
         # Without `suppress`, `Path.stat` and the like: a runner pays for each function.
         try:
             there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
-            if there.st_ino != ours.st_ino or there.st_dev != ours.st_dev:
+            if not os.path.samestat(there, ours):
                 self._go_on_in(_opened(self._path))
         except OSError:
             return
@@ -130,11 +130,11 @@ class Log(logging.Handler):
         name = None if path is None else str(path)
         if name == self._path:
             return
-        if path is not None and self._path is not None:
-            self._go_on_in(_opened(path))
+        if name is not None and self._path is not None:
+            self._go_on_in(_opened(name))
             self._path = name
             return
-        fresh = 2 if path is None else _opened(path)
+        fresh = 2 if name is None else _opened(name)
         if self._path is not None:
             os.close(self._descriptor)
         self._path, self._descriptor = name, fresh
@@ -165,5 +165,5 @@ def _moment(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-def _opened(path: Path | str) -> int:
+def _opened(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -136,7 +136,7 @@ class Runners:
             RuntimeError: this process has a second thread.
         """
         if not self._idle:
-            self._fork(min(count, MOST_AT_ONCE))
+            self._fork(count)
 
     def take(self) -> RunnerChild:
         """One that `prepare` has made, for one task."""

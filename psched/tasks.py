@@ -79,8 +79,8 @@ class Tasks:
         Raises:
             OSError: the system has no process or memory left.
         """
-        if self.slots and not self._runners.waiting:
-            self.watch()  # a fork may hold us up for as long as the store may
+        if not self._runners.waiting:
+            self.brace()
         self._runners.prepare(count)
 
     def dismiss(self) -> None:
@@ -130,6 +130,11 @@ class Tasks:
             if runner in by_runner:
                 text = "it has ended, but what it has started does not die: %s"
                 tell(by_runner[runner], text, what, level=logging.WARNING)
+
+    def brace(self) -> None:
+        """Watch what runs, before something holds us up: the store or a fork may, for as long."""
+        if self.slots:
+            self.watch()
 
     def watch(self) -> float:
         """See `Guard.watch`."""

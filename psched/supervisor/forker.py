@@ -13,7 +13,7 @@ from typing import Any
 from psched.supervisor import kernel
 from psched.supervisor.channel import Channel
 from psched.supervisor.link import Link
-from psched.supervisor.signals import SIGNALS, SignalInbox, unblock
+from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.spawn import blank, fork, inherited, threads
 from psched.supervisor.titles import set_title
 
@@ -75,7 +75,8 @@ class Forker:
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
             self._before_fork()
-            _leave_children_alone()
+            # A handler's own children may be what it waits for. Each runner would pay for this.
+            self._inbox.let_go(signal.SIGCHLD)
             answer = self._fork(message["fork"], descriptors)
             self._inbox.take_over()
             self._say(answer)
@@ -147,14 +148,3 @@ class Forker:
         # It takes hundreds of messages that nobody reads to hold this up.
         with suppress(OSError):  # the worker has died, and we are about to
             self._channel.send(message)
-
-
-def _leave_children_alone() -> None:
-    """Have CHLD do what it does by default, for runners that are born now.
-
-    What a handler waits for may be its own children, and each runner would pay for setting this.
-    """
-    # One that comes in the midst would find no handler any more, and Python would report that.
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    unblock()

@@ -165,8 +165,7 @@ class ForkServer:
                 raise TimeoutError("the fork server does not answer")
             if (received := self.channel.receive(wait=left)) is not None:
                 self._take(received[0])
-        answer, self._answer = self._answer or {}, None
-        born = self._born(answer["born"])
+        answer, born = self._answer or {}, self.late()
         if answer["threads"] > 1:
             raise RuntimeError(
                 f"the process that forks runners has {answer['threads']} threads and must not; a"

@@ -54,14 +54,11 @@ class StopNote:
         """The parent's side: take down a reason, or NONE to take it back."""
         self._page[self._offset] = reason
 
-    @property
-    def written(self) -> bool:
-        """The child's side: whether there is a reason."""
-        return bool(self._page[self._offset])
-
     def read(self) -> Reason:
         """The child's side."""
-        return Reason(self._page[self._offset])
+        value = self._page[self._offset]
+        # Mostly there is none, and a runner pays for each function of an enumeration's.
+        return Reason(value) if value else Reason.NONE
 
     @property
     def begun(self) -> bool:

@@ -114,6 +114,13 @@ class SignalInbox:
         unblock()
         return lost
 
+    def let_go(self, number: signal.Signals) -> None:
+        """Have a signal do what it does by default, until `take_over`."""
+        # One that comes in the midst would find no handler any more, and Python would report that.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
+        signal.signal(number, signal.SIG_DFL)
+        unblock()
+
     def _add(self, number: int) -> None:
         # A method of ours, so that we live as long as signals come to us: a process whose work
         # is done lets go of us, and a signal in its last moments would find our pipe closed.

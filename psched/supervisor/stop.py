@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from psched.errors import ProcessStopError
-from psched.supervisor.note import StopNote
+from psched.supervisor.note import Reason, StopNote
 from psched.supervisor.signals import is_received, receive
 
 
@@ -85,9 +85,9 @@ class Stop:
             self._act()
 
     def _act(self) -> None:
-        if not self._running or not self._note.written:
-            return  # somebody else's, sent to everybody
         reason = self._note.read()
+        if not self._running or reason is Reason.NONE:
+            return  # somebody else's, sent to everybody
         if self._kill is not None:
             self._kill(reason.name.lower())
         elif not self._raised:

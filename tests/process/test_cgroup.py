@@ -13,10 +13,10 @@ from psched.supervisor import tree
 from psched.supervisor.cgroup import Cgroup, MasterCgroup, UnavailableError, own_path
 from support.apart import apart, say, started_apart
 from support.bench import Bench
-from support.cgroups import below, cgroup_of, members, own_cgroup, populated
+from support.cgroups import below, cgroup_of, leave, members, own_cgroup, populated
 from support.processes import kill
 from support.trees import SCRIPTS
-from support.waiting import PATIENCE, wait_until
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -319,9 +319,7 @@ def ran(group, *types):
             found = {*tree.living_below(os.getpid()), *members(worker.path)}.difference(known)
             left += [pid for pid in found if cgroup_of(pid) not in runners]
         bench.close()
-        enter(group)
-        assert worker.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
-        worker.remove()
+        leave(worker, group)
     return [pids[0] == pid for pid in pids], left
 
 
@@ -359,9 +357,7 @@ def cgroups(group, *types):
             found.append(slot.runner.cgroup.path.name)
             bench.finish(slot)
         bench.close()
-        enter(group)
-        assert worker.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
-        worker.remove()
+        leave(worker, group)
     return found
 
 
@@ -384,9 +380,7 @@ def full(group):
             bench.until(lambda slot=slot: slot.empty)
         bench.tasks.dismiss()
         bench.until(lambda: not bench.tasks.links)
-        enter(group)
-        assert worker.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
-        worker.remove()
+        leave(worker, group)
     return [str(slot.conclusion) for slot in slots], Path("log").read_text()
 
 

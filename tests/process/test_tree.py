@@ -20,10 +20,10 @@ from psched.supervisor.note import Reason
 from psched.supervisor.remains import Remains
 from support.apart import apart
 from support.bench import Bench
-from support.cgroups import below, own_cgroup
+from support.cgroups import below, leave, own_cgroup
 from support.processes import kill
 from support.trees import COMET, SCRIPTS, SUBPROCESSES
-from support.waiting import PATIENCE, has_ended, wait_until
+from support.waiting import has_ended, wait_until
 
 
 def grown(script):
@@ -357,9 +357,7 @@ def ended(group, end, tasks):
         del bench.tasks.slots[script]
     bench.close()
     if master is not None:
-        Path(group, "cgroup.procs").write_text("0")
-        assert cgroup.wait_until_empty(PATIENCE)  # the fork server may still be on its way out
-        cgroup.remove()
+        leave(cgroup, group)
         master.close()
     return left
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.waiting import wait_until
+from psched.supervisor.cgroup import Cgroup
+from support.waiting import PATIENCE, wait_until
 
 
 def _mounted() -> Path | None:
@@ -53,6 +54,13 @@ def own_cgroup(name: str) -> Iterator[Path]:
 def populated(group: Path) -> bool:
     """Whether there is a process in it, or below."""
     return "populated 1" in (group / "cgroup.events").read_text()
+
+
+def leave(cgroup: Cgroup, group: str) -> None:
+    """Go back into the test's cgroup from one below it, and remove that."""
+    Path(group, "cgroup.procs").write_text("0")
+    assert cgroup.wait_until_empty(PATIENCE)  # a fork server may still be on its way out
+    cgroup.remove()
 
 
 def below(group: Path) -> list[str]:
