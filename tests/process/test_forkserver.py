@@ -90,7 +90,7 @@ def ended_while_another_is_forked():
 
     server = fork_server(waits, before_fork=before_fork)
     [(_, one, _link)] = server.fork(1)
-    server.fork(1)
+    _other = server.fork(1)  # which lives as long as its line
     return [each.pid == one for each in told(server)]
 
 
@@ -139,7 +139,7 @@ def heard_beside_an_answer():
     link.close()
     wait_until(lambda: state(one) == "Z", what="its end")
     select.select([server.channel], [], [])
-    server.fork(1)
+    _other = server.fork(1)  # which lives as long as its line
     return [server.untaken, [each.pid == one for each in server.exits()], server.untaken]
 
 
