@@ -17,7 +17,7 @@ Statements = list[tuple[Any, Any]]
 
 def main() -> None:
     """Measure, and print JSON."""
-    parser = harness.options(__doc__, runs=5)
+    parser = harness.options(__doc__, runs=31)
     parser.add_argument("--rows", type=int, help="that are due; default: 1000000; short, 1000")
     parser.add_argument("--claims", type=int, help="of a round; default: 100; with --short, 5")
     given = harness.parsed(parser)

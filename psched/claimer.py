@@ -114,17 +114,12 @@ class Claimer:
         return bool(self.moves or self.returns or self._unsure)
 
     @property
-    def wants(self) -> bool:
-        """Whether there is room for another task."""
-        return not self.stopped and self._room > 0
-
-    @property
     def next(self) -> float:
         """When there is something to ask again, seconds of the monotonic clock."""
         if self.moves or self.returns:
             return 0.0
         moments = [unsure.next for unsure in self._unsure]
-        if self.wants:
+        if self._room > 0:
             moments.append(self.next_poll)
         return min(moments, default=inf)
 
@@ -136,9 +131,9 @@ class Claimer:
         """
         if self._unsure:
             self._resolve()
-        if not self.wants or self._clock.monotonic() < self.next_poll:
-            return
         room = self._room
+        if room <= 0 or self._clock.monotonic() < self.next_poll:
+            return
         # Before the claim: a lease is not to wait for a fork.
         if not self._prepare(room if self._backlog else 1):
             return
@@ -236,6 +231,9 @@ class Claimer:
 
     @property
     def _room(self) -> int:
+        """How many tasks more are wanted."""
+        if self.stopped:
+            return 0
         held = len(self._tasks) + len(self.moves) + len(self.returns)
         return self._settings.concurrency - held
 

@@ -27,7 +27,11 @@ def leashed(tmp_path):
         env={"PATH": os.environ["PATH"]},
     )
     wait_for_text(tmp_path / "output", "there")
-    wait_until(lambda: len(sleepers(leashed)) == 2, what="the shell's child and its daemon")
+    # Who has started the daemon has gone by then.
+    wait_until(
+        lambda: len(sleepers(leashed)) == 2 and len(leashed.descendants) == 3,
+        what="the shell's child and its daemon",
+    )
     yield leashed
     leashed.close()
 

@@ -138,7 +138,7 @@ class CompareAndSwap:
             return now, found
 
         now, rows = self._connector.read(read)
-        if not self._looks_twice:
+        if not (rows and self._looks_twice):
             return now, rows
         # The clock may have been set before the database looked at it.
         even = self._connector.evenness.seconds()
