@@ -24,7 +24,7 @@ from psched.errors import (
 from psched.log import Log
 from psched.model import Decision, Finish, Release, Retry
 from psched.supervisor.child import reap
-from psched.supervisor.link import Link
+from psched.supervisor.link import Link, packed
 from psched.supervisor.note import StopNote
 from psched.supervisor.spawn import flush_output, threads
 from psched.supervisor.stop import Stop
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from psched.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.task")
+
+_DONE = packed({"done": None, "last": True, "store": False})
+"""What most runners say at their end, and nothing else: to put it into words cost each 15 pages."""
 
 
 class _Holder:
@@ -116,48 +119,57 @@ class _Holder:
 class Runner:
     """Runs what its worker sends, until there has been enough or the worker is gone.
 
+    Made once, before the first is forked: what is made in a child costs each child.
+
     Args:
-        link: to the worker.
         find: the handler of a type; None: there is none.
-        note: why TERM comes.
         log: this process's log.
         open_schedules: opens a collection on the store that the tasks come from.
         tasks: how many it runs before it exits.
     """
 
+    _link: Link
+    _process: int
+    _stop: Stop
+
     def __init__(
         self,
-        link: Link,
         *,
         find: Callable[[str], Any],
-        note: StopNote,
         log: Log,
         open_schedules: "Callable[[], ScheduleCollection]",
         tasks: int,
     ) -> None:
-        self._link = link
         self._find = find
         self._log = log
         self._open_schedules = open_schedules
         self._tasks = tasks
-        self._process = os.getpid()
-        self._note = note
-        self._stop = Stop(note)
 
-    def run(self) -> int:
-        """Its life; the exit status."""
+    def run(self, link: Link, note: StopNote) -> int:
+        """Its life, in its own process; the exit status.
+
+        Args:
+            link: to the worker.
+            note: why TERM comes.
+        """
+        self._link = link
+        self._process = os.getpid()
+        self._stop = Stop(note)
         self._log.process = "task"
         set_title("runner: idle")
         left = self._tasks
-        while left and (message := self._link.wait()) is not None:
-            self._note.begun = True
+        while left and (message := link.wait()) is not None:
+            note.begun = True
             if left < self._tasks:
                 # What the task before has left behind was killed, and is nobody's to wait for.
                 for _ in reap():
                     pass
             failure, used_store = self._perform(message["run"])
             left = left - 1 if left > 1 and _is_clean() else 0
-            self._link.deliver({"done": failure, "last": not left, "store": used_store})
+            if failure or used_store or left:
+                link.deliver({"done": failure, "last": not left, "store": used_store})
+            else:
+                link.deliver(_DONE)
             if left:
                 set_title("runner: idle")
         return 0

@@ -25,7 +25,6 @@ from psched.runners import Runners
 from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
 from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.link import Link
-from psched.supervisor.note import StopNote
 from psched.supervisor.signals import SignalInbox
 from psched.worker import Worker, clean_up
 
@@ -168,20 +167,11 @@ def make_runners(
         clock: this host's clocks.
         cgroup: see `Runners`.
     """
-
-    def main(link: Link, note: StopNote) -> int:
-        runner = Runner(
-            link,
-            find=find,
-            note=note,
-            log=log,
-            open_schedules=open_schedules,
-            tasks=settings.max_tasks_per_child,
-        )
-        return runner.run()
-
+    runner = Runner(
+        find=find, log=log, open_schedules=open_schedules, tasks=settings.max_tasks_per_child
+    )
     return Runners(
-        main,
+        runner.run,
         keep=log.descriptors,
         clock=clock,
         concurrency=settings.concurrency,

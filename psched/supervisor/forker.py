@@ -19,8 +19,9 @@ from psched.supervisor.titles import set_title
 
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
-_UNIX, _STREAM = socket.AF_UNIX, socket.SOCK_STREAM
-"""Looked up here: what a runner does before its task is paid for with each."""
+_UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
+"""Looked up here, as bare numbers: what a runner does before its task is paid for with each. So its
+socket is one of those from which Python's are derived, too."""
 
 _LONG = 3600.0
 """Seconds of a sleep that is not to end."""
@@ -128,7 +129,7 @@ class Forker:
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
         # Kept as long as the process lives: it would cost time to warn of a socket let go of.
-        self._line = Link(socket.socket(_UNIX, _STREAM, fileno=own))
+        self._line = Link(socket.SocketType(_UNIX, _STREAM, 0, own))
         return self._main(place, self._line)
 
     def _tell(self) -> None:

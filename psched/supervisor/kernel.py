@@ -9,6 +9,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _SS_DISABLE = 2
 
+# Of the enumeration each runner would copy five pages.
+_KILL = int(signal.SIGKILL)
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
@@ -27,7 +30,7 @@ def die_with_parent(parent: int) -> None:
         parent: pid of the parent that is meant. It may have died before this call, and would
             then never be reported.
     """
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, _KILL)
     if os.getppid() != parent:
         _die()
 

@@ -15,7 +15,16 @@ _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 16
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
-_decoded = json.JSONDecoder().decode
+_decoded = json.JSONDecoder().raw_decode
+
+Message = Mapping[str, Any] | bytes
+"""A JSON object; or one that was `packed` before, by whom many are forked that will send it."""
+
+
+def packed(message: Mapping[str, Any]) -> bytes:
+    """A message as it goes over the line."""
+    text = _encoded(message).encode()
+    return _LENGTH.pack(len(text)) + text
 
 
 class Link:
@@ -25,11 +34,15 @@ class Link:
     on with it when the socket is writable again, and `receive` returns what there is. Only a
     child waits for its parent: `wait`.
 
+    Args:
+        end: a stream's. Not its descriptor: what is sent through a socket never goes into a file
+            that has got its number since, because a handler has closed all that it could.
+
     Attributes:
         closed: the other side is gone.
     """
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.SocketType) -> None:
         end.setblocking(False)  # noqa: FBT003  # its parameter has no name
         self._socket = end
         self._incoming = bytearray()
@@ -72,10 +85,9 @@ class Link:
         """Whether something waits for the socket to take it."""
         return bool(self._outgoing) and not self.closed
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         """Send a message, now or by later calls of `flush`; to a dead side: nothing happens."""
-        text = _encoded(message).encode()
-        self._outgoing += _LENGTH.pack(len(text)) + text
+        self._outgoing += message if isinstance(message, bytes) else packed(message)
         self.flush()
 
     def flush(self) -> None:
@@ -109,7 +121,7 @@ class Link:
             self._fill()
         return message
 
-    def deliver(self, message: Mapping[str, Any]) -> None:
+    def deliver(self, message: Message) -> None:
         """Send a message and wait until the socket has taken it. For a child that then exits."""
         self.send(message)
         while self.unsent:
@@ -143,12 +155,17 @@ class Link:
         end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
         if len(self._incoming) < end:
             return None
-        text = self._incoming[_LENGTH.size : end]
+        received = self._incoming[_LENGTH.size : end]
         del self._incoming[:end]
         try:
-            return _decoded(text.decode())
+            text = received.decode()
+            # A decoder would look for spaces around the value first, by patterns.
+            message, length = _decoded(text)
         except ValueError:
+            text, message, length = "", None, -1
+        if length != len(text):
             # Somebody has written into the line past us: there is no telling what follows.
             self._incoming.clear()
             self.closed = True
             return None
+        return message

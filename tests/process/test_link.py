@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,12 @@ def messages_until_the_end(link):
     return received
 
 
+def line():
+    """A socket, and the link at its other end."""
+    raw, end = socket.socketpair()
+    return raw, Link(end)
+
+
 # --- messages ------------------------------------------------------------------------
 
 
@@ -50,8 +57,7 @@ def messages_until_the_end(link):
     cuts=st.lists(st.integers(min_value=1, max_value=40)),
 )
 def test_messages_arrive_whole_and_in_order_whatever_pieces_they_come_in(messages, cuts):
-    raw, end = socket.socketpair()
-    link = Link(end)
+    raw, link = line()
     stream = b"".join(map(encoded, messages))
     received = []
     with raw:
@@ -66,8 +72,7 @@ def test_messages_arrive_whole_and_in_order_whatever_pieces_they_come_in(message
 
 
 def test_a_message_that_the_other_side_did_not_live_to_complete_is_dropped():
-    raw, end = socket.socketpair()
-    link = Link(end)
+    raw, link = line()
     raw.sendall(encoded({"n": 1}) + encoded({"n": 2})[:-1])
     raw.close()
     assert link.receive() == [{"n": 1}]
@@ -76,11 +81,11 @@ def test_a_message_that_the_other_side_did_not_live_to_complete_is_dropped():
     link.close()
 
 
-def test_what_is_no_message_ends_the_line_and_harms_nobody():
-    raw, end = socket.socketpair()
-    link = Link(end)
+@pytest.mark.parametrize("text", [b"hello", b"{}   ", b"{}{} ", b'{"\xff"'])
+def test_what_is_no_message_ends_the_line_and_harms_nobody(text):
+    raw, link = line()
     with raw:
-        raw.sendall(encoded({"n": 1}) + struct.pack("!I", 5) + b"hello" + encoded({"n": 2}))
+        raw.sendall(encoded({"n": 1}) + struct.pack("!I", len(text)) + text + encoded({"n": 2}))
         assert link.receive() == [{"n": 1}]
     assert link.closed
     link.close()

@@ -36,6 +36,7 @@ OUTCOMES = {
     "crashes": FAILED("its process was killed by SIGSEGV"),
     "kills_itself": FAILED("its process was killed by SIGKILL"),
     "closes_everything": FAILED("its process exited with status 0"),
+    "has_files_in_their_place": FAILED("its process exited with status 0"),
     "uses_up_descriptors": "Finish()",
     "loses_its_output": "Finish()",
     "leaves_threads": "Finish()",
@@ -65,6 +66,15 @@ def outcomes(names, tasks):
 def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks):
     found = apart(outcomes, [*OUTCOMES], tasks, timeout=60)
     assert dict(zip(OUTCOMES, found, strict=True)) == OUTCOMES
+
+
+def read_what_a_handler_has_got():
+    Bench(HANDLERS).run("has_files_in_their_place")
+    return Path("mine").read_text()
+
+
+def test_nothing_is_written_into_a_file_that_has_the_number_of_a_line_of_ours():
+    assert not apart(read_what_a_handler_has_got)
 
 
 def asked_after_the_end():
