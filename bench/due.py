@@ -23,6 +23,8 @@ def main() -> None:
     given = harness.parsed(parser)
     given.rows = harness.choose(given, 1_000_000, 1000, given.rows)
     given.claims = harness.choose(given, 100, 5, given.claims)
+    if given.rows < (wanted := given.rounds * given.claims * BATCH):
+        parser.error(f"--rows: so many rounds and claims want {wanted} at least")
     harness.report("due", given, lambda kind, url, _folder: measured(given, kind, url))
 
 

@@ -231,7 +231,7 @@ class Claimer:
 
     @property
     def _room(self) -> int:
-        """How many tasks more are wanted."""
+        """How many tasks more are wanted; below 0 if some were found late."""
         if self.stopped:
             return 0
         held = len(self._tasks) + len(self.moves) + len(self.returns)

@@ -36,10 +36,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The kernel's clocks, without a function of ours around each.
-
-    They are read many times in each look for due rows; see there (`psched.leaser.Leaser.look`).
-    """
+    """The kernel's clocks, without a function of ours around each."""
 
     monotonic = staticmethod(time.monotonic)
     boottime = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("psched.task")
 
-_DONE = packed({"done": None, "last": True, "store": False})
-"""What most runners say at their end, and nothing else: to put it into words cost each 15 pages."""
+_USUAL = {"done": None, "last": True, "store": False}
+"""What most runners say at their end."""
+
+_USUAL_PACKED = packed(_USUAL)
+"""Packed before the fork: to do it costs each runner the copies of 15 pages."""
 
 
 class _Holder:
@@ -119,7 +122,8 @@ class _Holder:
 class Runner:
     """Runs what its worker sends, until there has been enough or the worker is gone.
 
-    Made once, before the first is forked: what is made in a child costs each child.
+    Made once, before any runner is forked; each calls `run` on its own copy, which alone has a
+    link, a process and a stop. What is made in a child costs each child.
 
     Args:
         find: the handler of a type; None: there is none.
@@ -166,10 +170,8 @@ class Runner:
                     pass
             failure, used_store = self._perform(message["run"])
             left = left - 1 if left > 1 and _is_clean() else 0
-            if failure or used_store or left:
-                link.deliver({"done": failure, "last": not left, "store": used_store})
-            else:
-                link.deliver(_DONE)
+            end = {"done": failure, "last": not left, "store": used_store}
+            link.deliver(_USUAL_PACKED if end == _USUAL else end)
             if left:
                 set_title("runner: idle")
         return 0

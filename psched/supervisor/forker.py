@@ -20,8 +20,7 @@ from psched.supervisor.titles import set_title
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 _UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
-"""Looked up here, as bare numbers: what a runner does before its task is paid for with each. So its
-socket is one of those from which Python's are derived, too."""
+"""Looked up here, as bare numbers: what a runner does before its task is paid for with each."""
 
 _LONG = 3600.0
 """Seconds of a sleep that is not to end."""
@@ -128,7 +127,8 @@ class Forker:
         blank(self._not_theirs)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
-        # Kept as long as the process lives: it would cost time to warn of a socket let go of.
+        # Of the class from which `socket.socket` is derived, which does more than we pay for. Kept
+        # as long as the process lives: it would cost time to warn of a socket let go of.
         self._line = Link(socket.SocketType(_UNIX, _STREAM, 0, own))
         return self._main(place, self._line)
 

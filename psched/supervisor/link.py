@@ -18,7 +18,7 @@ _encoded = json.JSONEncoder(separators=(",", ":")).encode
 _decoded = json.JSONDecoder().raw_decode
 
 Message = Mapping[str, Any] | bytes
-"""A JSON object; or one that was `packed` before, by whom many are forked that will send it."""
+"""A JSON object, or its bytes, `packed` once before the forks of those who send it."""
 
 
 def packed(message: Mapping[str, Any]) -> bytes:
@@ -35,8 +35,9 @@ class Link:
     child waits for its parent: `wait`.
 
     Args:
-        end: a stream's. Not its descriptor: what is sent through a socket never goes into a file
-            that has got its number since, because a handler has closed all that it could.
+        end: a stream's socket; a mere number would not do. When a handler has closed everything,
+            and a file of its own has the number now, send(2) refuses it, where write(2) would
+            write into it.
 
     Attributes:
         closed: the other side is gone.
@@ -159,13 +160,13 @@ class Link:
         del self._incoming[:end]
         try:
             text = received.decode()
-            # A decoder would look for spaces around the value first, by patterns.
+            # `decode` would look for spaces around the value as well, by patterns.
             message, length = _decoded(text)
+            if length == len(text):
+                return message
         except ValueError:
-            text, message, length = "", None, -1
-        if length != len(text):
-            # Somebody has written into the line past us: there is no telling what follows.
-            self._incoming.clear()
-            self.closed = True
-            return None
-        return message
+            pass
+        # Somebody has written into the line past us: there is no telling what follows.
+        self._incoming.clear()
+        self.closed = True
+        return None

@@ -29,6 +29,7 @@ OUTCOMES = {
     "raises": FAILED("ValueError: no"),
     "raises_unprintable": FAILED("BrokenError"),
     "raises_surrogates": FAILED("ValueError: \ud800\0\x1b[2J"),
+    "fails_without_a_word": FAILED(""),
     "raises_keyboard_interrupt": FAILED("KeyboardInterrupt: "),
     "recurses": FAILED("RecursionError: maximum recursion depth exceeded"),
     "exits": FAILED("SystemExit: 0"),

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from psched.errors import AlreadyFinishedError, PreemptedError, StoreUnavailableError
+from psched.errors import AlreadyFinishedError, CommandError, PreemptedError, StoreUnavailableError
 
 DAEMON = "setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 1000 &"
 
@@ -38,6 +38,10 @@ def raises_unprintable(_task):
 
 def raises_surrogates(_task):
     raise ValueError("\ud800\0\x1b[2J")
+
+
+def fails_without_a_word(_task):
+    raise CommandError("")
 
 
 def raises_keyboard_interrupt(_task):
@@ -366,6 +370,7 @@ HANDLERS = {
         raises,
         raises_unprintable,
         raises_surrogates,
+        fails_without_a_word,
         raises_keyboard_interrupt,
         recurses,
         exits,
