@@ -8,7 +8,7 @@ Galera cluster too, where row locks end at the node.
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from sqlalchemy import Connection, TextClause
+from sqlalchemy import TextClause
 
 from psched.backend import Claimed, ClaimUnknownError
 from psched.backends import sending
@@ -130,15 +130,12 @@ class CompareAndSwap:
         values: dict[str, float] = {"horizon": ceil(horizon), "limit": limit}
         if self._looks_twice:
             values |= {**lease, "even": self._connector.evenness.seconds()}
-
-        def read(connection: Connection) -> tuple[float | None, Sequence[Columns]]:
-            found = sending.rows(connection, self._sql.due, values)
-            now = float(found[0][NOW]) if found else None
-            self._connector.refuse_read_only(found and found[0][READ_ONLY])
-            return now, found
-
-        now, rows = self._connector.read(read)
-        if not (rows and self._looks_twice):
+        rows = self._connector.read(lambda c: sending.rows(c, self._sql.due, values))
+        if not rows:
+            return None, rows
+        self._connector.refuse_read_only(rows[0][READ_ONLY])
+        now = float(rows[0][NOW])
+        if not self._looks_twice:
             return now, rows
         # The clock may have been set before the database looked at it.
         even = self._connector.evenness.seconds()
