@@ -245,9 +245,9 @@ def test_on_a_wrong_host_commands_and_programs_count_from_the_time_of_the_store(
 class SteppingMariaDB(MariaDB):
     """A MariaDB on a host whose clock can be set."""
 
-    def _command(self, port):
+    def _command(self):
         self.clock = HostClock(self.folder / "clock")
-        return self.clock.command(*super()._command(port))
+        return self.clock.command(*super()._command())
 
     @property
     def offset(self):

@@ -1,5 +1,10 @@
+import contextlib
+import socket
+
 import pymysql
 import pytest
+
+from support.servers import LOOPBACK
 
 pytestmark = pytest.mark.galera
 
@@ -48,3 +53,40 @@ def test_a_cluster_that_was_stopped_starts_with_its_data(galera):
     assert [node.port for node in galera.nodes] == addresses
     for node in galera.nodes:
         assert node.query("SELECT i FROM t", database=name) == []
+
+
+def test_a_cluster_is_founded_anew_as_soon_as_its_majority_is_dead(galera):
+    """The survivor still takes itself for one of three."""
+    survivor, *killed = galera.nodes
+    for node in killed:
+        node.kill()
+
+    galera.start()
+
+    assert [node.members for node in galera.nodes] == [3, 3, 3]
+    assert survivor.query("SELECT 1") == [(1,)]
+
+
+def test_a_node_that_was_not_brought_up_is_brought_up_later(galera):
+    """That its first attempts have failed does not keep it from what it has missed."""
+    name = galera.create_database()
+    one, other, _ = galera.nodes
+    other.query("CREATE TABLE t (i INTEGER PRIMARY KEY)", database=name)
+    other.kill()
+    one.query("INSERT INTO t VALUES (1)", database=name)
+
+    with listening(other.transfer_port), pytest.raises(AssertionError, match="does not start"):
+        other.start()
+    other.start()
+
+    assert other.query("SELECT i FROM t", database=name) == [(1,)]
+
+
+@contextlib.contextmanager
+def listening(port):
+    """Somebody else has the port."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((LOOPBACK, port))
+        listener.listen()
+        yield

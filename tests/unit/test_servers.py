@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy
 
 from support.home import PREFIX, server_home
-from support.servers import MariaDB, MissingServerError, PostgreSQL, find_binary, free_port
+from support.servers import MariaDB, MissingServerError, PostgreSQL, find_binary
+from support.servers.base import reserved_port
 from support.waiting import has_ended, wait_for_end, wait_until
 
 SERVERS = {"mariadb": MariaDB, "postgresql": PostgreSQL}
@@ -122,12 +123,15 @@ def test_two_servers_run_side_by_side(start):
     assert sql(url, "SELECT 1") == [(1,)]
 
 
-def test_a_port_that_was_taken_is_given_up_for_another(start, monkeypatch):
-    taken = start().port
-    ports = iter([taken, free_port()])
-    monkeypatch.setattr("support.servers.base.free_port", lambda: next(ports))
+def test_a_servers_port_is_not_given_to_another_while_it_is_down(start, monkeypatch):
+    server = start()
+    server.kill()
+    wanted = iter([server.port, server.port, server.port + 1, server.port + 2])
+    monkeypatch.setattr("secrets.randbelow", lambda _: next(wanted) - 20_000)
 
-    assert start().port != taken
+    with reserved_port() as port:
+        assert port > server.port
+    server.restart()
 
 
 def test_a_stopped_server_leaves_no_process(start):

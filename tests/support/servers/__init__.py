@@ -11,7 +11,6 @@ from support.servers.base import (
     MissingServerError,
     SqlServer,
     find_binary,
-    free_port,
 )
 from support.servers.certificates import Certificates
 from support.servers.galera import Galera
@@ -31,5 +30,4 @@ __all__ = [
     "SqlServer",
     "Watched",
     "find_binary",
-    "free_port",
 ]

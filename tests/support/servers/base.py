@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -45,17 +45,23 @@ def find_binary(name: str, packages: str, *, folders: Sequence[Path] = ()) -> st
     return found
 
 
-def free_port() -> int:
-    """A port that nobody uses, from below the range that outgoing connections are given.
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that is not given to anybody else in this context, also while nobody listens on it.
 
-    Out of that range, another process could be given the port while its server is down, and a
-    client that keeps knocking on a closed port could come to be connected to itself.
+    It is from below the range that outgoing connections are given: a client that keeps knocking
+    on a closed port of that range could come to be connected to itself.
     """
-    while True:
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((LOOPBACK, port))
-            return port
+    with contextlib.ExitStack() as held:
+        while True:
+            holder = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                holder.bind((LOOPBACK, 20_000 + secrets.randbelow(10_000)))
+                break
+        # From now on, whoever binds with this option, as a server does, may have it, too; whoever
+        # looks for a port does so without it.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield holder.getsockname()[1]
 
 
 def run_tool(command: Sequence[str], *, told: str = "") -> str:
@@ -84,6 +90,8 @@ def run_tool(command: Sequence[str], *, told: str = "") -> str:
 class Server(abc.ABC):
     """A private server: its folder, its port and, between start and stop, its process.
 
+    The port is its own from the beginning to the end of its block, whether it runs or not.
+
     As a context manager it starts on entering and leaves nothing behind. Start it in the main
     thread: the kernel ties its life to the thread that started it.
 
@@ -95,8 +103,6 @@ class Server(abc.ABC):
 
     kind: ClassVar[str]
 
-    STARTS: ClassVar[int] = 3
-
     def __init__(self, home: Path, *flags: str, certificates: Certificates | None = None) -> None:
         self.flags = flags
         self.certificates = certificates
@@ -104,7 +110,8 @@ class Server(abc.ABC):
         self.folder.chmod(REACHABLE)
         self.data = self.folder / "data"
         self.log = self.folder / "log"
-        self.port = 0
+        self._reserved = contextlib.ExitStack()
+        self.port = self._reserve_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._fill(home)
 
@@ -114,12 +121,12 @@ class Server(abc.ABC):
         """Make a data folder as the server wants it; it is copied for every instance."""
 
     @abc.abstractmethod
-    def _command(self, port: int) -> list[str]:
+    def _command(self) -> list[str]:
         """The command line of a server in the foreground, logging to its standard error."""
 
     @abc.abstractmethod
-    def _answers(self, port: int) -> bool:
-        """Whether *this* server answers: another one may have been quicker to take the port."""
+    def _answers(self) -> bool:
+        """Whether it answers."""
 
     @classmethod
     def _privileges(cls) -> list[str]:
@@ -137,6 +144,7 @@ class Server(abc.ABC):
         # Killed, not shut down: nobody will read its data again.
         self.kill()
         shutil.rmtree(self.folder)
+        self._reserved.close()
 
     @property
     def pid(self) -> int:
@@ -150,13 +158,15 @@ class Server(abc.ABC):
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start, the first time on a free port, then always on the same, and wait for an answer."""
-        for _ in range(self.STARTS):
-            port = self.port or free_port()
-            if self._launch(port):
-                self.port = port
-                return
-        raise AssertionError(f"{self.kind} does not start:\n{self.log.read_text()}")
+        """Start, and wait for an answer.
+
+        Raises:
+            AssertionError: it ended instead; the text has what it said.
+        """
+        told = self.log.stat().st_size if self.log.exists() else 0
+        if not self._launch():
+            said = self.log.read_bytes()[told:].decode(errors="replace")
+            raise AssertionError(f"{self.kind} does not start:\n{said}")
 
     def stop(self) -> None:
         """Shut down cleanly, whoever is connected, and wait for the end."""
@@ -175,13 +185,17 @@ class Server(abc.ABC):
         self.stop()
         self.start()
 
-    def _launch(self, port: int) -> bool:
-        """Start the process once; whether it lived to answer. The port may have been taken."""
+    def _reserve_port(self) -> int:
+        """A port that is this server's own."""
+        return self._reserved.enter_context(reserved_port())
+
+    def _launch(self) -> bool:
+        """Start the process; whether it lived to answer."""
         # A session of its own: an interrupt at the terminal is for the tests, which stop it.
         leash = [find_binary("setpriv", "util-linux"), "--pdeathsig", "KILL", *self._privileges()]
         with self.log.open("ab") as log:
             process = self._process = subprocess.Popen(
-                [*leash, "--", *self._command(port)],
+                [*leash, "--", *self._command()],
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -191,7 +205,7 @@ class Server(abc.ABC):
             )
         try:
             wait_until(
-                lambda: process.poll() is not None or self._answers(port),
+                lambda: process.poll() is not None or self._answers(),
                 timeout=60,
                 what=f"an answer of {self.kind}; its log is {self.log}",
             )
@@ -227,15 +241,12 @@ class SqlServer(Server):
         """What psched is told to reach a database on this server as its administrator."""
 
     @abc.abstractmethod
-    def query(
-        self, sql: str, *, database: str = "", port: int | None = None
-    ) -> list[tuple[object, ...]]:
+    def query(self, sql: str, *, database: str = "") -> list[tuple[object, ...]]:
         """Run one statement as the administrator, on a connection of its own; its rows.
 
         Args:
             sql: the statement.
             database: on which; none in particular if it is left out.
-            port: for a server that is about to start: where to look for it.
         """
 
     @abc.abstractmethod

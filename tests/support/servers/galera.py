@@ -9,8 +9,9 @@ from typing import Self
 
 import pymysql
 
-from support.servers.base import LOOPBACK, MissingServerError, free_port, run_tool
+from support.servers.base import LOOPBACK, MissingServerError, reserved_port, run_tool
 from support.servers.mariadb import MariaDB
+from support.waiting import wait_until
 
 LIBRARIES = (
     Path("/usr/lib/galera/libgalera_smm.so"),  # Debian
@@ -32,6 +33,15 @@ GROUP = {
     "gcache.size": "16M",  # what a node may have missed and still be brought up with
 }
 
+STATE = """\
+# GALERA saved state
+version: 2.1
+uuid:    {cluster}
+seqno:   -1
+safe_to_bootstrap: {founds}
+"""
+"""The file in which a node that is down keeps which cluster it belongs to, and may found anew."""
+
 
 class Node(MariaDB):
     """One server of a cluster.
@@ -45,22 +55,29 @@ class Node(MariaDB):
 
     PACKAGES = "mariadb-server-core, mariadb-client-core and galera-4"
 
+    STARTS = 3
+
     def __init__(self, home: Path, *flags: str) -> None:
         super().__init__(home, *flags)
         self.peers: list[Self] = []
-        self.group_port = 0
-        self._transfer_port = 0
+        self.group_port = self._reserve_port()
+        self.transfer_port = self._reserve_port()
         self._position: list[str] = []
 
     @property
     def primary(self) -> bool:
         """Whether it runs and is in that part of the cluster which may work."""
-        return self.running and self._status("wsrep_cluster_status", self.port) == "Primary"
+        return self.running and self._status("wsrep_cluster_status") == "Primary"
+
+    @property
+    def members(self) -> int:
+        """How many are in that part of the cluster, as far as this one knows; 0 if it is not."""
+        return int(str(self._status("wsrep_cluster_size"))) if self.primary else 0
 
     def position(self) -> tuple[str, int]:
         """Of a node that is down: the cluster's id, and the number of the last write it has."""
         self._position = []
-        said = run_tool([*self._command(free_port()), "--wsrep-recover"])
+        said = run_tool([*self._command(), "--wsrep-recover"])
         found = re.search(r"Recovered position: (\S+):(-?\d+)", said)
         assert found, said
         return found[1], int(found[2])
@@ -71,17 +88,18 @@ class Node(MariaDB):
         super()._initialise(data)
         end = data.parent / "end.sql"
         end.write_text("SHUTDOWN;\n")
-        wsrep = cls._wsrep("gcomm://", free_port(), free_port())
-        run_tool(
-            [*cls._plain_command(data), "--skip-networking", f"--init-file={end}", *wsrep],
-        )
+        with reserved_port() as group_port, reserved_port() as transfer_port:
+            wsrep = cls._wsrep("gcomm://", group_port, transfer_port)
+            run_tool(
+                [*cls._plain_command(data), "--skip-networking", f"--init-file={end}", *wsrep],
+            )
         (data / "galera.cache").unlink()
 
-    def _command(self, port: int) -> list[str]:
+    def _command(self) -> list[str]:
         group = ",".join(f"{LOOPBACK}:{peer.group_port}" for peer in self.peers if peer.running)
         return [
-            *super()._command(port),
-            *self._wsrep(f"gcomm://{group}", self.group_port, self._transfer_port),
+            *super()._command(),
+            *self._wsrep(f"gcomm://{group}", self.group_port, self.transfer_port),
             *self._position,
         ]
 
@@ -106,30 +124,27 @@ class Node(MariaDB):
         scripts = Path(__file__).parent  # where wsrep_sst_ist is
         return os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:{scripts}"}
 
-    def _launch(self, port: int) -> bool:
-        if not self.port:
-            self.group_port, self._transfer_port = free_port(), free_port()
-        if not any(peer.running for peer in self.peers):
-            # Galera would refuse, unless this one had been the last to be shut down.
-            state = self.data / "grastate.dat"
-            state.write_text(
-                state.read_text().replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1")
-            )
-        # After a kill, Galera does not know it by itself, and would want all data anew.
+    def _launch(self) -> bool:
+        # Who was to bring it up with the others may be voted out meanwhile, where the machine has
+        # stood still; then it ends.
+        return any(self._launch_with_what_it_has() for _ in range(self.STARTS))
+
+    def _launch_with_what_it_has(self) -> bool:
+        # After a kill, or an end while it was brought up, Galera does not know it by itself, and
+        # would want all data anew.
         cluster, write = self.position()
         self._position = [f"--wsrep-start-position={cluster}:{write}"]
-        return super()._launch(port)
+        founds = not any(peer.running for peer in self.peers)
+        (self.data / "grastate.dat").write_text(STATE.format(cluster=cluster, founds=int(founds)))
+        return super()._launch()
 
-    def _answers(self, port: int) -> bool:
+    def _answers(self) -> bool:
         with contextlib.suppress(pymysql.err.Error):
-            return (
-                super()._answers(port)
-                and self._status("wsrep_local_state_comment", port) == "Synced"
-            )
+            return super()._answers() and self._status("wsrep_local_state_comment") == "Synced"
         return False
 
-    def _status(self, name: str, port: int) -> object:
-        [[_, value]] = self.query(f"SHOW STATUS LIKE '{name}'", port=port)
+    def _status(self, name: str) -> object:
+        [[_, value]] = self.query(f"SHOW STATUS LIKE '{name}'")
         return value
 
 
@@ -151,7 +166,11 @@ class Galera:
             node.peers = [peer for peer in self.nodes if peer is not node]
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -164,7 +183,14 @@ class Galera:
         Where those that run cannot work, as too many others were killed, the cluster is founded
         anew from the node that has the most.
         """
-        if not any(node.primary for node in self.nodes):
+        running = [node for node in self.nodes if node.running]
+
+        def agree() -> bool:
+            """Until those that were killed are missed, they are members."""
+            return {node.members for node in running} in (set(), {0}, {len(running)})
+
+        wait_until(agree, what="all nodes that run to know who else does")
+        if not any(node.primary for node in running):
             self.kill()
         down = [node for node in self.nodes if not node.running]
         for node in sorted(down, key=Node.position, reverse=True):

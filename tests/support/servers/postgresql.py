@@ -94,13 +94,11 @@ class PostgreSQL(SqlServer):
         wait_until(lambda: not self.query(transactions), what=f"the transactions on {name} to end")
         self.query(f"DROP DATABASE {name} WITH (FORCE)")
 
-    def query(
-        self, sql: str, *, database: str = "", port: int | None = None
-    ) -> list[tuple[object, ...]]:
+    def query(self, sql: str, *, database: str = "") -> list[tuple[object, ...]]:
         """Run one statement as the administrator, on a connection of its own; its rows."""
         with psycopg.connect(
             host=LOOPBACK,
-            port=port or self.port,
+            port=self.port,
             user=ADMINISTRATOR,
             dbname=database or "postgres",
             autocommit=True,
@@ -182,12 +180,12 @@ class PostgreSQL(SqlServer):
             key = shutil.copy(self.certificates.key, self.data / "server.key")
             self._give_away(Path(key))
 
-    def _command(self, port: int) -> list[str]:
+    def _command(self) -> list[str]:
         return [
             self._binary("postgres"),
             "-D",
             str(self.data),
-            f"--port={port}",
+            f"--port={self.port}",
             f"--listen-addresses={LOOPBACK}",
             "--unix-socket-directories=",
             "--fsync=off",
@@ -206,12 +204,11 @@ class PostgreSQL(SqlServer):
             f"--ssl-key-file={self.data / 'server.key'}",
         ]
 
-    def _answers(self, port: int) -> bool:
+    def _answers(self) -> bool:
         try:
-            [[data]] = self.query("SHOW data_directory", port=port)
+            return bool(self.query("SELECT 1"))
         except psycopg.OperationalError:
             return False
-        return Path(str(data)) == self.data
 
     def _stop_forking(self) -> list[int]:
         """Stop the postmaster; the children that it has, and no more gets."""

@@ -1,7 +1,6 @@
 """Private Redis servers, and Sentinels that watch over them."""
 
 import itertools
-import shutil
 from pathlib import Path
 from typing import Self
 
@@ -9,7 +8,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.servers.base import LOOPBACK, Server, find_binary, free_port
+from support.servers.base import LOOPBACK, Server, find_binary
 from support.waiting import wait_until
 
 SERVICE = "psched-test"
@@ -30,7 +29,7 @@ class Redis(Server):
 
     def __init__(self, home: Path, *flags: str, certificates=None, primary: "Redis | None" = None):
         super().__init__(home, *flags, certificates=certificates)
-        self.tls_port = free_port()
+        self.tls_port = self._reserve_port()
         self._primary = primary
         self._numbers = itertools.count(1)
 
@@ -51,10 +50,10 @@ class Redis(Server):
         """Empty a database."""
         self.query("FLUSHDB", db=int(name))
 
-    def query(self, *command, db: int = 0, port: int | None = None):
+    def query(self, *command, db: int = 0):
         """Send a command, on a connection of its own; the answer."""
         retry = Retry(NoBackoff(), 0)
-        with redis.Redis(LOOPBACK, port or self.port, db, protocol=2, retry=retry) as client:
+        with redis.Redis(LOOPBACK, self.port, db, protocol=2, retry=retry) as client:
             return client.execute_command(*command)
 
     def info(self, name: str) -> str:
@@ -94,10 +93,10 @@ class Redis(Server):
             link.symlink_to(find_binary("redis-check-rdb", "redis-tools"))
         return str(link)
 
-    def _command(self, port: int) -> list[str]:
+    def _command(self) -> list[str]:
         words = {
             "bind": LOOPBACK,
-            "port": str(port),
+            "port": str(self.port),
             "dir": str(self.data),
             "unixsocket": str(self.socket),
             "databases": str(DATABASES),
@@ -124,12 +123,11 @@ class Redis(Server):
             "tls-auth-clients": "optional",
         }
 
-    def _answers(self, port: int) -> bool:
+    def _answers(self) -> bool:
         try:
-            found = self.query("CONFIG", "GET", "dir", port=port)
+            return bool(self.query("PING"))
         except redis.RedisError:
             return False
-        return Path(found["dir"] if isinstance(found, dict) else found[1].decode()) == self.data
 
 
 class Sentinel(Redis):
@@ -142,21 +140,15 @@ class Sentinel(Redis):
         self._watched = primary
         self._file = self.folder / "sentinel.conf"
 
-    def _command(self, port: int) -> list[str]:
+    def _command(self) -> list[str]:
         if not self._file.exists():  # it keeps there what it learns
             self._file.write_text(
-                f"bind {LOOPBACK}\nport {port}\ndir {self.data}\n"
+                f"bind {LOOPBACK}\nport {self.port}\ndir {self.data}\n"
                 f"sentinel monitor {SERVICE} {LOOPBACK} {self._watched.port} 2\n"
                 f"sentinel down-after-milliseconds {SERVICE} 500\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n"
             )
         return [self._program, str(self._file), "--sentinel"]
-
-    def _answers(self, port: int) -> bool:
-        try:
-            return bool(self.query("SENTINEL", "MYID", port=port))
-        except redis.RedisError:
-            return False
 
     @property
     def sees(self) -> dict[str, str]:
@@ -187,10 +179,9 @@ class Watched:
             )
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         for server in reversed(self._all):
-            server.kill()
-            shutil.rmtree(server.folder)
+            server.__exit__(*exception)
 
     @property
     def _all(self) -> list[Redis]:
