@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from psched import loader
-from psched.errors import InvalidError, LoadError, NotLoadedError
+from psched.errors import InvalidError, LoadError, NotLoadedError, described
 
 LATEST = 253_402_214_400  # 9999-12-31T00:00Z, as for cron lines
 
@@ -127,4 +127,4 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _told(error: BaseException) -> str:
     """What was raised, in one line; the rest is in the traceback."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return " ".join(described(error).split())

@@ -96,3 +96,17 @@ class SchemaError(StoreError):
 
 class MissingTableError(SchemaError):
     """The table does not exist."""
+
+
+def described(error: BaseException) -> str:
+    """What was raised, whoever wrote it: its name, and its text if it has one."""
+    name, text = type(error).__name__, text_of(error)
+    return f"{name}: {text}" if text else name
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error; empty where its own ``__str__`` fails."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # whatever a user's does
+        return ""

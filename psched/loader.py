@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from psched.errors import LoadError
+from psched.errors import LoadError, described
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def load_module(name: str) -> ModuleType:
         raise LoadError(f"importing {name!r} failed: {error}") from error
     except (Exception, SystemExit) as error:
         # In one line; the rest of what it says is in the traceback.
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = " ".join(described(error).split())
         raise LoadError(f"importing {name!r} failed: {text}") from error
 
 

@@ -20,6 +20,8 @@ from psched.errors import (
     PreemptedError,
     ProcessStopError,
     StoreUnavailableError,
+    described,
+    text_of,
 )
 from psched.log import Log
 from psched.model import Decision, Finish, Release, Retry
@@ -223,13 +225,10 @@ class Runner:
 def _told(error: BaseException) -> str:
     """What went wrong, in a line."""
     if isinstance(error, ProcessStopError):
-        return f"stopped: {error}"
+        return f"stopped: {text_of(error)}"
     if isinstance(error, (LoadError, CommandError)):
-        return str(error)
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  # a __str__ of the user's
-        return type(error).__name__
+        return text_of(error) or described(error)
+    return described(error)
 
 
 def _report(task: Task, error: BaseException, failure: str) -> None:

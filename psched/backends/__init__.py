@@ -6,7 +6,7 @@ from psched import loader
 from psched.backend import Backend
 from psched.clock import Clock
 from psched.config import Config
-from psched.errors import ConfigError, LoadError
+from psched.errors import ConfigError, LoadError, described
 
 
 @loader.undisturbed()
@@ -81,7 +81,5 @@ def _own(settings: Config, clock: Clock, rng: random.Random) -> Backend:
         store: Backend = make(settings, clock=clock, rng=rng)
     except Exception as error:
         # Most likely something is missing in the setting that is all its own.
-        raise ConfigError(
-            f"store: {settings.type} cannot be made: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
     return store

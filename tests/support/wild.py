@@ -24,6 +24,10 @@ class BrokenError(Exception):
         raise RuntimeError("no text")
 
 
+class BrokenCommandError(BrokenError, CommandError):
+    """Nor this one."""
+
+
 def returns(_task):
     pass
 
@@ -42,6 +46,10 @@ def raises_surrogates(_task):
 
 def fails_without_a_word(_task):
     raise CommandError("")
+
+
+def fails_unprintably(_task):
+    raise BrokenCommandError
 
 
 def raises_keyboard_interrupt(_task):
@@ -371,6 +379,7 @@ HANDLERS = {
         raises_unprintable,
         raises_surrogates,
         fails_without_a_word,
+        fails_unprintably,
         raises_keyboard_interrupt,
         recurses,
         exits,

@@ -42,6 +42,14 @@ class Broken:
     def next_at(self, after):
         raise LookupError(f"no tide\\nafter {after}")
 
+class WordlessError(Exception):
+    def __str__(self):
+        raise RuntimeError("not even this")
+
+class Wordless:
+    def next_at(self, after):
+        raise WordlessError
+
 class Leaving:
     def next_at(self, after):
         raise SystemExit("bye")
@@ -77,6 +85,8 @@ def folder(tmp_path, monkeypatch):
     known = {*sys.modules}
     (tmp_path / "psched_tides.py").write_text(MODULE)
     (tmp_path / "psched_sunk.py").write_text("raise OSError('no water')")
+    wordless = "import psched_tides; raise psched_tides.WordlessError"
+    (tmp_path / "psched_wordless.py").write_text(wordless)
     yield str(tmp_path)
     for name in {*sys.modules} - known:
         if name.startswith("psched_"):
@@ -127,6 +137,7 @@ class TestFinding:
             ("psched_missing:Tides", "there is no module 'psched_missing' on the load path"),
             ("psched_tides:Ebb", "has no 'Ebb'"),
             ("psched_sunk:Tides", "importing 'psched_sunk' failed: OSError: no water"),
+            ("psched_wordless:Tides", "importing 'psched_wordless' failed: WordlessError"),
         ],
     )
     def test_what_is_not_there_may_be_there_later(self, text, problem, folder):
@@ -186,6 +197,7 @@ class TestAnswers:
             ('Answers {"answer": true}', "answered a value of type bool"),
             ('Answers {"answer": "tomorrow"}', "answered a value of type str"),
             ("Broken", f"raised LookupError: no tide after {NOON}"),
+            ("Wordless", "raised WordlessError"),
             ("Leaving", "raised SystemExit: bye"),
             ("Moody", f"answered {NOON + 1}, and then {NOON + 2}"),
             ("Stuck", f"next_at({NOON + 120}) of psched_tides:Stuck answered {NOON + 120}"),
