@@ -120,19 +120,22 @@ class Plant:
             return pymysql.connect(**{"user": "root", "database": "work", **place})
         return psycopg.connect(**{"user": "postgres", "dbname": "work", **place})
 
-    def end_sessions(self, but=()):
-        """End those of the master's workers; whether there were any."""
-        if self.server.kind == "redis":
-            return self.server.query("CLIENT", "KILL", "TYPE", "normal")
-        if self.server.kind == "postgresql":
-            pids = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-            return self.query(f"{pids} WHERE usename = 'u'")
+    def sessions(self):
+        """The numbers of all that clients have open on a MariaDB."""
         found = self.query("SELECT id FROM information_schema.processlist WHERE user = 'u'")
-        for (number,) in found:
-            if number not in but:
+        return {number for (number,) in found}
+
+    def end_sessions(self):
+        """End those of the master's workers."""
+        if self.server.kind == "redis":
+            self.server.query("CLIENT", "KILL", "TYPE", "normal")
+        elif self.server.kind == "postgresql":
+            pids = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            self.query(f"{pids} WHERE usename = 'u'")
+        else:
+            for number in self.sessions():
                 with contextlib.suppress(pymysql.err.OperationalError):
                     self.query(f"KILL {number}")
-        return [number for (number,) in found if number not in but]
 
     def restart(self, stop):
         """Stop the server, and start it again."""
@@ -184,20 +187,20 @@ def the_database_becomes_read_only(plant):
 
 @fault("mariadb")
 def no_connection_is_left(plant):
+    [[limit]] = plant.query("SELECT @@max_connections")
     with contextlib.ExitStack() as taken:
         ours = set()
-
-        def take():
-            with contextlib.suppress(pymysql.err.OperationalError):
-                while True:
-                    one = taken.enter_context(plant.connect(user="u", password="p"))
-                    ours.add(one.thread_id())
-
-        take()
-        # The master's worker must not be quicker than we.
-        while plant.end_sessions(ours):
-            take()
+        with contextlib.suppress(pymysql.err.OperationalError):
+            while True:
+                one = taken.enter_context(plant.connect(user="u", password="p"))
+                ours.add(one.thread_id())
+        # No more than ours are allowed from when the worker's is ended: it might be quicker to
+        # take its place than we.
+        steps = [f"SET GLOBAL max_connections = {len(ours)}"]
+        steps += [f"KILL {number}" for number in plant.sessions() - ours]
+        plant.query(f"BEGIN NOT ATOMIC {'; '.join(steps)}; END")
         yield
+        plant.query(f"SET GLOBAL max_connections = {limit}")
 
 
 @fault("postgresql")
@@ -389,7 +392,7 @@ def started_plant(server, folder):
 @pytest.fixture(scope="module")
 def mariadb_plant(servers, mariadb_server, tmp_path_factory):
     """A plant, the same for all that happens to it."""
-    server = type(mariadb_server)(servers, "--max-connections=12")
+    server = type(mariadb_server)(servers, "--max-connections=15")
     with started_plant(server, tmp_path_factory.mktemp("mariadb")) as plant:
         yield plant
 
