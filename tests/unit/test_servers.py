@@ -1,4 +1,5 @@
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,7 @@ import pytest
 import sqlalchemy
 
 from support.home import PREFIX, server_home
-from support.servers import MariaDB, MissingServerError, PostgreSQL, find_binary
+from support.servers import LOOPBACK, MariaDB, MissingServerError, PostgreSQL, find_binary
 from support.servers.base import reserved_port
 from support.waiting import has_ended, wait_for_end, wait_until
 
@@ -123,15 +124,14 @@ def test_two_servers_run_side_by_side(start):
     assert sql(url, "SELECT 1") == [(1,)]
 
 
-def test_a_servers_port_is_not_given_to_another_while_it_is_down(start, monkeypatch):
-    server = start()
-    server.kill()
-    wanted = iter([server.port, server.port, server.port + 1, server.port + 2])
-    monkeypatch.setattr("secrets.randbelow", lambda _: next(wanted) - 20_000)
-
+def test_a_reserved_port_is_its_servers_alone_whether_it_runs_or_not():
     with reserved_port() as port:
-        assert port > server.port
-    server.restart()
+        for _ in "before its start", "after its end":
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((LOOPBACK, port))
+            socket.create_server((LOOPBACK, port)).close()
+    with socket.socket() as other:
+        other.bind((LOOPBACK, port))
 
 
 def test_a_stopped_server_leaves_no_process(start):

@@ -4,10 +4,10 @@ import abc
 import contextlib
 import itertools
 import os
-import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,21 +47,32 @@ def find_binary(name: str, packages: str, *, folders: Sequence[Path] = ()) -> st
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that is not given to anybody else in this context, also while nobody listens on it.
-
-    It is from below the range that outgoing connections are given: a client that keeps knocking
-    on a closed port of that range could come to be connected to itself.
-    """
-    with contextlib.ExitStack() as held:
-        while True:
-            holder = held.enter_context(socket.socket())
-            with contextlib.suppress(OSError):
-                holder.bind((LOOPBACK, 20_000 + secrets.randbelow(10_000)))
-                break
-        # From now on, whoever binds with this option, as a server does, may have it, too; whoever
-        # looks for a port does so without it.
+    """A port that nobody else is given in this context, also while nobody listens on it."""
+    with socket.socket() as holder:
+        holder.bind((LOOPBACK, 0))
+        # From now on, whoever binds to it with this option may have it, too, as servers do; whoever
+        # wants any port at all is given another.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         yield holder.getsockname()[1]
+
+
+class Block(abc.ABC):
+    """What runs from the beginning of a with statement to its end, and leaves nothing behind."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    @abc.abstractmethod
+    def __exit__(self, *exception: object) -> None: ...
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start; it may be half done if that fails."""
 
 
 def run_tool(command: Sequence[str], *, told: str = "") -> str:
@@ -87,7 +98,7 @@ def run_tool(command: Sequence[str], *, told: str = "") -> str:
     return done.stdout
 
 
-class Server(abc.ABC):
+class Server(Block):
     """A private server: its folder, its port and, between start and stop, its process.
 
     The port is its own from the beginning to the end of its block, whether it runs or not.
@@ -102,6 +113,8 @@ class Server(abc.ABC):
     """
 
     kind: ClassVar[str]
+
+    START_TIME: ClassVar[int] = 60
 
     def __init__(self, home: Path, *flags: str, certificates: Certificates | None = None) -> None:
         self.flags = flags
@@ -136,10 +149,6 @@ class Server(abc.ABC):
     def _environment(self) -> Mapping[str, str]:
         return os.environ
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
         # Killed, not shut down: nobody will read its data again.
         self.kill()
@@ -161,12 +170,13 @@ class Server(abc.ABC):
         """Start, and wait for an answer.
 
         Raises:
-            AssertionError: it ended instead; the text has what it said.
+            AssertionError: it ended instead, or had to be ended; the text has what it said.
         """
         told = self.log.stat().st_size if self.log.exists() else 0
         if not self._launch():
             said = self.log.read_bytes()[told:].decode(errors="replace")
-            raise AssertionError(f"{self.kind} does not start:\n{said}")
+            limit = f"or not within {self.START_TIME} s"
+            raise AssertionError(f"{self.kind} does not start, {limit}:\n{said}")
 
     def stop(self) -> None:
         """Shut down cleanly, whoever is connected, and wait for the end."""
@@ -206,9 +216,11 @@ class Server(abc.ABC):
         try:
             wait_until(
                 lambda: process.poll() is not None or self._answers(),
-                timeout=60,
-                what=f"an answer of {self.kind}; its log is {self.log}",
+                timeout=self.START_TIME,
+                what="an answer",
             )
+        except AssertionError:
+            self.kill()
         except BaseException:
             self.kill()
             raise

@@ -9,7 +9,7 @@ from typing import Self
 
 import pymysql
 
-from support.servers.base import LOOPBACK, MissingServerError, reserved_port, run_tool
+from support.servers.base import LOOPBACK, Block, MissingServerError, reserved_port, run_tool
 from support.servers.mariadb import MariaDB
 from support.waiting import wait_until
 
@@ -148,7 +148,7 @@ class Node(MariaDB):
         return value
 
 
-class Galera:
+class Galera(Block):
     """A cluster of three nodes.
 
     As a context manager it starts on entering and leaves nothing behind.
@@ -165,14 +165,6 @@ class Galera:
         for node in self.nodes:
             node.peers = [peer for peer in self.nodes if peer is not node]
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.kill()
-            raise
-        return self
-
     def __exit__(self, *exception: object) -> None:
         for node in self.nodes:
             node.__exit__(*exception)
@@ -183,14 +175,8 @@ class Galera:
         Where those that run cannot work, as too many others were killed, the cluster is founded
         anew from the node that has the most.
         """
-        running = [node for node in self.nodes if node.running]
-
-        def agree() -> bool:
-            """Until those that were killed are missed, they are members."""
-            return {node.members for node in running} in (set(), {0}, {len(running)})
-
-        wait_until(agree, what="all nodes that run to know who else does")
-        if not any(node.primary for node in running):
+        wait_until(self._agree, what="all nodes that run to know who else does")
+        if not any(node.primary for node in self.nodes):
             self.kill()
         down = [node for node in self.nodes if not node.running]
         for node in sorted(down, key=Node.position, reverse=True):
@@ -213,6 +199,14 @@ class Galera:
     def drop_database(self, name: str) -> None:
         """Drop a database, on all nodes."""
         self.nodes[0].drop_database(name)
+
+    def _agree(self) -> bool:
+        """Whether each node that runs knows of just those; the killed are members until missed."""
+        running = [node for node in self.nodes if node.running]
+        try:
+            return {node.members for node in running} in (set(), {0}, {len(running)})
+        except pymysql.err.Error:  # it ends just now
+            return False
 
 
 def _library() -> Path:

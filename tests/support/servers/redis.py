@@ -2,13 +2,12 @@
 
 import itertools
 from pathlib import Path
-from typing import Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from support.servers.base import LOOPBACK, Server, find_binary
+from support.servers.base import LOOPBACK, Block, Server, find_binary
 from support.waiting import wait_until
 
 SERVICE = "psched-test"
@@ -160,7 +159,7 @@ class Sentinel(Redis):
         return dict(zip(words[::2], words[1::2], strict=True))
 
 
-class Watched:
+class Watched(Block):
     """A primary, a replica and three Sentinels; for one failover. A context manager."""
 
     def __init__(self, home: Path) -> None:
@@ -168,7 +167,8 @@ class Watched:
         self.replica = Redis(home, primary=self.primary)
         self.sentinels = [Sentinel(home, self.primary) for _ in range(3)]
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Start all, and wait until the Sentinels have found each other."""
         for server in self._all:
             server.start()
         for sentinel in self.sentinels:
