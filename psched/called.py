@@ -62,7 +62,7 @@ def parse_call(text: str, load_path: Sequence[str]) -> "Called":
     try:
         made: Any = found(**arguments)
     except (Exception, SystemExit) as error:
-        raise InvalidError("cron", f"{name} cannot be made: {_told(error)}") from error
+        raise InvalidError("cron", f"{name} cannot be made: {described(error)}") from error
     return Called(text, made.next_at)
 
 
@@ -82,7 +82,8 @@ class Called:
         try:
             answer = self._next_at(instant)
         except (Exception, SystemExit) as error:
-            raise InvalidError("cron", f"{self._asked(instant)} raised {_told(error)}") from error
+            told = described(error)
+            raise InvalidError("cron", f"{self._asked(instant)} raised {told}") from error
         if answer is None:
             return None
         if type(answer) is not int:
@@ -123,8 +124,3 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _told(error: BaseException) -> str:
-    """What was raised, in one line; the rest is in the traceback."""
-    return " ".join(described(error).split())

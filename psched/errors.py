@@ -99,14 +99,14 @@ class MissingTableError(SchemaError):
 
 
 def described(error: BaseException) -> str:
-    """What was raised, whoever wrote it: its name, and its text if it has one."""
+    """What was raised, in a line: its name, and its text if it has one."""
     name, text = type(error).__name__, text_of(error)
     return f"{name}: {text}" if text else name
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error; empty where its own ``__str__`` fails."""
+    """The text of an error of whoever's, in a line; empty where there is none to be had."""
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001  # whatever a user's does
+        return " ".join(f"{error!s}".split())
+    except (Exception, SystemExit):  # noqa: BLE001  # its own __str__ raises what it likes
         return ""

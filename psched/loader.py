@@ -47,16 +47,12 @@ def load_module(name: str) -> ModuleType:
         if name.endswith(".py"):
             return _load_file(Path(name))
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise LoadError(
                 f"there is no module {name!r} on the load path ({_path()}); set load_path, or -I"
             ) from None
-        raise LoadError(f"importing {name!r} failed: {error}") from error
-    except (Exception, SystemExit) as error:
-        # In one line; the rest of what it says is in the traceback.
-        text = " ".join(described(error).split())
-        raise LoadError(f"importing {name!r} failed: {text}") from error
+        raise LoadError(f"importing {name!r} failed: {described(error)}") from error
 
 
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
@@ -110,10 +106,14 @@ def _is_of(module: ModuleType, path: Path) -> bool:
 
 def _attribute(module: ModuleType, path: str) -> Any:  # noqa: ANN401
     found: Any = module
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise LoadError(f"the module {module.__name__!r} has no {path!r}")
-        found = getattr(found, part)
+    try:
+        for part in path.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise LoadError(f"the module {module.__name__!r} has no {path!r}") from None
+    except (Exception, SystemExit) as error:
+        told = described(error)
+        raise LoadError(f"{path!r} of the module {module.__name__!r} raised {told}") from error
     return found
 
 

@@ -225,9 +225,9 @@ class Runner:
 def _told(error: BaseException) -> str:
     """What went wrong, in a line."""
     if isinstance(error, ProcessStopError):
-        return f"stopped: {text_of(error)}"
+        return f"stopped: {text_of(error) or type(error).__name__}"
     if isinstance(error, (LoadError, CommandError)):
-        return text_of(error) or described(error)
+        return text_of(error) or type(error).__name__
     return described(error)
 
 

@@ -31,6 +31,7 @@ OUTCOMES = {
     "raises_surrogates": FAILED("ValueError: \ud800\0\x1b[2J"),
     "fails_without_a_word": FAILED("CommandError"),
     "fails_unprintably": FAILED("BrokenCommandError"),
+    "stops_without_a_word": FAILED("stopped: ProcessStopError"),
     "raises_keyboard_interrupt": FAILED("KeyboardInterrupt"),
     "recurses": FAILED("RecursionError: maximum recursion depth exceeded"),
     "exits": FAILED("SystemExit: 0"),

@@ -12,7 +12,13 @@ import threading
 import time
 from pathlib import Path
 
-from psched.errors import AlreadyFinishedError, CommandError, PreemptedError, StoreUnavailableError
+from psched.errors import (
+    AlreadyFinishedError,
+    CommandError,
+    PreemptedError,
+    ProcessStopError,
+    StoreUnavailableError,
+)
 
 DAEMON = "setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 1000 &"
 
@@ -50,6 +56,10 @@ def fails_without_a_word(_task):
 
 def fails_unprintably(_task):
     raise BrokenCommandError
+
+
+def stops_without_a_word(_task):
+    raise ProcessStopError
 
 
 def raises_keyboard_interrupt(_task):
@@ -380,6 +390,7 @@ HANDLERS = {
         raises_surrogates,
         fails_without_a_word,
         fails_unprintably,
+        stops_without_a_word,
         raises_keyboard_interrupt,
         recurses,
         exits,

@@ -87,6 +87,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "psched_sunk.py").write_text("raise OSError('no water')")
     wordless = "import psched_tides; raise psched_tides.WordlessError"
     (tmp_path / "psched_wordless.py").write_text(wordless)
+    (tmp_path / "psched_blank.py").write_text("raise ModuleNotFoundError(' ', name=3)")
+    (tmp_path / "psched_lazy.py").write_text("def __getattr__(name): raise OSError('ebb')")
     yield str(tmp_path)
     for name in {*sys.modules} - known:
         if name.startswith("psched_"):
@@ -137,7 +139,9 @@ class TestFinding:
             ("psched_missing:Tides", "there is no module 'psched_missing' on the load path"),
             ("psched_tides:Ebb", "has no 'Ebb'"),
             ("psched_sunk:Tides", "importing 'psched_sunk' failed: OSError: no water"),
-            ("psched_wordless:Tides", "importing 'psched_wordless' failed: WordlessError"),
+            ("psched_wordless:Tides", "importing 'psched_wordless' failed: WordlessError$"),
+            ("psched_blank:Tides", "importing 'psched_blank' failed: ModuleNotFoundError$"),
+            ("psched_lazy:Tides", "'Tides' of the module 'psched_lazy' raised OSError: ebb"),
         ],
     )
     def test_what_is_not_there_may_be_there_later(self, text, problem, folder):
