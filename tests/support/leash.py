@@ -38,6 +38,8 @@ def main() -> None:
         for child in below:
             os.kill(child, signal.SIGKILL)
         os.waitpid(-1, 0)
+        # All the others, too: a storm leaves thousands, who would be looked at again for each.
+        _reap(pid)
 
 
 def _start(command: list[str], output: str) -> int:

@@ -53,6 +53,22 @@ def test_an_orphan_of_a_command_is_still_known(leashed):
     assert {*leashed.descendants} == orphans
 
 
+def test_thousands_who_are_dead_already_are_no_work_for_a_leash(tmp_path):
+    """Each costs what one costs, however many there are: else this would take minutes."""
+    family = "import os, time\nfor _ in range(10_000): os.fork() or os._exit(0)\nprint('there')"
+    leashed = Leashed(
+        [sys.executable, "-uISc", f"{family}; time.sleep(600)"],
+        output=tmp_path / "output",
+        cwd=tmp_path,
+        env={},
+    )
+    wait_for_text(tmp_path / "output", "there")
+
+    leashed.close()
+
+    assert has_ended(leashed.pid)
+
+
 def test_a_command_goes_when_the_test_is_killed(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
