@@ -4,6 +4,7 @@ import abc
 import contextlib
 import itertools
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -47,13 +48,26 @@ def find_binary(name: str, packages: str, *, folders: Sequence[Path] = ()) -> st
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that nobody else is given in this context, also while nobody listens on it."""
-    with socket.socket() as holder:
-        holder.bind((LOOPBACK, 0))
+    """A port that nobody else is given in this context, also while nobody listens on it.
+
+    It leaves room above: a Redis Cluster's server uses the port 10,000 above its own, too.
+    """
+    with _bound() as holder:
         # From now on, whoever binds to it with this option may have it, too, as servers do; whoever
         # wants any port at all is given another.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         yield holder.getsockname()[1]
+
+
+def _bound() -> socket.socket:
+    while True:
+        holder = socket.socket()
+        try:
+            holder.bind((LOOPBACK, 20_000 + secrets.randbelow(10_000)))
+        except OSError:
+            holder.close()
+        else:
+            return holder
 
 
 class Block(abc.ABC):
