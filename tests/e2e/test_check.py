@@ -55,7 +55,10 @@ def test_a_good_installation_is_all_ok(make_service, database):
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("import nowhere", "importing 'jobs' failed: ModuleNotFoundError: No module"),
+        (
+            "import nowhere",
+            "importing 'jobs' failed: ModuleNotFoundError: No module named 'nowhere'",
+        ),
         ("def broken(:", "importing 'jobs' failed: SyntaxError: invalid syntax (jobs.py, line 1)"),
         ("raise ValueError('no')", "importing 'jobs' failed: ValueError: no"),
         ("raise ValueError('two\\nlines')", "importing 'jobs' failed: ValueError: two"),
