@@ -1,4 +1,3 @@
-import contextlib
 import socket
 
 import pymysql
@@ -75,18 +74,9 @@ def test_a_node_that_was_not_brought_up_is_brought_up_later(galera):
     other.kill()
     one.query("INSERT INTO t VALUES (1)", database=name)
 
-    with listening(other.transfer_port), pytest.raises(AssertionError, match="does not start"):
+    taken = socket.create_server((LOOPBACK, other.transfer_port))
+    with taken, pytest.raises(AssertionError, match="does not start"):
         other.start()
     other.start()
 
     assert other.query("SELECT i FROM t", database=name) == [(1,)]
-
-
-@contextlib.contextmanager
-def listening(port):
-    """Somebody else has the port."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, port))
-        listener.listen()
-        yield

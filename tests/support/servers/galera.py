@@ -37,10 +37,10 @@ STATE = """\
 # GALERA saved state
 version: 2.1
 uuid:    {cluster}
-seqno:   -1
+seqno:   {write}
 safe_to_bootstrap: {founds}
 """
-"""The file in which a node that is down keeps which cluster it belongs to, and may found anew."""
+"""The file in which a node that is down keeps what it has, and whether it may found anew."""
 
 
 class Node(MariaDB):
@@ -62,7 +62,6 @@ class Node(MariaDB):
         self.peers: list[Self] = []
         self.group_port = self._reserve_port()
         self.transfer_port = self._reserve_port()
-        self._position: list[str] = []
 
     @property
     def primary(self) -> bool:
@@ -76,7 +75,6 @@ class Node(MariaDB):
 
     def position(self) -> tuple[str, int]:
         """Of a node that is down: the cluster's id, and the number of the last write it has."""
-        self._position = []
         said = run_tool([*self._command(), "--wsrep-recover"])
         found = re.search(r"Recovered position: (\S+):(-?\d+)", said)
         assert found, said
@@ -100,7 +98,6 @@ class Node(MariaDB):
         return [
             *super()._command(),
             *self._wsrep(f"gcomm://{group}", self.group_port, self.transfer_port),
-            *self._position,
         ]
 
     @staticmethod
@@ -133,9 +130,9 @@ class Node(MariaDB):
         # After a kill, or an end while it was brought up, Galera does not know it by itself, and
         # would want all data anew.
         cluster, write = self.position()
-        self._position = [f"--wsrep-start-position={cluster}:{write}"]
-        founds = not any(peer.running for peer in self.peers)
-        (self.data / "grastate.dat").write_text(STATE.format(cluster=cluster, founds=int(founds)))
+        founds = int(not any(peer.running for peer in self.peers))
+        state = STATE.format(cluster=cluster, write=write, founds=founds)
+        (self.data / "grastate.dat").write_text(state)
         return super()._launch()
 
     def _answers(self) -> bool:

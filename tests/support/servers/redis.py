@@ -177,7 +177,6 @@ class Watched(Block):
                 timeout=60,
                 what="Sentinels that know each other and the replica",
             )
-        return self
 
     def __exit__(self, *exception: object) -> None:
         for server in reversed(self._all):
