@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "psched").rglob("*.py"))
 README = (ROOT / "README.md").read_text()
 
-LONGEST_MODULE = 320
+LONGEST_MODULE = 500
 """Lines. One that grows past this holds two ideas."""
 
 
