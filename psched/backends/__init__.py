@@ -67,6 +67,7 @@ def _redis(settings: Config, clock: Clock) -> Backend:
         tls=settings.tls,
         compress_above=settings.compress_above,
         only=settings.only,
+        replicas=settings.wait_replicas,
     )
 
 

@@ -7,6 +7,8 @@ See `psched.timing` for what depends on it.
 
 import socket
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from psched.clock import Clock
@@ -28,6 +30,16 @@ class Budget:
     def begin(self) -> None:
         """A request begins."""
         self._ends = self._clock.monotonic() + self._seconds
+
+    @contextmanager
+    def part(self, share: float) -> Iterator[None]:
+        """Give a step no more than this share of the time that is left."""
+        ends, now = self._ends, self._clock.monotonic()
+        self._ends = now + max(ends - now, 0.0) * share
+        try:
+            yield
+        finally:
+            self._ends = ends
 
     @property
     def left(self) -> float:

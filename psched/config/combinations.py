@@ -178,6 +178,11 @@ def _check_store(values: Mapping[str, Any]) -> None:
         raise RefusedError("is for a store of your own, type: module:Class; remove it")
 
 
+def _check_wait_replicas(values: Mapping[str, Any]) -> None:
+    if values["wait_replicas"] and values["type"] != "redis":
+        raise RefusedError("is for type: redis; remove it")
+
+
 def _check_memory(values: Mapping[str, Any]) -> None:
     if values["url"] == urls.MEMORY and values["type"] == "rdb_compat":
         raise RefusedError("is new with each master: PerfectSched's table cannot be there")
@@ -196,6 +201,7 @@ _RULES = (
     _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
     _Rule("url", {"url", "type"}, _check_memory),
     _Rule("store", {"store", "type"}, _check_store),
+    _Rule("wait_replicas", {"wait_replicas", "type"}, _check_wait_replicas),
     _Rule("only", {"only", "type"}, _check_only),
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),

@@ -39,6 +39,11 @@ class StoreSettings:
         Path | None, File(), "Redis: the server's socket, in the place of host and port."
     ] = None
     password: Annotated[str | None, redis_urls.Secret(), "Redis: the password."] = None
+    wait_replicas: Annotated[
+        int,
+        Number(unit="replicas", whole=True, most=100),
+        "Redis: so many replicas must have a write before it counts as done; 0 is none.",
+    ] = 0
     password_file: Annotated[
         Path | None, Input(private=True), "A file with the password that the url leaves out."
     ] = None

@@ -388,18 +388,24 @@ class TestPlaces:
 
 
 class TestFacts:
-    def test_what_makes_data_unsafe_is_said(self, store, configured):
+    def test_what_makes_data_unsafe_is_said(self, store, configured, database):
         store.now()
         facts = dict(store.examine())
         assert facts["saves"] == "every write, at once (appendfsync always)"
         assert facts["memory"] == "no limit, noeviction"
         assert facts["replicas"] == "none"
+        assert facts["a failover loses"].startswith("all that the replicas do not have")
         assert facts["encrypted"] == "no"
         assert facts["server"].startswith("Redis 7.")
         with configured(maxmemory_policy="allkeys-lru", maxmemory="64mb", appendfsync="everysec"):
             facts = dict(store.examine())
             assert facts["memory"].startswith("64.00M, ALLKEYS-LRU: schedules may be thrown away")
             assert "a crash of its host loses up to two" in facts["saves"]
+        with configured(min_replicas_to_write="1", min_replicas_max_lag="3"):
+            assert dict(store.examine())["a failover loses"].startswith("up to 3 s of writes")
+        careful = make_store(database.url, replicas=2)
+        assert "what 2 of the replicas" in dict(careful.examine())["a failover loses"]
+        careful.disconnect()
 
     def test_a_server_that_saves_nothing_is_named(self, start_redis):
         server = start_redis("--appendonly", "no")

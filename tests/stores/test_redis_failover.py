@@ -1,14 +1,16 @@
 """A replica takes the place of a primary: by Sentinels, and after writes that it never saw."""
 
 import contextlib
+import itertools
+import threading
 
 import pytest
 
-from psched.backend import Settled
-from psched.backends.redis.connector import ASKED_AGAIN
+from psched.backend import ClaimUnknownError, Settled
+from psched.backends.redis.sentinels import ASKED_AGAIN
 from psched.backends.redis.store import RedisBackend
 from psched.clock import SystemClock
-from psched.errors import StoreError, StoreUnavailableError
+from psched.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 from psched.model import Row, Settlement
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
@@ -102,6 +104,47 @@ class TestLostWrites:
         assert store.extend(leases, alive_time=600, shortest=6) == {"k"}
 
 
+class TestWaitForReplicas:
+    """With ``wait_replicas``, a write counts as done when replicas have it."""
+
+    @pytest.fixture
+    def followed(self, servers, start_redis):
+        """A primary, and the line to its replica."""
+        primary = start_redis()
+        with contextlib.ExitStack() as opened:
+            proxy = opened.enter_context(Proxy(primary.port))
+            replica = opened.enter_context(Redis(servers))
+            replica.follow(primary)
+            replica.query("REPLICAOF", LOOPBACK, str(proxy.port))
+            wait_until(lambda: replica.is_linked, what="a replica that follows")
+            yield primary, proxy
+
+    def test_a_write_that_no_replica_has_is_of_unknown_outcome(self, followed):
+        primary, proxy = followed
+        with (
+            store_factory(primary.url()) as here,
+            store_factory(primary.url(), replicas=1, timeout=1.0) as safe,
+        ):
+            plain, store = here(), safe()
+            store.init()
+            add(store, "a")
+            with proxy.black_hole():
+                add(plain, "b")
+                with pytest.raises(UnknownOutcomeError, match="0 of the 1 replicas"):
+                    add(store, "c")
+                assert store.get("c"), "it can be read, so that its sender can find out"
+
+    def test_a_claim_that_no_replica_has_can_be_asked_for(self, followed):
+        primary, proxy = followed
+        with store_factory(primary.url(), replicas=1, timeout=1.0) as safe:
+            store = safe()
+            store.init()
+            add(store, "a")
+            with proxy.black_hole(), pytest.raises(ClaimUnknownError):
+                store.claim("w.1", **CLAIM)
+            assert [row.key for row in store.held("w.1", ())] == ["a"]
+
+
 class TestSentinels:
     def test_the_promoted_replica_is_worked_on_and_knows_all_leases(self, start_watched):
         watched = start_watched()
@@ -132,17 +175,16 @@ class TestSentinels:
         first = watched.sentinels[0]
         first.kill()
         try:
-            store = make_store(watched.url("1001"), timeout=1.5)
-            with pytest.raises(StoreUnavailableError, match=f":{first.port}: "):
-                store.init()
-            store.disconnect()
-            store = make_store(watched.url("1001"), timeout=1.5)
-            for refusal in (pytest.raises(StoreUnavailableError), pytest.raises(StoreError)):
-                with refusal:
-                    store.now()
-            assert "run `psched init`" in str(_refusal(store))
+            with store_factory(watched.url("1001"), timeout=1.5) as open_store:
+                assert "run `psched init`" in str(_refusal(open_store()))
+            for sentinel in watched.sentinels[1:]:
+                sentinel.kill()
+            with store_factory(watched.url("1001"), timeout=1.5) as open_store:
+                assert "cannot connect to" in str(_refusal(open_store()))
         finally:
-            first.start()  # it knows the others still
+            for sentinel in watched.sentinels:
+                if not sentinel.running:
+                    sentinel.start()  # it knows the others still
 
     def test_a_primary_that_is_none_for_the_sentinels_any_more_is_left(
         self, start_watched, start_redis
@@ -161,18 +203,98 @@ class TestSentinels:
         store = RedisBackend(watched.url(), table="psched", timeout=5.0, clock=clock)
         store.init()
         add(store, "k")
-        watched.sentinels[0].kill()
-        for sentinel in watched.sentinels[1:]:
+        for sentinel in watched.sentinels:
             sentinel.query("SENTINEL", "REMOVE", SERVICE)
             sentinel.query("SENTINEL", "MONITOR", SERVICE, LOOPBACK, other.port, 2)
-        assert store.get("k")
-        found = []
-        for _ in watched.sentinels:
-            clock.passed += ASKED_AGAIN
-            found.append(store.get("k") is None)
-        assert found == [False, True, True]
+        assert store.get("k"), "they publish nothing about that"
+        clock.passed += ASKED_AGAIN
+        assert store.get("k") is None
         store.disconnect()
         there.disconnect()
+
+    @pytest.mark.parametrize("fault", ["planned", "standstill"])
+    def test_nothing_that_was_acknowledged_is_lost_in_a_failover(
+        self, start_watched, fault, caplog
+    ):
+        """The old primary accepts writes for some 10 s after its replica was promoted."""
+        watched = start_watched()
+        old, new = watched.primary, watched.replica
+        with store_factory(watched.url("1002"), timeout=5.0) as open_store:
+            store = open_store()
+            store.init()
+            acknowledged = []
+
+            def push(key):
+                with contextlib.suppress(StoreUnavailableError):
+                    add(store, key)
+                    acknowledged.append((key, store.shown))
+
+            keys = map(str, itertools.count())
+            for _ in range(50):
+                push(next(keys))
+            if fault == "planned":
+                watched.sentinels[1].query("SENTINEL", "FAILOVER", SERVICE)
+            else:
+                replaced = threading.Thread(target=_stand_still_until_replaced, args=(old, new))
+                replaced.start()
+            reached = []
+
+            def new_primary_has_been_written_to():
+                push(next(keys))
+                reached[:] = [key for key, shown in acknowledged if shown.endswith(f":{new.port}")]
+                return len(reached) >= 50
+
+            wait_until(new_primary_has_been_written_to, timeout=60, what="writes to the new one")
+            wait_until(lambda: old.role == "slave", timeout=60, what="the old primary's demotion")
+            lost = [key for key, _ in acknowledged if store.get(key) is None]
+            assert lost == []
+        if fault == "standstill":
+            replaced.join()
+        (line,) = [r.getMessage() for r in caplog.records if "another primary" in r.getMessage()]
+        assert f":{new.port}: what {LOOPBACK}:{old.port} acknowledged from 20" in line
+
+    def test_a_client_that_connects_in_the_midst_of_a_failover_waits_for_its_end(
+        self, start_watched
+    ):
+        watched = start_watched()
+        watched.replica.catch_up()
+        with store_factory(watched.url("1003"), timeout=5.0) as open_store:
+            open_store().init()
+            watched.replica.catch_up()
+            watched.sentinels[0].query("SENTINEL", "FAILOVER", SERVICE)
+            store, refusals = open_store(), []
+
+            def added():
+                try:
+                    add(store, "k")
+                except StoreUnavailableError as error:
+                    refusals.append(str(error))
+                    return False
+                return True
+
+            wait_until(added, timeout=60, what="a primary")
+            assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
+            assert any("a failover is under way" in text for text in refusals)
+
+    def test_the_sentinel_that_knows_of_the_last_failover_is_believed(self, start_watched):
+        watched = start_watched()
+        behind, *_ = watched.sentinels
+        with store_factory(watched.url("1004"), timeout=5.0) as open_store:
+            open_store().init()
+            watched.replica.catch_up()
+            with behind.standing_still():
+                watched.sentinels[1].query("SENTINEL", "FAILOVER", SERVICE)
+                for sentinel in watched.sentinels[1:]:
+                    wait_until(
+                        lambda sentinel=sentinel: (
+                            sentinel.sees["port"] == str(watched.replica.port)
+                        ),
+                        timeout=60,
+                        what="a Sentinel that knows the new primary",
+                    )
+            store = open_store()
+            assert store.get("k") is None
+            assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
 
     def test_a_name_that_no_sentinel_knows_is_told(self, watched):
         store = make_store(watched.url("0").replace("psched-test", "other"))
@@ -183,6 +305,11 @@ class TestSentinels:
         store = make_store(f"redis://{LOOPBACK}:{watched.sentinels[0].port}/0")
         with pytest.raises(StoreError, match="is a Redis Sentinel, which cannot be used"):
             store.now()
+
+
+def _stand_still_until_replaced(old, new):
+    with old.standing_still():
+        wait_until(lambda: new.role == "master", timeout=60, what="a promotion")
 
 
 def _refusal(store):

@@ -1430,6 +1430,7 @@ def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
         ({"type": "redis", "db": -1}, "db: must be a whole number from 0 to 999999"),
         ({"type": "redis", "host": "h/0"}, "host: must be the name or address of a host"),
         ({"type": "redis", "password": 5}, "password: must be a text, not a number"),
+        ({"url": "mysql://db/x", "wait_replicas": 1}, "wait_replicas: is for type: redis; remove"),
         ({"type": "redis", "claim_strategy": "cas"}, "claim_strategy: is of no use with type: re"),
         ({"type": "rdbx"}, "type: must be rdb, rdb_compat, redis, or module:Class, the import pa"),
         ({"store": {"path": "x"}}, "store: is for a store of your own, type: module:Class"),

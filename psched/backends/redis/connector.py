@@ -3,14 +3,17 @@
 Nothing is sent twice but by who asked for it: the driver's own tries are switched off, and none of
 its pools is used. No request takes longer than its budget, whatever the server does.
 
-Behind Sentinels, each connection begins with the question who the primary is; one Sentinel is asked
-at each request that needs a connection, and the next after it has failed. They are asked again now
-and then: who has been cut off from them does not hear that it is the primary no more. The server
-must say that it is one, and nothing is written on a replica: its scripts refuse to.
+Behind Sentinels, each connection begins with the question who the primary is, and the Sentinels'
+news of a failover is read before each request and before the answer to a write is believed: see
+`psched.backends.redis.sentinels`. The server must also say itself that it is a primary, and a
+replica refuses all scripts that write.
 """
 
+import logging
 import ssl
 from collections import deque
+from functools import partial
+from math import ceil
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
@@ -21,10 +24,20 @@ from psched.backends.redis import faults, scripts
 from psched.backends.redis.encoding import Argument
 from psched.backends.redis.line import Line
 from psched.backends.redis.lua import Script
+from psched.backends.redis.sentinels import Sentinels
+from psched.catchup import iso
 from psched.clock import Clock
 from psched.config.redis_urls import Address
 from psched.config.tls import Tls
-from psched.errors import MissingTableError, SchemaError, StoreError, StoreUnavailableError
+from psched.errors import (
+    MissingTableError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+
+_log = logging.getLogger("psched.store")
 
 VERSION = 1
 """Raised with every change of the layout; a newer one is refused."""
@@ -33,8 +46,11 @@ OLDEST = 7
 """The first version of Redis that knows flags of scripts."""
 
 
-ASKED_AGAIN = 10.0
-"""Seconds after which a Sentinel is asked whether the primary is another by now."""
+_REPLICATION_LAG = 1
+"""Seconds: replicas tell their primary every second how far they have followed."""
+
+_SHARE_OF_WAIT = 0.8
+"""The part of the time left for a request that the server may wait for its replicas."""
 
 
 class Server(NamedTuple):
@@ -54,9 +70,11 @@ class Connector:
         timeout: seconds; bound of every wait for the server.
         clock: measures it.
         tls: how connections are encrypted; None: as the address will.
+        replicas: see below.
         checks: whether a server without our data is refused.
 
     Attributes:
+        replicas: so many must have a write before it counts as done.
         shown: the server that was connected to last, for people.
         server: what it said of itself.
     """
@@ -69,6 +87,7 @@ class Connector:
         timeout: float,
         clock: Clock,
         tls: Tls | None,
+        replicas: int = 0,
         checks: bool = True,
     ) -> None:
         self._address = address
@@ -76,10 +95,11 @@ class Connector:
         self._table = table
         self._budget = Budget(clock, timeout)
         self._clock = clock
-        self._asked = 0.0
         self._tls = tls
+        self.replicas = replicas
         self._checks = checks
         self._hosts = deque(address.hosts or [("", 0)])
+        self._sentinels = None if address.service is None else self._watch(address.service)
         self._connection: Line | None = None
         self._may_write = False
         self.shown = ""
@@ -109,7 +129,10 @@ class Connector:
         self._budget.begin()
         if writing and self._checks and not self._may_write:
             self._try(line)
-        return self._evaluate(line, script, *arguments, writing=writing)
+        answer = self._evaluate(line, script, *arguments, writing=writing)
+        if writing:
+            self._make_sure(line)
+        return answer
 
     def try_rights(self) -> None:
         """Try whether we may read and write; nothing is changed.
@@ -140,6 +163,33 @@ class Connector:
         line, self._connection = self._connection, None
         if line is not None:
             line.disconnect()
+        if self._sentinels is not None:
+            self._sentinels.close()
+
+    def _make_sure(self, line: Line) -> None:
+        """Believe the answer to a write only if a failover does not lose it.
+
+        Raises:
+            UnknownOutcomeError: it may be lost.
+        """
+        if self._sentinels is not None and self._sentinels.heard:
+            raise UnknownOutcomeError(
+                f"the Sentinels announce a failover: what {self.shown} has just acknowledged may"
+                " be lost with it"
+            )
+        if not self.replicas:
+            return
+        # It answers at once if nothing was written. Part of the time is for its answer's way.
+        patience = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
+        try:
+            followed = line.ask("WAIT", self.replicas, patience)
+        except RedisError as error:
+            raise self._failure(error, writing=True) from None
+        if followed < self.replicas:
+            raise UnknownOutcomeError(
+                f"{followed} of the {self.replicas} replicas that wait_replicas asks for have what"
+                f" was written to {self.shown}: a failover may lose it"
+            )
 
     def _try(self, line: Line) -> None:
         """Before the first write: a script that is stopped half-way is not undone."""
@@ -172,31 +222,35 @@ class Connector:
             # connect by itself, to a server that nobody has looked at.
             self.disconnect()
         self._budget.begin()
-        if self._connection is not None and self._address.service is not None:
-            self._ask_again(self._connection)
+        place = self._hosts[0] if self._sentinels is None else self._primary(self._sentinels)
         if self._connection is None:
             try:
-                self._connection = self._opened()
+                self._connection = self._opened(*place)
             except StoreError:
                 self._hosts.rotate(-1)
                 raise
         return self._connection
 
-    def _ask_again(self, line: Line) -> None:
-        """Leave a server that is the primary no more, and does not know it."""
-        if self._clock.monotonic() - self._asked < ASKED_AGAIN:
-            return
-        try:
-            if self._primary(*self._hosts[0]) != (line.host, line.port):
-                self.disconnect()
-        except StoreError:
-            self._asked = self._clock.monotonic()
-            self._hosts.rotate(-1)  # the next one will know
+    def _primary(self, sentinels: Sentinels) -> tuple[str, int]:
+        """The primary's address; the connection is closed if it leads to another server."""
+        line = self._connection
+        if line is not None and not sentinels.may_have_changed():
+            return line.host, line.port
+        sure = sentinels.sure
+        found = sentinels.find()
+        if line is not None and found != (line.host, line.port):
+            self._may_write = False
+            self._connection = None
+            line.disconnect()
+        if self.shown and self.shown != (shown := f"{found[0]}:{found[1]}"):
+            _log.warning(
+                "the Sentinels name another primary, %s: what %s acknowledged from %s to %s may be"
+                " lost",
+                shown, self.shown, iso(int(sure) - _REPLICATION_LAG), iso(ceil(sentinels.sure)),
+            )  # fmt: skip
+        return found
 
-    def _opened(self) -> Line:
-        host, port = self._hosts[0]
-        if self._address.service is not None:
-            host, port = self._primary(host, port)
+    def _opened(self, host: str, port: int) -> Line:
         login = {"username": self._address.user, "password": self._address.password}
         self.shown = self._address.path or f"{host}:{port}"
         line = self._dial(host, port, db=self._address.db, path=self._address.path, **login)
@@ -208,6 +262,19 @@ class Connector:
                 raise StoreUnavailableError(self._unreachable(self.shown, error)) from None
             raise
         return line
+
+    def _watch(self, service: str) -> Sentinels:
+        login: dict[str, Any] = {
+            "username": self._address.sentinel_user,
+            "password": self._address.sentinel_password,
+        }
+        return Sentinels(
+            self._address.hosts,
+            service,
+            dial=partial(self._dial, **login),
+            budget=self._budget,
+            clock=self._clock,
+        )
 
     def _dial(self, host: str, port: int, *, path: str | None = None, **how: Any) -> Line:  # noqa: ANN401
         place = path or f"{host}:{port}"
@@ -226,24 +293,6 @@ class Connector:
         if self._tls is not None:
             return encryption.context_of(self._tls)
         return ssl.create_default_context() if self._address.encrypted else None
-
-    def _primary(self, host: str, port: int) -> tuple[str, int]:
-        """Where the primary is, as one of the Sentinels says."""
-        address = self._address
-        login = {"username": address.sentinel_user, "password": address.sentinel_password}
-        sentinel = self._dial(host, port, **login)
-        try:
-            found = sentinel.ask("SENTINEL", "get-master-addr-by-name", address.service or "")
-        except RedisError as error:
-            raise StoreUnavailableError(self._unreachable(f"{host}:{port}", error)) from None
-        finally:
-            sentinel.disconnect()
-        if found is None:
-            raise StoreUnavailableError(
-                f"the Sentinel {host}:{port} knows no server by the name {address.service!r}"
-            )
-        self._asked = self._clock.monotonic()
-        return found[0].decode(), int(found[1])
 
     def _greet(self, line: Line) -> None:
         """Refuse a server on which we could not work."""

@@ -42,6 +42,7 @@ def examine(
         ("saves", _saves(info)),
         ("memory", _memory(info)),
         ("replicas", _replicas(info)),
+        ("a failover loses", _lost(info, connector.replicas)),
         ("encrypted", connector.encryption or "no"),
         ("clock", f"{behind + took / 2:+.3f} s from this host's"),
         ("writable", "yes"),
@@ -60,7 +61,7 @@ def _info(connector: Connector) -> Mapping[str, str]:
 
 
 def _configured(connector: Connector) -> Mapping[str, str]:
-    names = ("appendfsync", "save", "min-replicas-to-write")
+    names = ("appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag")
     try:
         found = [each.decode() for each in connector.ask("CONFIG", "GET", *names)]
     except StoreUnavailableError:
@@ -102,3 +103,16 @@ def _replicas(info: Mapping[str, str]) -> str:
     if needed == "0":
         return f"{count}, written without them, too (min-replicas-to-write 0)"
     return f"{count}, of which {needed} must follow (min-replicas-to-write)"
+
+
+def _lost(info: Mapping[str, str], waited_for: int) -> str:
+    """What is lost when another server becomes the primary."""
+    if waited_for:
+        return f"what {waited_for} of the replicas did not acknowledge (wait_replicas)"
+    if info.get("min-replicas-to-write", "0") != "0":
+        lag = info.get("min-replicas-max-lag", "10")
+        return f"up to {lag} s of writes (min-replicas-max-lag); set wait_replicas for less"
+    return (
+        "all that the replicas do not have, up to the end of the old primary; set wait_replicas,"
+        " or min-replicas-to-write on the server"
+    )

@@ -48,8 +48,8 @@ class Line(Connection):
             raise
 
     @property
-    def socket(self) -> object:
-        """What it speaks through."""
+    def socket(self) -> socket.socket | None:
+        """The connection itself; None: it is closed."""
         return self._sock
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # whatever it answers

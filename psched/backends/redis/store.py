@@ -53,6 +53,8 @@ class RedisBackend:
         clock: this host's clocks.
         tls: how connections are encrypted; None: as the url will.
         compress_above: bytes; larger payloads are compressed. 0: none are.
+        only: the types of task that are claimed; none: all.
+        replicas: so many must have a write before it counts as done.
     """
 
     def __init__(
@@ -65,16 +67,28 @@ class RedisBackend:
         tls: Tls | None = None,
         compress_above: int = 0,
         only: Sequence[str] = (),
+        replicas: int = 0,
     ) -> None:
         address = redis_urls.parse(url)
         self._connect = partial(
-            Connector, address, table=table, timeout=timeout, clock=clock, tls=tls
+            Connector,
+            address,
+            table=table,
+            timeout=timeout,
+            clock=clock,
+            tls=tls,
+            replicas=replicas,
         )
         self._connector = self._connect()
         self._pack = partial(packed, above=compress_above, form=bytes)
         self._clock = clock
         self._table = table
         self._only = [encoding.text(kind) for kind in only]
+
+    @property
+    def shown(self) -> str:
+        """The server that was connected to last, for people."""
+        return self._connector.shown
 
     def init(self) -> Sequence[str]:
         """See `Backend.init`."""

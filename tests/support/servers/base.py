@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -203,6 +204,15 @@ class Server(Block):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Its process runs, and does nothing."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
         """Stop if it runs, and start again on the same port and data."""

@@ -1,0 +1,213 @@
+"""Which server is the primary, as the Sentinels say, and their news of a change.
+
+Sentinels promote a replica first and turn the old primary into a replica some 10 s later (Redis
+7.0: ``SENTINEL FAILOVER``, and also after a primary stood still for longer than
+``down-after-milliseconds``). Until then the old primary accepts writes, and loses all of them when
+it becomes a replica. It does not know this: ``ROLE`` says ``master`` all that time. Therefore each
+Sentinel is subscribed to, and is asked again when it publishes something about a failover.
+
+A Sentinel that has not heard of the failover yet names the old primary. Therefore all of them are
+asked, and the answer with the highest ``config-epoch`` counts: Sentinels raise that number with
+every failover.
+
+https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/ describes the commands and
+the channels.
+"""
+
+import select
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
+
+from psched.backends.bounded import Budget
+from psched.backends.redis import faults
+from psched.backends.redis.line import Line
+from psched.clock import Clock
+from psched.errors import StoreError, StoreUnavailableError
+
+ASKED_AGAIN = 10.0
+"""Seconds after which one Sentinel is asked although none has published anything.
+
+A host that is cut off from the Sentinels does not hear them.
+"""
+
+_CHANNELS = (
+    "+failover-state-send-slaveof-noone",  # the replica is about to be promoted
+    "+promoted-slave",  # it was
+    "-failover-abort-*",  # it was not
+    "+switch-master",  # every Sentinel publishes this when it has heard of the new primary
+)
+
+_PROMOTING = "failover_in_progress"
+"""The flag of a server while the Sentinel that is asked replaces it."""
+
+
+class Said(NamedTuple):
+    """What a Sentinel says of the primary.
+
+    Attributes:
+        epoch: which failover this is the outcome of; a higher number is newer.
+        host: the primary's address.
+        port: the same.
+        promoting: it is about to be replaced.
+    """
+
+    epoch: int
+    host: str
+    port: int
+    promoting: bool
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The primary's address."""
+        return self.host, self.port
+
+
+class Sentinels:
+    """Asks the Sentinels of one service, and listens to them.
+
+    Args:
+        hosts: their addresses.
+        service: the name under which they know the primary.
+        dial: opens a connection to one of them.
+        budget: how long all this may take.
+        clock: this host's clocks.
+
+    Attributes:
+        sure: when it was last known that the primary has not changed, seconds of the wall clock.
+    """
+
+    def __init__(
+        self,
+        hosts: tuple[tuple[str, int], ...],
+        service: str,
+        *,
+        dial: Callable[[str, int], Line],
+        budget: Budget,
+        clock: Clock,
+    ) -> None:
+        self._hosts = deque(hosts)
+        self._service = service
+        self._dial = dial
+        self._budget = budget
+        self._clock = clock
+        self._lines: dict[tuple[str, int], Line] = {}
+        self._said: Said | None = None
+        self._asked = 0.0
+        self.sure = 0.0
+
+    def find(self) -> tuple[str, int]:
+        """Ask all Sentinels; the address of the primary.
+
+        Raises:
+            StoreUnavailableError: none of them answers, or the primary is being replaced: a write
+                that it acknowledges now would be lost.
+        """
+        answers: list[Said] = []
+        failure: StoreError | None = None
+        for number, place in enumerate([*self._hosts]):
+            # One that does not answer leaves time for the others and for the primary.
+            share = 1 / (len(self._hosts) - number + 1)
+            try:
+                with self._budget.part(share):
+                    answers.append(self._ask(place))
+            except StoreError as error:
+                failure = error
+                # Those that answered are asked first the next time.
+                self._hosts.remove(place)
+                self._hosts.append(place)
+        if not answers:
+            raise failure or StoreUnavailableError("no Sentinel was asked")
+        self._said = max(answers, key=lambda said: (said.epoch, said.promoting))
+        self._asked, self.sure = self._clock.monotonic(), self._clock.wall()
+        if self._said.promoting:
+            raise StoreUnavailableError(
+                "the database is unavailable: a failover is under way, and what"
+                f" {self._said.host}:{self._said.port} acknowledges now would be lost"
+            )
+        return self._said.place
+
+    @property
+    def heard(self) -> bool:
+        """Whether a Sentinel has published something, or has closed its connection."""
+        sockets = [line.socket for line in self._lines.values()]
+        poll = select.poll()  # select() refuses descriptors from 1024 on
+        for opened in sockets:
+            if opened is None:
+                return True
+            poll.register(opened, select.POLLIN)
+        if poll.poll(0):
+            return True
+        if sockets:
+            self.sure = self._clock.wall()
+        return False
+
+    def may_have_changed(self) -> bool:
+        """Whether to ask all Sentinels again before anything is sent to the primary."""
+        if self._said is None or self._said.promoting or self.heard:
+            return True
+        if self._clock.monotonic() - self._asked < ASKED_AGAIN:
+            return False
+        self._asked = self._clock.monotonic()
+        self._hosts.rotate(-1)
+        try:
+            with self._budget.part(1 / 2):
+                said = self._ask(self._hosts[-1])
+        except StoreError:
+            return False  # the next one may know
+        newer = said.epoch >= self._said.epoch and said.place != self._said.place
+        return newer or said.promoting
+
+    def close(self) -> None:
+        """Close the connections to all Sentinels."""
+        for place in [*self._lines]:
+            self._lines.pop(place).disconnect()
+
+    def _ask(self, place: tuple[str, int]) -> Said:
+        """Subscribe to a Sentinel, then ask it.
+
+        In this order, on two connections, so that nothing that it publishes after its answer is
+        overlooked: `heard` sees what is in the socket, not what the driver has read already.
+        """
+        if (line := self._lines.pop(place, None)) is not None:
+            line.disconnect()
+        line = self._dial(*place)
+        asking: Line | None = None
+        try:
+            line.send_command("PSUBSCRIBE", *_CHANNELS)
+            for _ in _CHANNELS:
+                line.read_response()
+            asking = self._dial(*place)
+            said = self._answer(asking, place)
+        except RedisError as error:
+            line.disconnect()
+            raise StoreUnavailableError(
+                f"the Sentinel {place[0]}:{place[1]} does not tell where the primary is:"
+                f" {faults.explain(error)}"
+            ) from None
+        except BaseException:
+            line.disconnect()
+            raise
+        finally:
+            if asking is not None:
+                asking.disconnect()
+        self._lines[place] = line
+        return said
+
+    def _answer(self, asking: Line, place: tuple[str, int]) -> Said:
+        # First where the primary is, then the rest: the other way round, an address from after a
+        # promotion could be found beside an epoch from before it.
+        found = asking.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        if found is None:
+            raise StoreUnavailableError(
+                f"the Sentinel {place[0]}:{place[1]} knows no server by the name {self._service!r}"
+            )
+        host, port = found[0].decode(), int(found[1])
+        words = [word.decode() for word in asking.ask("SENTINEL", "MASTER", self._service)]
+        facts = dict(zip(words[::2], words[1::2], strict=True))
+        # After the promotion the flag stands until the failover ends, beside the old address.
+        old = (facts["ip"], int(facts["port"])) == (host, port)
+        promoting = old and _PROMOTING in facts["flags"].split(",")
+        return Said(int(facts["config-epoch"]), host, port, promoting)
