@@ -15,6 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from psched.backends.dialects import Dialect
 from psched.errors import StoreUnavailableError
 
+_SYNCED = "4"
+"""See wsrep_local_state in Galera's documentation; 2 is Donor/Desynced, 1 and 3 are joining."""
+
 
 def catch_up(connection: Connection, dialect: Dialect) -> bool:
     """Wait until a node of a Galera cluster has applied what was committed before.
@@ -36,3 +39,14 @@ def catch_up(connection: Connection, dialect: Dialect) -> bool:
             f" the others: {error.orig}"
         ) from None
     return True
+
+
+def desynced(connection: Connection, dialect: Dialect) -> str | None:
+    """The state of a node that does not keep up with its cluster; None: it does."""
+    try:
+        rows = connection.exec_driver_sql(dialect.node_state or "").all()
+    except DBAPIError:
+        return None  # the next request tells what is wrong
+    found = {str(row[0]): str(row[1]) for row in rows}
+    synced = found.get("wsrep_local_state", _SYNCED) == _SYNCED
+    return None if synced else found.get("wsrep_local_state_comment", "not synced")

@@ -140,6 +140,8 @@ class Connector:
                 if fault is Fault.NOT_APPLIED and self._clock.monotonic() < give_up_at:
                     self._clock.sleep(self._rng.uniform(*_PAUSES))
                     continue
+                if fault is Fault.NOT_APPLIED:
+                    self._leave_desynced(error)
                 raise self._failure(fault, error) from None
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -281,6 +283,23 @@ class Connector:
     def _look_whether_replica(self, connection: Connection) -> None:
         self.is_replica = bool(sending.rows(connection, self._whether_replica, {})[0][0])
 
+    def _leave_desynced(self, error: DBAPIError) -> None:
+        """Leave a node of a Galera cluster whose locks hold up all writes, if there are others.
+
+        Raises:
+            StoreUnavailableError: it is such a node; the next connection is to another.
+        """
+        if self._connection is None or not self.in_cluster or len(self._engines) == 1:
+            return
+        if (state := cluster.desynced(self._connection, self.dialect)) is None:
+            return
+        self.disconnect()
+        self._engines.rotate(-1)
+        raise StoreUnavailableError(
+            f"{MESSAGES[Fault.UNAVAILABLE]}: this node of a Galera cluster is {state}, as a donor"
+            f" or a node that is being backed up is: {self._explained(error)}"
+        ) from None
+
     def _roll_back(self, connection: Connection, error: BaseException) -> None:
         """End a transaction that has failed; where that cannot be, the connection goes."""
         unknown = isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN
@@ -305,7 +324,8 @@ class Connector:
         """The exception for a fault; drops a connection that is no use any more."""
         if fault in (Fault.UNAVAILABLE, Fault.READ_ONLY, Fault.UNKNOWN):
             self.disconnect()
-        if fault is Fault.READ_ONLY:
+        # A node that is being backed up (BACKUP STAGE BLOCK_COMMIT) answers questions and no write.
+        if fault is Fault.READ_ONLY or (fault is Fault.UNKNOWN and self.in_cluster):
             self._engines.rotate(-1)
         mend = f"; {self.dialect.mend}" if fault is Fault.MISCONFIGURED else ""
         return ERRORS[fault](f"{MESSAGES[fault]}: {self._explained(error)}{mend}")

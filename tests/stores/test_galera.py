@@ -302,6 +302,62 @@ class TestLateNode:
             assert go_on(lambda: other.recover("dead", alive_time=60, retry_wait=1)) == ["k"]
 
 
+class TestDesyncedNode:
+    """A donor, and a node that is being backed up: it answers, and lets nobody write."""
+
+    @pytest.mark.parametrize(
+        "lock",
+        [
+            ["FLUSH TABLES WITH READ LOCK"],
+            ["BACKUP STAGE START", "BACKUP STAGE BLOCK_DDL", "BACKUP STAGE BLOCK_COMMIT"],
+        ],
+        ids=["read-lock", "backup"],
+    )
+    def test_it_is_left_for_another(self, galera, name, lock):
+        here, there = galera.nodes[:2]
+        with (
+            store_factory(url(name, here.port, there.port), timeout=2.0) as open_store,
+            Sql(here.url(name)).session() as backup,
+        ):
+            store = open_store()
+            add(store, "a")
+            for statement in lock:
+                backup(statement)
+            owners, refusals = map("w.{}".format, itertools.count()), []
+
+            def claimed():
+                owner = next(owners)
+                try:
+                    return store.claim(owner, **CLAIM).rows
+                except ClaimUnknownError as error:
+                    refusals.append(str(error))
+                    return store.held(owner, ())
+                except StoreUnavailableError as error:
+                    refusals.append(str(error))
+                    return None
+
+            (row,) = wait_until(claimed, what="a node that may be written")
+            assert store.settle([ending(row)]) == {"a": Settled.DONE}
+            # A read lock is answered, by a time-out; what waits for a backup is not.
+            (refusal,) = refusals
+            if lock[0].startswith("FLUSH"):
+                assert "this node of a Galera cluster is Donor/Desynced" in refusal
+
+    def test_the_only_one_is_kept(self, galera, name):
+        here = galera.nodes[0]
+        with (
+            store_factory(here.url(name), timeout=5.0) as open_store,
+            Sql(here.url(name)).session() as backup,
+        ):
+            store = open_store()
+            add(store, "a")
+            backup("FLUSH TABLES WITH READ LOCK")
+            with pytest.raises(StoreUnavailableError, match="the database is busy"):
+                store.claim("w.1", **CLAIM)
+            backup("UNLOCK TABLES")
+            assert [row.key for row in store.claim("w.2", **CLAIM).rows] == ["a"]
+
+
 class TestLostMajority:
     """A node that is cut off from the others does not work, and does not know what they have."""
 

@@ -75,6 +75,7 @@ class Dialect:
         aborts: an error ends the transaction that it meets.
         begin: begins a transaction that will write.
         galera: a query that finds something on a node of a Galera cluster, if there is any.
+        node_state: a query for the names and values of such a node's state.
         catch_up: statements by which a node of one waits for what others have committed.
         strategies: ways to claim, the best first; the first that the server can do is taken.
         host_clock: its clock is the host's, which may step by hours under running tasks.
@@ -115,6 +116,7 @@ class Dialect:
     aborts: bool
     begin: str
     galera: str | None
+    node_state: str | None
     catch_up: tuple[str, ...]
     strategies: tuple[str, ...]
     host_clock: bool

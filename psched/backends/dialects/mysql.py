@@ -180,6 +180,9 @@ MYSQL = Dialect(
     aborts=False,
     begin="BEGIN",
     galera="SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'",
+    node_state=(
+        "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"
+    ),
     catch_up=(
         "SET SESSION wsrep_sync_wait = 1",
         "SELECT 1",

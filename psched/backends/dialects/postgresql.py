@@ -169,6 +169,7 @@ POSTGRESQL = Dialect(
     aborts=True,
     begin="BEGIN",
     galera=None,
+    node_state=None,
     catch_up=(),
     strategies=("skip_locked", "update_first", "cas"),
     host_clock=False,

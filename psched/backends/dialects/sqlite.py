@@ -71,6 +71,7 @@ SQLITE = Dialect(
     aborts=False,
     begin="BEGIN IMMEDIATE",
     galera=None,
+    node_state=None,
     catch_up=(),
     # Who takes over a lease looks at the clock twice.
     strategies=("cas",),
