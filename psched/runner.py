@@ -17,6 +17,7 @@ from psched.errors import (
     CommandError,
     InvalidError,
     LoadError,
+    NotAllowedError,
     PreemptedError,
     ProcessStopError,
     StoreUnavailableError,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from psched.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.task")
+
+_OWN_ERRORS = (LoadError, CommandError, NotAllowedError)
+"""Told without a traceback, which would be of psched's own code."""
 
 _USUAL = {"done": None, "last": True, "store": False}
 """What most runners say at their end."""
@@ -226,7 +230,7 @@ def _told(error: BaseException) -> str:
     """What went wrong, in a line."""
     if isinstance(error, ProcessStopError):
         return f"stopped: {text_of(error) or type(error).__name__}"
-    if isinstance(error, (LoadError, CommandError)):
+    if isinstance(error, _OWN_ERRORS):
         return text_of(error) or type(error).__name__
     return described(error)
 
@@ -234,8 +238,7 @@ def _told(error: BaseException) -> str:
 def _report(task: Task, error: BaseException, failure: str) -> None:
     if isinstance(error, ProcessStopError):
         _log.warning("%s", failure)
-    elif isinstance(error, (LoadError, CommandError)):
-        # The traceback would be of psched's own code.
+    elif isinstance(error, _OWN_ERRORS):
         _log.error("%s", failure)
     else:
         _log.error("the handler of %r raised", task.type, exc_info=error)

@@ -185,6 +185,30 @@ class Names:
         return tuple(text(self, item, around) for item in _items(value))
 
 
+class Programs:
+    """Whether rows may run programs: any, none, or a list; YAML reads ``on`` as true."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "on, off or a list of programs"
+
+    def read(self, value: object, around: Surroundings) -> bool | tuple[str, ...]:
+        """See `Kind.read`. What names a file is made absolute; a bare name stays one."""
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            word = text(self, value, around)
+            if word not in ("on", "off"):
+                raise RefusedError(f"must be {self.describe()}; one program is a list, too")
+            return word == "on"
+        if not isinstance(value, list | tuple):
+            raise unlike(self, value)
+        if not value:
+            raise RefusedError("is an empty list; write off")
+        programs = (text(self, item, around) for item in value)
+        return tuple(str(around.cwd / p) if "/" in p else p for p in programs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """A program and its arguments; what names a file is made absolute.
