@@ -30,7 +30,12 @@ class Program:
         env: environment variables besides those of the worker.
         cwd: the folder to run in.
         stdin: what it gets on its standard input instead.
+
+    Attributes:
+        finishes_by_returning: the setting ``on_return`` is for handlers that can call ``finish()``.
     """
+
+    finishes_by_returning: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -162,7 +167,12 @@ class Push:
 
     Raises:
         InvalidError: the data do not say what to submit.
+
+    Attributes:
+        finishes_by_returning: see `Program`.
     """
+
+    finishes_by_returning: ClassVar[bool] = True
 
     def __init__(self, task: Task) -> None:
         self._task = task

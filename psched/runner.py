@@ -21,6 +21,7 @@ from psched.errors import (
     PreemptedError,
     ProcessStopError,
     StoreUnavailableError,
+    UnfinishedError,
     described,
     text_of,
 )
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("psched.task")
 
-_OWN_ERRORS = (LoadError, CommandError, NotAllowedError)
+_OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
 """Told without a traceback, which would be of psched's own code."""
 
 _USUAL = {"done": None, "last": True, "store": False}
@@ -196,7 +197,7 @@ class Runner:
         try:
             try:
                 self._stop.begin()
-                self._call(task)
+                self._call(task, on_return=assignment["on_return"])
             finally:
                 self._stop.end()
         except BaseException as error:
@@ -212,18 +213,21 @@ class Runner:
         self._log.subject = ""
         return failure, holder.has_opened
 
-    def _call(self, task: Task) -> None:
+    def _call(self, task: Task, *, on_return: str) -> None:
         handler: Any = self._find(task.type)
         if handler is None:
             raise LoadError(f"no handler for the type {task.type!r}; a route must lead there")
-        if not isinstance(handler, type):
+        if isinstance(handler, type):
+            make: Callable[[Task], Any] = handler
+            run = make(task)
+            if callable(getattr(run, "kill", None)):
+                self._stop.offer(run.kill)
+            run.run()
+        else:
             handler(task)
-            return
-        make: Callable[[Task], Any] = handler
-        run = make(task)
-        if callable(getattr(run, "kill", None)):
-            self._stop.offer(run.kill)
-        run.run()
+        must_finish = on_return == "retry" and not getattr(handler, "finishes_by_returning", False)
+        if must_finish and not task.settled:
+            raise UnfinishedError("returned without finish(), and on_return is retry")
 
 
 def _told(error: BaseException) -> str:

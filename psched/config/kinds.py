@@ -161,16 +161,22 @@ class Folders:
 
 
 class Modules:
-    """A list of modules' names and of Python files; the files are made absolute."""
+    """A list of modules' names and of Python files; the files are made absolute.
+
+    What holds a slash is a file, whose ``.py`` may be left out.
+    """
 
     def describe(self) -> str:
         """See `Kind.describe`."""
-        return "the name of a module or the path of a .py file, or a list of such"
+        return "the name of a module or the path of a Python file, or a list of such"
 
     def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
         """See `Kind.read`."""
         modules = (text(self, item, around) for item in _items(value))
-        return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
+        return tuple(
+            f"{str(around.cwd / m).removesuffix('.py')}.py" if "/" in m or m.endswith(".py") else m
+            for m in modules
+        )
 
 
 class Names:

@@ -68,6 +68,11 @@ class Config(StoreSettings):
         Number(whole=True, unit="attempts"),
         "Attempts after which an occurrence that fails is given up; 0 is never.",
     ] = 0
+    on_return: Annotated[
+        str,
+        Choice("finish", "retry"),
+        "What becomes of a task whose handler returns without having called finish().",
+    ] = "finish"
     expire: Annotated[
         int,
         Number(whole=True),

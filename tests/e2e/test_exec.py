@@ -205,6 +205,16 @@ def test_a_command_is_gone_at_its_time_limit_with_all_that_it_has_started(servic
     assert master.workers() == [worker]
 
 
+def test_programs_finish_by_their_exit_status_whatever_handlers_must_do(service):
+    service.configure(on_return="retry")
+    service.add("runs", "exec", data={"command": ["true"]})
+    service.add("submits", "push", data={"type": "exec", "data": {"command": ["true"]}})
+    service.start()
+
+    for key in "runs", "submits", "submits.1000000000":
+        assert service.wait_for_finish(key).row.fence == 1
+
+
 def test_rows_run_no_program_where_exec_type_is_off(service):
     service.configure(exec_type=False)
     with service.sql() as database:
