@@ -66,20 +66,22 @@ def listed(command: str, programs: Sequence[str]) -> str:
         The absolute path of the listed program, and not the row's: whatever lies there now.
 
     Raises:
-        NotAllowedError: it is not in the list.
+        NotAllowedError: it is not in the list, or not on this host.
     """
     asked = _found(command)
-    if asked is not None:
-        for program in programs:
-            path = _found(program)
-            if path is None or os.path.realpath(path) != os.path.realpath(asked):
-                continue
-            real_name = Path(os.path.realpath(path)).name
-            if Path(path).name in (Path(asked).name, real_name):
-                return path
+    if asked is None:
+        raise NotAllowedError(
+            f"exec_type is a list of programs, and {command!r} is none that can be run on this host"
+        )
+    file = Path(os.path.realpath(asked))
+    for program in programs:
+        path = _found(program)
+        if path is None or os.path.realpath(path) != str(file):
+            continue
+        if Path(path).name in (Path(asked).name, file.name):
+            return path
     raise NotAllowedError(
-        f"exec_type does not list {command!r}: rows may run {', '.join(programs)}"
-        + (f"; {command!r} is {os.path.realpath(asked)}" if asked else "")
+        f"exec_type does not list {command!r}, which is {file}: rows may run {', '.join(programs)}"
     )
 
 

@@ -85,14 +85,18 @@ def test_what_runs_is_the_listed_path(programs):
     assert listed("sh", [f"{programs}/busybox"]) == f"{programs}/busybox"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["other", "hidden/report", "nowhere", "notes", "", "report\0", "/bin/sh", "hidden", "report "],
-)
+@pytest.mark.parametrize("command", ["other", "hidden/report", "/bin/sh"])
 @pytest.mark.usefixtures("programs")
 def test_another_program_is_refused_whatever_its_name(command):
-    with pytest.raises(NotAllowedError, match=r"exec_type does not list .*: rows may run report"):
+    with pytest.raises(NotAllowedError, match=r"exec_type does not list .*: rows may run report$"):
         listed(command, ["report"])
+
+
+@pytest.mark.parametrize("command", ["nowhere", "notes", "", "report\0", "hidden", "report "])
+@pytest.mark.usefixtures("programs")
+def test_what_is_no_program_here_is_refused_though_it_is_listed(command):
+    with pytest.raises(NotAllowedError, match=r"exec_type is a list .* none that can be run on"):
+        listed(command, ["report", command])
 
 
 @pytest.mark.usefixtures("programs")
