@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from psched import backends, config
 from psched.backend import Backend
@@ -37,6 +38,24 @@ def read_config(given: Configuration = None, environment: str | None = None) -> 
     if isinstance(given, Mapping):
         return config.from_mapping(given)
     return config.load(given, environment)
+
+
+def changed_config(
+    given: Configuration, environment: str | None, changes: Mapping[str, object]
+) -> Config:
+    """The settings that are meant, with those of the command line on top.
+
+    Args:
+        given: see `Configuration`.
+        environment: which section of a file.
+        changes: values by the names of settings; see `Config.with_settings`. None: no change.
+
+    Raises:
+        ConfigError: they cannot be used.
+    """
+    chosen: dict[str, Any] = {n: value for n, value in changes.items() if value is not None}
+    settings = read_config(given, environment)
+    return settings.with_settings(**chosen) if chosen else settings
 
 
 def open_schedules(

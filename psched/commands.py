@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
+from psched.config import Config
 from psched.errors import AlreadyExistsError, CommandError, InvalidError, ProcessStopError
+from psched.exec_type import check_allowed, check_fields, listed
 from psched.supervisor import kernel, tree
 from psched.task import Task
 
@@ -28,7 +30,12 @@ class Program:
         env: environment variables besides those of the worker.
         cwd: the folder to run in.
         stdin: what it gets on its standard input instead.
+
+    Attributes:
+        finishes_by_returning: the setting ``on_return`` is for handlers that can call ``finish()``.
     """
+
+    finishes_by_returning: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -109,16 +116,29 @@ class Exec(Program):
     Args:
         task: what to run.
 
+    Attributes:
+        allowed: what the setting ``exec_type`` allows: any program, none, or those in a list.
+
     Raises:
         InvalidError: the data do not say what to run.
+        NotAllowedError: ``exec_type`` does not allow it.
     """
 
+    allowed: ClassVar[bool | Sequence[str]] = True
+
     def __init__(self, task: Task) -> None:
+        check_allowed(self.allowed)
+        programs = None if isinstance(self.allowed, bool) else self.allowed
+        if programs is not None:
+            check_fields(task.data)
         env = _texts("env", task.data.get("env", {}))
         stdin = task.data.get("stdin")
         if not isinstance(stdin, str | None):
             raise InvalidError("data", '"stdin" must be a text')
-        super().__init__(task, _arguments(task), env=env, cwd=task.data.get("cwd"), stdin=stdin)
+        arguments = _arguments(task)
+        if programs is not None:
+            arguments[0] = listed(arguments[0], programs)
+        super().__init__(task, arguments, env=env, cwd=task.data.get("cwd"), stdin=stdin)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -147,7 +167,12 @@ class Push:
 
     Raises:
         InvalidError: the data do not say what to submit.
+
+    Attributes:
+        finishes_by_returning: see `Program`.
     """
+
+    finishes_by_returning: ClassVar[bool] = True
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -171,6 +196,19 @@ class Push:
 
 BUILT_IN: Mapping[str, Any] = {"exec": Exec, "push": Push}
 """Handlers by type, for those that the user's dispatch does not route."""
+
+
+def built_in(settings: Config) -> Mapping[str, Any]:
+    """`BUILT_IN`, as far as the settings allow.
+
+    Args:
+        settings: the installation's.
+    """
+
+    class Allowed(Exec):
+        allowed = settings.allowed_programs
+
+    return {**BUILT_IN, "exec": Allowed}
 
 
 def _arguments(task: Task) -> list[str]:

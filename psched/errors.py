@@ -66,6 +66,14 @@ class CommandError(Exception):
     """A command did not exit with status 0."""
 
 
+class UnfinishedError(Exception):
+    """A handler has returned without having called ``finish()``, and ``on_return`` is ``retry``."""
+
+
+class NotAllowedError(Exception):
+    """A row asks for a program that the operator has not allowed; the text names the setting."""
+
+
 class StoreError(Exception):
     """The store could not do what was asked."""
 

@@ -59,10 +59,10 @@ class FromFile:
         except ConfigError as error:
             raise PlanError(str(error)) from error
         numbers = {name: getattr(settings, name) for name in NUMBERS}
-        adopt = partial(_adopt, self.log, settings.log, settings.log_level)
-        return _blueprint(
-            numbers, partial(self._live, settings), self.log, adopt=adopt, about=about(settings)
-        )
+        told = about(settings)
+        adopt = partial(_adopt, self.log, settings.log, settings.log_level, told["programs"])
+        live = partial(self._live, settings)
+        return _blueprint(numbers, live, self.log, adopt=adopt, about=told)
 
     def _live(self, settings: Config, seat: Seat) -> int:
         try:
@@ -97,8 +97,8 @@ class FromProgram:
         if reported is None:
             return _blueprint({**_defaults(), "processors": 1}, self._live, self.log)
         path = Path(reported["log"]) if reported["log"] else None
-        adopt = partial(_adopt, self.log, path, reported["log_level"])
         about = reported["about"]
+        adopt = partial(_adopt, self.log, path, reported["log_level"], about["programs"])
         return _blueprint(reported, self._live, self.log, adopt=adopt, about=about)
 
     def _live(self, seat: Seat) -> int:
@@ -156,12 +156,13 @@ def read_settings(
     return read_config(given, environment).with_settings(**changes)
 
 
-def _adopt(journal: Log, path: Path | None, level: str) -> None:
-    """Have the master follow a generation's log."""
+def _adopt(journal: Log, path: Path | None, level: str, programs: str) -> None:
+    """Have the master follow a generation's log, and tell there what rows can run."""
     try:
         log_by(journal, path, level)
     except ConfigError as error:
         _log.error("%s; the master goes on where it was", error)
+    _log.info("%s", programs)
 
 
 def _blueprint(

@@ -238,7 +238,8 @@ class Leaser:
                 continue
             slot = self._tasks.slots.pop(key)
             unsure = self._settler.forget(_ending(slot))
-            if result is Settled.DONE:
+            # A row that is gone counts as removed by us, unless its lease was lost before.
+            if result is Settled.DONE and (unsure or not slot.lost):
                 tell_end(slot)
             elif unsure:
                 text = "its end was not answered, and by now its lease is over or another's"

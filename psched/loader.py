@@ -56,7 +56,9 @@ def load_module(name: str) -> ModuleType:
 
 
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
-    """What a bare name means: the first module that has it; ``"module:name"`` works too.
+    """What a bare name means in the first module that has it; ``"module:name"`` works too.
+
+    The name may go deeper by dots.
 
     Raises:
         LoadError: none has it.
@@ -64,10 +66,11 @@ def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN40
     if ":" in name:
         return load_object(name)
     for module in modules:
-        if hasattr(module, name):
-            return getattr(module, name)
-    where = ", ".join(module.__name__ for module in modules) or "nothing was required"
-    raise LoadError(f"no {name!r} in what was required ({where}); say 'module:{name}'")
+        if hasattr(module, name.partition(".")[0]):
+            return _attribute(module, name)
+    where = ", ".join(module.__name__ for module in modules)
+    where = f"in {where}" if where else "because nothing was required"
+    raise LoadError(f"there is no {name!r} {where}; write 'module:{name}'")
 
 
 def extend_path(folders: Sequence[str]) -> None:

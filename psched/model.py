@@ -129,7 +129,7 @@ class Settlement:
         wait: seconds from the store's now: earliest next run by the outcome. The later of
             the two becomes ``next_run_time``.
         rest: no next run at all (``next_run_time`` becomes NULL).
-        remove: the row goes.
+        remove: the row goes, whatever the others say.
         retain: seconds after which a row at rest may be purged; None: it stays.
         attempt: tries of the occurrence at ``next_time`` so far.
         status: what the row is now.

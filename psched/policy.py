@@ -235,15 +235,20 @@ def _gave_up(row: Row, definition: Definition, status: str, reason: str) -> Sett
 
 
 def _ended(row: Row, definition: Definition, status: str, reason: str | None = None) -> Settlement:
-    """The row rests; what runs only once may be purged later, but for what has failed."""
+    """The row rests; what runs only once may be purged later, but for what has failed.
+
+    With a ``retention_time`` of 0 it does not rest, but goes at once, and its key is free.
+    """
     kept = definition.trigger is not None or status == FAILED
+    retain = None if kept else definition.settings.retention_time
     return Settlement(
         key=row.key,
         token=row.token,
         version=row.version,
         next_time=row.next_time,
         rest=True,
-        retain=None if kept else definition.settings.retention_time,
+        remove=retain == 0,
+        retain=retain,
         attempt=0 if status == FINISHED else row.attempt,
         status=status,
         reason=_plain(reason),

@@ -131,7 +131,8 @@ class _Owner:
         ending = Ending(self._row, decision, 0.0 if self._lost else self._deadline)
         poller = self._poller
         results = poller.patiently(lambda: self._settler.settle(poller.backend, [ending]))
-        self._require(done=results[self._row.key] is Settled.DONE)
+        # A row that is gone counts as removed by us, unless the lease was lost before.
+        self._require(done=results[self._row.key] is Settled.DONE and not self._lost)
 
     def extend(self) -> None:
         """See `Holder.extend`."""

@@ -2,7 +2,6 @@
 
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace as changed
 from math import ceil, floor
 from typing import Any, TypeVar
@@ -180,9 +179,14 @@ class Queue(abc.ABC):
                 pause = min(pause, left)
             self._clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-            # A store that goes away for a while has no part in how the task ends.
-            with suppress(StoreUnavailableError):
+            try:
                 row = self._row(key)
+            except StoreUnavailableError:
+                continue  # a store that goes away for a while has no part in how the task ends
+            except NotFoundError:
+                raise NotFoundError(
+                    f"{key!r} is gone: it was deleted, or it has ended and its retention_time is 0"
+                ) from None
 
     def _end(self, key: str, status: str, mark: str) -> bool:
         """Put a schedule at rest, or mark it for its holder; whether it rests."""
@@ -190,7 +194,12 @@ class Queue(abc.ABC):
 
         def request() -> bool | None:
             nonlocal unknown
-            seen = self._row(key)
+            try:
+                seen = self._row(key)
+            except NotFoundError:
+                if unknown:
+                    return True  # it was removed by the try whose answer was lost
+                raise
             if seen.status == DELETING:
                 raise NotFoundError(f"the schedule {key!r} is being deleted")
             if seen.status == mark or (unknown and seen.status == status):
@@ -199,6 +208,8 @@ class Queue(abc.ABC):
                 raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
             new = self._ended(seen, status, mark)
             try:
+                if new is None:
+                    return self._backend.delete(key)
                 return new.status == status if self._backend.replace(seen, new) else None
             except UnknownOutcomeError:
                 unknown = True
@@ -208,7 +219,8 @@ class Queue(abc.ABC):
             continue  # it has changed since it was read
         return rests
 
-    def _ended(self, seen: Row, status: str, mark: str) -> Row:
+    def _ended(self, seen: Row, status: str, mark: str) -> Row | None:
+        """The row at rest, or marked for its holder; None: it is kept no longer."""
         if self._settings.type == "rdb_compat":
             raise NotSupportedError("PerfectSched's table knows no schedules that have ended")
         if seen.owner is not None:
@@ -218,6 +230,8 @@ class Queue(abc.ABC):
             retention = understand(seen, self._settings).settings.retention_time
         except InvalidError:
             retention = self._settings.retention_time
+        if not keep and not retention:
+            return None
         return changed(
             seen,
             status=status,

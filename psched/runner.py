@@ -17,9 +17,11 @@ from psched.errors import (
     CommandError,
     InvalidError,
     LoadError,
+    NotAllowedError,
     PreemptedError,
     ProcessStopError,
     StoreUnavailableError,
+    UnfinishedError,
     described,
     text_of,
 )
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from psched.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.task")
+
+_OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
+"""Told without a traceback, which would be of psched's own code."""
 
 _USUAL = {"done": None, "last": True, "store": False}
 """What most runners say at their end."""
@@ -192,7 +197,7 @@ class Runner:
         try:
             try:
                 self._stop.begin()
-                self._call(task)
+                self._call(task, on_return=assignment["on_return"])
             finally:
                 self._stop.end()
         except BaseException as error:
@@ -208,25 +213,28 @@ class Runner:
         self._log.subject = ""
         return failure, holder.has_opened
 
-    def _call(self, task: Task) -> None:
+    def _call(self, task: Task, *, on_return: str) -> None:
         handler: Any = self._find(task.type)
         if handler is None:
             raise LoadError(f"no handler for the type {task.type!r}; a route must lead there")
-        if not isinstance(handler, type):
+        if isinstance(handler, type):
+            make: Callable[[Task], Any] = handler
+            run = make(task)
+            if callable(getattr(run, "kill", None)):
+                self._stop.offer(run.kill)
+            run.run()
+        else:
             handler(task)
-            return
-        make: Callable[[Task], Any] = handler
-        run = make(task)
-        if callable(getattr(run, "kill", None)):
-            self._stop.offer(run.kill)
-        run.run()
+        must_finish = on_return == "retry" and not getattr(handler, "finishes_by_returning", False)
+        if must_finish and not task.settled:
+            raise UnfinishedError("returned without finish(), and on_return is retry")
 
 
 def _told(error: BaseException) -> str:
     """What went wrong, in a line."""
     if isinstance(error, ProcessStopError):
         return f"stopped: {text_of(error) or type(error).__name__}"
-    if isinstance(error, (LoadError, CommandError)):
+    if isinstance(error, _OWN_ERRORS):
         return text_of(error) or type(error).__name__
     return described(error)
 
@@ -234,8 +242,7 @@ def _told(error: BaseException) -> str:
 def _report(task: Task, error: BaseException, failure: str) -> None:
     if isinstance(error, ProcessStopError):
         _log.warning("%s", failure)
-    elif isinstance(error, (LoadError, CommandError)):
-        # The traceback would be of psched's own code.
+    elif isinstance(error, _OWN_ERRORS):
         _log.error("%s", failure)
     else:
         _log.error("the handler of %r raised", task.type, exc_info=error)

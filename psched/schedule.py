@@ -211,7 +211,8 @@ class Schedule:
 
         Raises:
             InvalidError: it has a trigger, and comes to no end.
-            NotFoundError: there is no such schedule.
+            NotFoundError: there is no such schedule; or it went while it was waited for, since it
+                was deleted, or has ended and its ``retention_time`` is 0.
             TimeoutError: it has not ended in time.
         """
         return self._collection.wait(self.key, timeout)

@@ -23,7 +23,8 @@ class Worker:
 
     @staticmethod
     def run(
-        dispatch: type[Dispatch] | Dispatch, config_loader: Callable[[], Configuration]
+        dispatch: type[Dispatch] | Dispatch,
+        config_loader: Configuration | Callable[[], Configuration],
     ) -> NoReturn:
         """Serve the schedules until told to stop; the rest of the program is never reached.
 
@@ -33,8 +34,8 @@ class Worker:
 
         Args:
             dispatch: the routes from types to handlers.
-            config_loader: returns settings, a mapping of some, or the path of a file; called in
-                each worker.
+            config_loader: settings, a mapping of some, or the path of a file; or a function that
+                returns one of these, and is called in each worker. A file is read in each worker.
 
         Raises:
             RuntimeError: the program is neither a file nor a module and cannot be run anew.
@@ -48,10 +49,11 @@ class Worker:
 def _serve(
     seat: Seat,
     dispatch: type[Dispatch] | Dispatch,
-    config_loader: Callable[[], Configuration],
+    config_loader: Configuration | Callable[[], Configuration],
 ) -> int:
     try:
-        settings = read_config(config_loader())
+        given = config_loader() if callable(config_loader) else config_loader
+        settings = read_config(given)
     except ConfigError as error:
         _log.error("%s", error)
         return BAD_CONFIG

@@ -14,10 +14,11 @@ from psched.application.router import Router
 from psched.backend import Backend
 from psched.clock import Clock
 from psched.collection import ScheduleCollection
-from psched.commands import BUILT_IN
+from psched.commands import built_in
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.errors import ConfigError, LoadError
+from psched.exec_type import who_can_run_code
 from psched.log import Log
 from psched.memory import MEMORY
 from psched.runner import Runner
@@ -140,7 +141,7 @@ class Seat:
     def _runners(self, settings: Config, dispatch: Dispatch | None) -> Runners:
         return make_runners(
             settings,
-            Router(dispatch, BUILT_IN).find,
+            Router(dispatch, built_in(settings)).find,
             partial(open_schedules, settings),
             log=self.log,
             clock=CLOCK,
@@ -206,5 +207,9 @@ def report_of(settings: Config) -> dict[str, Any]:
 
 
 def about(settings: Config) -> dict[str, str]:
-    """What is served; no secret is in it."""
-    return {"url": settings.safe_url, "table": settings.table}
+    """What is served, and what its rows can run; no secret is in it."""
+    return {
+        "url": settings.safe_url,
+        "table": settings.table,
+        "programs": who_can_run_code(settings),
+    }

@@ -93,6 +93,11 @@ class Task:
         return f"<Task {self.occurrence} type={self.type!r} attempt={self.attempt}>"
 
     @property
+    def id(self) -> str:
+        """PerfectQueue's name of ``key``."""
+        return self.key
+
+    @property
     def occurrence(self) -> Occurrence:
         """The occurrence this task runs."""
         return Occurrence(self.key, self.scheduled_time)
@@ -115,6 +120,11 @@ class Task:
         that has been preempted without knowing it.
         """
         return self.token.fence
+
+    @property
+    def settled(self) -> bool:
+        """Whether `finish`, `retry` or `release` was called."""
+        return self._settled
 
     def finish(self) -> None:
         """Done: the schedule goes on to its next occurrence when this process's tree is gone.
@@ -207,4 +217,5 @@ def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[st
         "owner": row.owner,
         "fence": row.fence,
         "data_limit": definition.settings.data_limit,
+        "on_return": definition.settings.on_return,
     }

@@ -2,15 +2,21 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, ClassVar
 
 from psched.errors import LoadError
-from psched.loader import load_object
+from psched.loader import find_object
 from psched.task import Task
 
 Target = type[Any] | Callable[[Task], object] | str
-"""A class whose instances have ``run()``, a function of a task, or ``"module:name"`` of one."""
+"""A class whose instances have ``run()``, a function of a task, or the name of one: either
+``"module:name"``, or the ``"name"`` alone of what stands in the dispatch's own module."""
+
+Routes = Mapping[str | re.Pattern[str], Target]
+"""From a type, or a pattern that is searched for in it, to a handler."""
 
 
 class Dispatch:
@@ -18,23 +24,39 @@ class Dispatch:
 
     Attributes:
         routes: from a type, or a pattern that is searched for in it, to a handler: a class that
-            takes the task and has ``run()``, a function that takes the task, or the
-            ``"module:name"`` of either, imported when a task first needs it. An exact type goes
-            before patterns; patterns are tried in their order.
+            takes the task and has ``run()``, a function that takes the task, or the name of
+            either. ``"module:name"`` is imported when a task first needs it. A ``"name"`` without
+            a module is looked up, as late, in the module of the dispatch's class, then in those
+            of its base classes. An exact type precedes patterns; patterns are tried in their
+            order.
     """
 
-    routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = {}
+    routes: ClassVar[Routes] = {}
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
-        for route, target in self.routes.items():
-            if not isinstance(route, (str, re.Pattern)):
-                raise LoadError(
-                    f"{type(self).__name__}: a route must be a text or a compiled pattern,"
-                    f" not {route!r}"
-                )
-            if not isinstance(target, str):
-                check_handler(target, f"{type(self).__name__}: the route {_shown(route)!r}")
+        _check_routes(type(self).__name__, self.routes)
+
+    @classmethod
+    def route(cls, routes: Routes) -> None:
+        """Add routes to those that the class has; its base classes keep theirs.
+
+        ::
+
+            class Dispatch(BaseDispatch):
+                pass
+
+
+            Dispatch.route({"user_task": UserTask, re.compile("^report-"): "Report"})
+
+        Args:
+            routes: as in `routes`; one that is there already is replaced.
+
+        Raises:
+            LoadError: a route or its handler cannot be one.
+        """
+        _check_routes(cls.__name__, routes)
+        cls.routes = {**cls.routes, **routes}
 
     def find(self, type_: str) -> Any | None:  # noqa: ANN401  # see Target
         """The handler of a type; None: no route leads there.
@@ -62,8 +84,29 @@ class Dispatch:
 
     def _load(self, name: str) -> Any:  # noqa: ANN401
         if name not in self._loaded:
-            self._loaded[name] = check_handler(load_object(name), name)
+            self._loaded[name] = check_handler(find_object(name, self._modules()), name)
         return self._loaded[name]
+
+    def _modules(self) -> list[ModuleType]:
+        """Where a handler's name without a module is looked up."""
+        classes = type(self).__mro__
+        named = (each.__module__ for each in classes[: classes.index(Dispatch)])
+        return [sys.modules[name] for name in dict.fromkeys(named) if name in sys.modules]
+
+
+def _check_routes(dispatch: str, routes: Routes) -> None:
+    """Refuse routes that can lead nowhere; names are looked up later.
+
+    Raises:
+        LoadError: one is neither a text nor a pattern, or its handler is none.
+    """
+    for route, target in routes.items():
+        if not isinstance(route, (str, re.Pattern)):
+            raise LoadError(
+                f"{dispatch}: a route must be a text or a compiled pattern, not {route!r}"
+            )
+        if not isinstance(target, str):
+            check_handler(target, f"{dispatch}: the route {_shown(route)!r}")
 
 
 def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a user wrote

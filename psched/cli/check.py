@@ -6,6 +6,7 @@ from psched import zone
 from psched.app import make_store, read_config
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
+from psched.exec_type import missing, who_can_run_code
 from psched.handlers import Only, load_handlers
 
 
@@ -24,6 +25,13 @@ def check(place: Place) -> None:
         click.echo(f"handlers: {len(dispatch.routes)} routes: ok")
     else:
         click.echo("handlers: none configured")
+    if dispatch is not None and dispatch.find("exec") is not None:
+        click.echo("programs: type exec is routed to a handler, which exec_type does not restrict")
+    else:
+        click.echo(f"programs: {who_can_run_code(settings)}")
+    if isinstance(settings.allowed_programs, tuple):
+        for program in missing(settings.allowed_programs):
+            click.echo(f"  {program}: is not on this host, or cannot be run")
     click.echo(f"zones: tzdata {zone.VERSION}")
     store = make_store(settings)
     try:

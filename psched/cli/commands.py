@@ -98,6 +98,7 @@ def load(name: str) -> click.Command:
     module, _, attribute = home.partition(":")
     with undisturbed():
         command: click.Command = getattr(import_module(f"psched.cli.{module}"), attribute)
+    command.params += [each for each in options.AFTER_COMMAND if each not in command.params]
     return command
 
 

@@ -84,6 +84,8 @@ def import_crontab(
     document = Document(label or f"crontab:{name}", list(declarations))
     for remark in remarks:
         click.echo(text(f"{file}:{remark.line}: {remark.text}"), err=True)
+    if settings.allowed_programs is not True:
+        click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     if at_once:
         with open_schedules(settings) as schedules:
             apply_documents([document], schedules, settings, dry_run=dry_run)

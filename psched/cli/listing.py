@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from psched.app import open_schedules, read_config
+from psched.app import changed_config, open_schedules, read_config
+from psched.cli import options
 from psched.cli.moments import moment
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
@@ -47,6 +48,7 @@ _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line, with every column."
 )
+@options.database
 @click.pass_obj
 @refusing
 def list_(
@@ -57,10 +59,12 @@ def list_(
     labels: Collection[str],
     due: bool,
     as_json: bool,
+    url: str | None,
+    table: str | None,
 ) -> None:
     """Show the schedules and tasks, those due first, those at rest last."""
     number = 0
-    with open_schedules(read_config(*place)) as schedules:
+    with open_schedules(changed_config(*place, {"url": url, "table": table})) as schedules:
         until = schedules.now() if due else None
         for metadata in schedules.list():
             row = metadata.row

@@ -7,13 +7,20 @@ from typing import Any
 
 import click
 
-from psched.app import open_schedules, read_config
+from psched.app import changed_config, open_schedules, read_config
+from psched.cli import options
 from psched.cli.listing import text
 from psched.cli.moments import when
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.definition import decode
-from psched.errors import AlreadyExistsError, InvalidError, ScheduleError, StoreError
+from psched.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    NotFoundError,
+    ScheduleError,
+    StoreError,
+)
 from psched.model import DEFAULT_TYPE, FINISHED
 from psched.schedule import Schedule
 
@@ -64,6 +71,7 @@ class _WithWait(click.Command):
 @click.option("--expire", type=int, metavar="SEC", help="Give it up when it is so old.")
 @click.option("--kill-timeout", type=float, metavar="SEC", help="Longest time it may run.")
 @click.option("--retry-wait", type=int, metavar="SEC", help="From a failure to the next attempt.")
+@options.database
 @click.pass_obj
 @refusing
 def push(
@@ -73,6 +81,8 @@ def push(
     at: str | None,
     timeout: int | None,
     wait: float | None,
+    url: str | None,
+    table: str | None,
     **own: float | None,
 ) -> None:
     """Submit a task that runs once.
@@ -86,7 +96,7 @@ def push(
     in the configured timezone.
     """
     key, type_, data = _task(words)
-    settings = read_config(*place)
+    settings = changed_config(*place, {"url": url, "table": table})
     with open_schedules(settings) as schedules:
         try:
             task = schedules.push(
@@ -113,14 +123,15 @@ def push(
 
 @click.command()
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@options.database
 @click.pass_obj
 @refusing
-def cancel(place: Place, keys: tuple[str, ...]) -> None:
+def cancel(place: Place, keys: tuple[str, ...], url: str | None, table: str | None) -> None:
     """Never run these again; a task that is running is stopped first, by its worker.
 
     A task that completes before it could be stopped has finished.
     """
-    with open_schedules(read_config(*place)) as schedules:
+    with open_schedules(changed_config(*place, {"url": url, "table": table})) as schedules:
 
         def end(key: str) -> str:
             rests = schedules[key].cancel()
@@ -183,6 +194,9 @@ def _await(task: Schedule, seconds: float) -> None:
         raise _UnfinishedError(f"{error} after {seconds:g} s; it goes on") from None
     except KeyboardInterrupt:
         raise _UnfinishedError(f"{task.key}: goes on; it is not waited for any more") from None
+    except NotFoundError:
+        words = f"{task.key}: is gone, so nobody can tell how it has ended; --wait needs a"
+        raise _UnfinishedError(f"{words} retention_time above 0") from None
     except StoreError as error:
         words = f"{task.key}: pushed, but nobody knows how it goes: {error}"
         raise _UnfinishedError(words) from None

@@ -1,7 +1,7 @@
 """The options that say what workers do: for ``run``, which does it, and ``configure``."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -23,8 +23,10 @@ _TIMEOUT = 600
 """Seconds of a lease; PerfectQueue's default for its timeout."""
 
 
-def _seconds(name: str, setting: str, words: str, type_: type = float) -> Callable[[F], F]:
-    return click.option(name, setting, type=type_, metavar="SEC", help=f"{words} Sets {setting}.")
+def _seconds(*names: str, words: str, type_: type = float) -> Callable[[F], F]:
+    """An option for the setting that is named last."""
+    words = f"{words} Sets {names[-1]}."
+    return click.option(*names, type=type_, metavar="SEC", help=words)
 
 
 _OPTIONS = (
@@ -41,7 +43,9 @@ _OPTIONS = (
         " kill(reason) if it has that.",
     ),
     click.option(
+        "-C",
         "--class",
+        "--run-class",
         "script_class",
         metavar="NAME",
         help="The class in the script. Default: Run, or the only one.",
@@ -49,33 +53,41 @@ _OPTIONS = (
     click.option(
         "-I", "--include", "load_path", multiple=True, help="Look for modules here first."
     ),
-    click.option("-r", "--require", multiple=True, help="Load this module or .py file."),
+    click.option(
+        "-r", "--require", multiple=True, help="Load this module, or file (with or without .py)."
+    ),
+    options.perfectqueue_file,
     click.option("--only", multiple=True, metavar="TYPE", help="Take tasks of these types alone."),
-    click.option("--database", "url", metavar="URL", help="The database. Sets url."),
-    click.option("--table", metavar="NAME", help="The table that holds schedules and tasks."),
-    click.option("--processors", "--workers", "processors", type=int, help="Workers."),
+    options.database,
+    click.option(
+        "-w", "--processors", "--workers", "--worker", "processors", type=int, help="Workers."
+    ),
     click.option("--concurrency", type=int, help="Tasks that one worker runs at the same time."),
     _seconds(
+        "-t",
         "--timeout",
         "alive_time",
-        "After this, tasks of a host that has died run elsewhere; with --exec and --script 600,"
-        " as in PerfectQueue, if nothing else is said.",
-        int,
+        words="After this, tasks of a host that has died run elsewhere; with --exec and --script"
+        " 600, as in PerfectQueue, if nothing else is said.",
+        type_=int,
     ),
     click.option(
+        "-b",
         "--heartbeat-interval",
         type=float,
         metavar="SEC",
         help="Accepted up to three quarters of the timeout: psched extends a lease each quarter"
         " of it.",
     ),
-    _seconds("--kill-timeout", "kill_timeout", "Longest time a task may run; 0 is for ever."),
-    _seconds("--kill-interval", "kill_interval", "Between the TERM signals to a task."),
-    _seconds("--poll-interval", "poll_interval", "Between two looks at the table."),
-    _seconds("--retry-wait", "retry_wait", "From a failure to the next attempt.", int),
-    _seconds("--expire", "expire", "Give up a task that is so old; 0 is never.", int),
-    click.option("--log", type=click.Path(dir_okay=False), help="Log to this file."),
-    click.option("--verbose", is_flag=True, help="Log more. Sets log_level to debug."),
+    _seconds(
+        "-x", "--kill-timeout", "kill_timeout", words="Longest time a task may run; 0 is for ever."
+    ),
+    _seconds("-X", "--kill-interval", "kill_interval", words="Between TERM signals to a task."),
+    _seconds("-i", "--poll-interval", "poll_interval", words="Between two looks at the table."),
+    _seconds("--retry-wait", "retry_wait", words="From a failure to the next try.", type_=int),
+    _seconds("--expire", "expire", words="Give up a task that is so old; 0: never.", type_=int),
+    click.option("-o", "--log", type=click.Path(dir_okay=False), help="Log to this file."),
+    click.option("-v", "--verbose", is_flag=True, help="Log more. Sets log_level to debug."),
     options.daemon,
     click.argument("words", metavar="[DISPATCH | -- ARG...]", nargs=-1, type=click.UNPROCESSED),
 )
@@ -88,7 +100,7 @@ def described(command: F) -> F:
     return command
 
 
-def overrides(given: Mapping[str, object], words: tuple[str, ...]) -> dict[str, object]:
+def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, object]:
     """The settings that options of `described` stand for.
 
     Args:
@@ -98,6 +110,11 @@ def overrides(given: Mapping[str, object], words: tuple[str, ...]) -> dict[str, 
     Raises:
         UsageError: they contradict each other.
     """
+    for module in given["require"]:
+        if module.isdigit():
+            raise click.UsageError(
+                f"-r {module}: is --require here; PerfectQueue's -r is --retry-wait {module}"
+            )
     settings = {
         name: value
         for name, value in given.items()

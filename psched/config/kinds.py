@@ -161,16 +161,22 @@ class Folders:
 
 
 class Modules:
-    """A list of modules' names and of Python files; the files are made absolute."""
+    """A list of modules' names and of Python files; the files are made absolute.
+
+    What holds a slash is a file, whose ``.py`` may be left out.
+    """
 
     def describe(self) -> str:
         """See `Kind.describe`."""
-        return "the name of a module or the path of a .py file, or a list of such"
+        return "the name of a module or the path of a Python file, or a list of such"
 
     def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
         """See `Kind.read`."""
         modules = (text(self, item, around) for item in _items(value))
-        return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
+        return tuple(
+            f"{str(around.cwd / m).removesuffix('.py')}.py" if "/" in m or m.endswith(".py") else m
+            for m in modules
+        )
 
 
 class Names:
@@ -183,6 +189,30 @@ class Names:
     def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
         """See `Kind.read`."""
         return tuple(text(self, item, around) for item in _items(value))
+
+
+class Programs:
+    """Whether rows may run programs: any, none, or a list; YAML reads ``on`` as true."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "on, off or a list of programs"
+
+    def read(self, value: object, around: Surroundings) -> bool | tuple[str, ...]:
+        """See `Kind.read`. What names a file is made absolute; a bare name stays one."""
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            word = text(self, value, around)
+            if word not in ("on", "off"):
+                raise RefusedError(f"must be {self.describe()}; one program is a list, too")
+            return word == "on"
+        if not isinstance(value, list | tuple):
+            raise unlike(self, value)
+        if not value:
+            raise RefusedError("is an empty list; write off")
+        programs = (text(self, item, around) for item in value)
+        return tuple(str(around.cwd / p) if "/" in p else p for p in programs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ OVERRIDES = (
     "retry_backoff",
     "retry_wait_limit",
     "max_attempts",
+    "on_return",
     "expire",
     "retention_time",
     "kill_timeout",

@@ -20,6 +20,7 @@ from psched.config.kinds import (
     Modules,
     Names,
     Number,
+    Programs,
     Zone,
 )
 from psched.config.per_type import NO_TYPES, PerType, Types
@@ -67,6 +68,11 @@ class Config(StoreSettings):
         Number(whole=True, unit="attempts"),
         "Attempts after which an occurrence that fails is given up; 0 is never.",
     ] = 0
+    on_return: Annotated[
+        str,
+        Choice("finish", "retry"),
+        "What becomes of a task whose handler returns without having called finish().",
+    ] = "finish"
     expire: Annotated[
         int,
         Number(whole=True),
@@ -180,6 +186,12 @@ class Config(StoreSettings):
         str | None, words.NAME, "The class in the script; by default Run, or the only one."
     ] = None
 
+    exec_type: Annotated[
+        bool | tuple[str, ...] | None,
+        Programs(),
+        "Whether rows of type exec may run any program, none, or those in a list.",
+    ] = None
+
     only: Annotated[
         tuple[str, ...], Names(), "The only types of task that these workers take; by default all."
     ] = ()
@@ -198,6 +210,13 @@ class Config(StoreSettings):
         if self.database_timeout is None:
             return timing.default_driver_timeout(self.alive_time)
         return self.database_timeout
+
+    @property
+    def allowed_programs(self) -> bool | tuple[str, ...]:
+        """What rows of type exec may run: any program, none, or these."""
+        if self.exec_type is None:
+            return not (self.exec or self.script)
+        return self.exec_type
 
     @property
     def tls(self) -> Tls | None:

@@ -47,6 +47,23 @@ class Retention:
         assert {row.key for row in store.rows()} == {"kept", "for ever", "waiting"}
         assert store.purge(100) == 0
 
+    def test_what_is_not_kept_at_all_frees_its_key_as_it_ends(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, "gone", "kept")
+        gone, kept = (row for _, row in sorted((r.key, r) for r in claim(store, "w.1").rows))
+        rest = {"rest": True, "status": FINISHED}
+        ends = [ending(gone, **rest, retain=0, remove=True), ending(kept, **rest, retain=60)]
+        assert set(store.settle(ends).values()) == {Settled.DONE}
+        assert [row.key for row in backend_factory().rows()] == ["kept"]
+        add(store, "gone")
+        (again,) = claim(store, "w.2").rows
+        assert (again.key, again.fence, again.retain_until) == ("gone", 1, None)
+        # A late repetition is told that the row is gone, or is another's by now: it ends nothing.
+        store.settle(ends[:1])
+        assert found(store, "gone").token == again.token
+
     def test_no_more_are_purged_than_asked_for(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
         keys = [f"k{number}" for number in range(5)]

@@ -18,6 +18,7 @@ from psched.clock import SystemClock
 from psched.collection import ScheduleCollection
 from psched.errors import StoreUnavailableError, UnknownOutcomeError
 from support.stores import make_store
+from support.waiting import wait_until
 
 SOON = {"retry_wait": 0}
 
@@ -58,14 +59,53 @@ class TestPushing:
             schedules.push("k")
 
     def test_an_ended_task_is_purged_after_its_time_and_its_key_is_free(self, schedules, row):
-        schedules.push("k", retention_time=0)
+        schedules.push("k", retention_time=1)
         schedules.push("kept")
         for _ in range(2):
             schedules.poll().finish()
-        assert schedules._backend.purge(10) == 1
+        wait_until(lambda: schedules._backend.purge(10), what="the end of its time")
         assert not schedules["k"].exists()
         assert row("kept").status == "finished"
         schedules.push("k")
+
+    @pytest.mark.parametrize("leased", [False, True])
+    @pytest.mark.parametrize("end", ["finish", "cancel", "force_finish", "expire"])
+    def test_a_task_that_is_not_retained_frees_its_key_as_it_ends(
+        self, schedules, sql, row, end, leased
+    ):
+        schedules.push("k", retention_time=0, expire=60)
+        schedules.push("kept", run_at=4_000_000_000)
+        task = schedules.poll() if leased else None
+        if end == "expire":
+            sql(
+                "UPDATE {table} SET created_at = created_at - 61, next_time = next_time - 61,"
+                " next_run_time = 0 WHERE id = 'k'"
+            )
+            assert schedules.poll() is None
+        elif end == "finish":
+            (task or schedules.poll()).finish()
+        else:
+            assert getattr(schedules["k"], end)() is not leased
+            if leased:
+                task.release()
+        assert not schedules["k"].exists()
+        schedules.push("k")
+        assert (row("k").status, row("k").row.fence) == ("waiting", 0)
+        assert schedules["kept"].exists()
+
+    @pytest.mark.usefixtures("schedules")
+    def test_a_type_and_the_setting_can_say_that_nothing_is_retained(self, settings):
+        for own in (
+            settings.with_settings(retention_time=0),
+            settings.with_settings(types={"t": {"retention_time": 0}}),
+        ):
+            with psched.open(own) as mine:
+                mine.push("k", "t")
+                mine.poll().finish()
+                assert not mine["k"].exists()
+                mine.push("k", "t")
+                mine["k"].cancel()
+                assert not mine["k"].exists()
 
     def test_ten_thousand_are_one_call(self, schedules):
         pushed = schedules.push_many({"key": f"k{n}", "data": {"n": n}} for n in range(10_000))
@@ -261,6 +301,19 @@ class TestWaiting:
         with pytest.raises(TimeoutError, match="'k' is still waiting"):
             schedules["k"].wait(timeout=0.1)
 
+    def test_a_task_that_is_not_retained_leaves_nobody_waiting(self, settings, schedules):
+        class Hurried(SystemClock):
+            def sleep(self, _seconds):
+                schedules.poll().finish()
+
+        schedules.push("k", retention_time=0)
+        store = make_store(settings.url)
+        with (
+            ScheduleCollection(store, settings, clock=Hurried(), draw_nonce=str) as mine,
+            pytest.raises(NotFoundError, match="its retention_time is 0"),
+        ):
+            mine["k"].wait()
+
     def test_a_store_that_goes_away_meanwhile_is_waited_for(self, settings, schedules):
         store = make_store(settings.url)
         get, looks = store.get, []
@@ -326,6 +379,21 @@ class TestAnswersThatAreLost:
             mine["k"].requeue()
         assert row("k").status == {"finish": "finished", "retry": "failed"}[end]
         assert schedules.poll() is None
+
+    def test_what_was_cancelled_and_not_retained_is_gone(self, settings, schedules):
+        store = make_store(settings.url)
+        delete, said = store.delete, []
+
+        def lost(key):
+            said.append(delete(key))
+            raise UnknownOutcomeError("the answer was lost")
+
+        store.delete = lost
+        schedules.push("k", retention_time=0)
+        with ScheduleCollection(store, settings, clock=SystemClock(), draw_nonce=str) as mine:
+            assert mine["k"].cancel() is True
+        assert said == [True]
+        assert not schedules["k"].exists()
 
     def test_what_was_cancelled_stays_so(self, row, schedules, unanswered):
         schedules.push("k")

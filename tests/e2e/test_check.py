@@ -35,9 +35,10 @@ def test_a_good_installation_is_all_ok(make_service, database):
     done = service.psched("check")
 
     assert (done.returncode, done.stderr) == (0, "")
-    configuration, handlers, zones, store, *facts = done.stdout.splitlines()
+    configuration, handlers, programs, zones, store, *facts = done.stdout.splitlines()
     assert configuration == f"configuration: {service.config}: ok"
     assert handlers == "handlers: 2 routes: ok"
+    assert programs.startswith("programs: rows may run any program as user ")
     assert zones.startswith("zones: tzdata 20")
     assert store.endswith(", table psched")
     shown = dict(line.strip().split(": ", 1) for line in facts)
@@ -170,3 +171,19 @@ def test_a_missing_right_is_named(each_service, database, granted, missing):
     each_service.configure(url=database.url)
     assert each_service.psched("check").returncode == 0
     assert each_service.row("s1").row == before
+
+
+def test_it_says_who_can_run_code(service):
+    service.configure(exec_type=["date", "/no/such/program"])
+    service.init()
+    lines = service.psched("check").stdout.splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("programs: "))
+    assert lines[at].endswith(": date, /no/such/program (exec_type)")
+    assert lines[at + 1] == "  /no/such/program: is not on this host, or cannot be run"
+
+    service.write(
+        "jobs.py",
+        "import psched.application as a\nclass D(a.Dispatch): routes = {'exec': print}\n",
+    )
+    service.configure(exec_type=None, dispatch="jobs:D")
+    assert "programs: type exec is routed to a handler" in service.psched("check").stdout

@@ -6,6 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import yaml
+
+from psched.cli.commands import load
+from psched.cli.commands import psched as psched_command
 
 HANDLERS = """
     from psched.application import Base, Dispatch as BaseDispatch
@@ -158,6 +162,30 @@ def test_every_command_has_help_and_names_what_it_takes(service):
         assert option in shown["psched", "add"].stdout
     for word in ("HUP", "USR2", "75", "78"):
         assert word in shown["psched.cli.master",].stdout
+
+
+@pytest.mark.parametrize("name", sorted(psched_command.commands))
+def test_every_command_takes_the_file_and_the_section_also_after_its_name(name):
+    by_option = {word: each for each in load(name).params for word in each.opts}
+    for word in "-c", "--config", "-e", "--environment":
+        assert by_option[word].help
+
+
+def test_what_follows_the_command_replaces_what_precedes_it(service):
+    service.init()
+    service.add("s1")
+    settings = {"one": {"url": f"sqlite:///{service.folder}/no.db"}, "two": {"table": "no"}}
+    service.write("sections.yml", yaml.safe_dump(settings))
+
+    def run(*words):
+        return service.run(sys.executable, "-m", "psched", *words)
+
+    shown = run("-c", "no.yml", "list", "-c", service.config)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "s1" in shown.stdout
+    refused = run("-e", "two", "list", "--config", "sections.yml", "-e", "three")
+    assert refused.returncode == 1
+    assert "no section for the environment three; there are one, two" in refused.stderr
 
 
 def test_a_shell_can_complete_commands_and_options(service):

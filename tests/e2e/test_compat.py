@@ -231,3 +231,33 @@ def test_the_commands_work_on_perfectscheds_table(make_service, database):
 
     assert service.psched("delete", "k1").stdout == "k1: deleted\n"
     assert [row.id for row in sql("SELECT id FROM {table}")] == ["report.daily"]
+
+
+def test_a_handler_that_returns_without_finishing_is_run_again_as_perfectscheds(
+    make_service, tmp_path
+):
+    service = make_service(
+        f"sqlite:///{tmp_path}/own.db",
+        type="rdb_compat",
+        on_return="retry",
+        dispatch="jobs:Dispatch",
+    )
+    text = """
+        import psched.application as a
+        def job(task):
+            print("attempt", task.attempt, flush=True)
+            if task.attempt > 1:
+                task.finish()
+        class Dispatch(a.Dispatch):
+            routes = {"job": "job"}
+        """
+    service.write("jobs.py", text)
+    service.init()
+    service.add("s1", "job", cron="0 0 1 1 *", next_time=1_735_689_600)  # 2025-01-01T00:00Z
+    master = service.start()
+
+    master.wait_for_log(r"attempt 1\n")
+    master.wait_for_log("failed after .*: returned without finish")
+    master.wait_for_log(r"s1\.1735689600\] finished")
+    assert service.row("s1").next_time > 1_735_689_600
+    assert master.stop() == 0

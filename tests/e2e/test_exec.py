@@ -203,3 +203,82 @@ def test_a_command_is_gone_at_its_time_limit_with_all_that_it_has_started(servic
     # The master, its worker, the fork server, and a runner that waits.
     wait_until(lambda: len(master.descendants) <= 4, what="the end of the command's children")
     assert master.workers() == [worker]
+
+
+def test_programs_finish_by_their_exit_status_whatever_handlers_must_do(service):
+    service.configure(on_return="retry")
+    service.add("runs", "exec", data={"command": ["true"]})
+    service.add("submits", "push", data={"type": "exec", "data": {"command": ["true"]}})
+    service.start()
+
+    for key in "runs", "submits", "submits.1000000000":
+        assert service.wait_for_finish(key).row.fence == 1
+
+
+def test_rows_run_no_program_where_exec_type_is_off(service):
+    service.configure(exec_type=False)
+    with service.sql() as database:
+        insert = "insert into psched (id, type, data) values ('s1', 'exec', ?)"
+        database.execute(insert, ('{"command": "touch no", "shell": true}',))
+    master = service.start()
+
+    master.wait_for_log(r"s1\.\d+\] failed after .*: exec_type is off: rows of type exec run")
+
+    told = "rows can run no program of their choice: exec_type is off"
+    assert told in master.text
+    assert told in service.psched("status").stdout
+    assert "Traceback" not in master.text
+    row = service.row("s1")
+    assert (row.status, row.reason.partition(":")[0]) == ("waiting", "exec_type is off")
+    assert not (service.folder / "no").exists()
+
+
+@pytest.mark.parametrize("kind", ["exec", "script"])
+def test_beside_one_handler_for_every_type_rows_run_no_program_unless_that_is_said(service, kind):
+    text = "class Run:\n  def __init__(self, task): 0\n  def run(self): 0\n"
+    work = service.write("work.py", text)
+    service.configure(dispatch=None, **{kind: "true" if kind == "exec" else str(work)})
+    service.add("s1", "exec", data={"command": ["touch", "ran"]})
+    master = service.start()
+    master.wait_for_log("failed after .*: exec_type is off")
+    assert not (service.folder / "ran").exists()
+
+    service.configure(exec_type="on")
+    master.stop()
+    again = service.start()
+    service.wait_for_finish("s1")
+
+    again.wait_for_log("rows may run any program as user .*: exec_type is on")
+    assert (service.folder / "ran").exists()
+
+
+def test_with_a_list_rows_run_what_it_names_and_nothing_else(service):
+    service.configure(exec_type=["touch", str(service.folder / "./work")])
+    service.write("work", '#!/bin/sh\ncat >"$1"\n').chmod(0o755)
+    service.write("touch", "#!/bin/sh\n/bin/touch no\n").chmod(0o755)
+    allowed = {
+        "name": {"command": ["touch", "name"], "env": {}},
+        "path": {"command": ["/usr/bin/touch", "path"]},
+        "relative": {"command": ["./work"], "append_key": True, "stdin": "said"},
+    }
+    refused = {
+        "shell": {"command": "touch no", "shell": True},
+        "other": {"command": ["/bin/sh", "-c", "touch no"]},
+        "impostor": {"command": ["./touch", "no"]},
+        "path variable": {"command": ["touch", "no"], "env": {"PATH": str(service.folder)}},
+        "preload": {"command": ["touch", "no"], "env": {"LD_PRELOAD": "/x.so"}},
+        "folder": {"command": ["./work", "no"], "cwd": "/"},
+    }
+    for key, data in (allowed | refused).items():
+        service.add(key, "exec", data=data, retry_wait=600)
+    master = service.start()
+
+    for key in allowed:
+        service.wait_for_finish(key)
+    master.wait_for_log("failed after .*exec_type", count=len(refused))
+
+    assert (service.folder / "name").exists()
+    assert (service.folder / "path").exists()
+    assert (service.folder / "relative").read_text() == "said"
+    assert not (service.folder / "no").exists()
+    assert all("exec_type" in service.row(key).reason for key in refused)

@@ -207,6 +207,16 @@ def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
     assert master.stop() == 0
 
 
+def test_a_crontab_that_exec_type_does_not_let_run_is_told(service):
+    service.write("tab", "@daily true\n")
+    words = ("import-crontab", str(service.folder / "tab"), "--user", "ann", "--any-user")
+    assert "Warning" not in service.invoke(*words).stderr
+    service.configure(exec_type=["/usr/bin/true"])
+    told = service.invoke(*words)
+    assert "Warning: exec_type refuses these schedules here" in told.stderr
+    assert "schedules:" in told.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [

@@ -145,7 +145,65 @@ def test_a_bare_name_that_nothing_required_has_is_refused(service):
     )
 
     assert master.wait() == 65
-    assert "no 'Dispatcher' in what was required (jobs)" in master.text
+    assert "there is no 'Dispatcher' in jobs; write 'module:Dispatcher'" in master.text
+
+
+def test_a_name_without_a_module_is_looked_up_in_that_of_the_dispatch(service):
+    service.configure(dispatch=None)
+    text = """
+        import psched.application as a
+        class Test(a.Base):
+            def run(self):
+                print("test", self.task.id)
+        class Dispatch(a.Dispatch):
+            routes = {"by name": "Test"}
+        Dispatch.route({"added": "Test"})
+        """
+    service.write("lib/handlers.py", text)
+    service.add("one", "by name")
+    service.add("two", "added")
+
+    master = service.start(*service.psched_command, "run", "-r", "lib/handlers", "Dispatch")
+
+    for key in "one", "two":
+        service.wait_for_finish(key)
+        assert f"test {key}\n" in master.text
+    assert master.stop() == 0
+
+
+def test_a_handler_may_have_to_finish_its_task_itself(service):
+    text = """
+        import psched.application as a
+        def returns(task): print("returned", task.attempt, flush=True)
+        def finishes(task): task.finish()
+        def patient(task): task.retry(600)
+        def raises(task): raise ValueError("broken")
+        class Dispatch(a.Dispatch):
+            routes = {name: name for name in ("returns", "finishes", "patient", "raises")}
+            routes["other"] = returns
+        """
+    service.write("jobs.py", text)
+    service.configure(
+        dispatch="jobs:Dispatch",
+        on_return="retry",
+        retry_wait=0,
+        max_attempts=2,
+        types={"other": {"on_return": "finish"}},
+    )
+    for type_ in "returns", "finishes", "patient", "raises", "other":
+        service.add(type_, type_)
+    service.add("own", "returns", on_return="finish")
+    master = service.start()
+
+    failed = service.wait_for_row("returns", lambda seen: seen.status == "failed")
+    assert failed.reason == (
+        "gave up after 2 attempts: returned without finish(), and on_return is retry"
+    )
+    service.wait_for_row("raises", lambda seen: "ValueError: broken" in (seen.reason or ""))
+    for key in "finishes", "other", "own":
+        service.wait_for_finish(key)
+    assert service.row("patient").reason == "retry asked for by the handler"
+    assert master.text.count("Traceback") == 2  # of what raises
 
 
 def test_the_return_of_a_handler_means_what_it_has_decided(service):

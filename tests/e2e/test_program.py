@@ -95,6 +95,22 @@ def test_a_program_serves_until_it_is_told_to_stop(program):
     assert "never reached" not in master.text
 
 
+@pytest.mark.parametrize("given", ["load()", "'own.yml'", "Path('own.yml')"])
+def test_settings_can_be_given_as_they_are_or_as_the_path_of_a_file(program, given):
+    service = program
+    content = json.loads((service.folder / "settings.json").read_text())
+    service.write("own.yml", json.dumps(content | {"retry_wait": 1}))
+    text = PROGRAM.format(code=1).replace("Dispatch, load)", f"Dispatch, {given})")
+    service.write("program.py", text)
+    service.add("s1", "versioned")
+
+    master = service.start(sys.executable, "program.py")
+
+    service.wait_for_finish("s1")
+    assert "rows may run any program as user " in master.text
+    assert master.stop() == 0
+
+
 def test_a_restart_reads_the_program_and_its_configuration_again(program):
     service = program
     service.add("long", "versioned", data={"until": "gate"})

@@ -10,7 +10,8 @@ import sys
 import pytest
 import yaml
 
-from psched.app import read_config
+from psched.app import make_store, read_config
+from psched.config import from_mapping
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
 
@@ -103,6 +104,36 @@ def test_data_can_come_from_standard_input(queue):
 def test_a_push_that_makes_no_sense_names_the_field_and_the_mend(queue, words, status, line):
     assert re.match(line, refused(queue.invoke("push", *words), status))
     assert "0 entries" in queue.invoke("list").output
+
+
+def test_push_list_and_cancel_can_be_told_which_database_and_table(queue):
+    there = ("--database", f"sqlite:///{queue.folder}/there.db", "--table", "tasks")
+    settings = {"url": there[1], "table": there[3]}
+    make_store(from_mapping(settings)).init()
+
+    def run(*words):
+        done = queue.invoke(*words, *there)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    run("push", "t1", "{}")
+    assert "t1" in run("list")
+    assert run("cancel", "t1") == "t1: cancelled\n"
+    assert run("list", "--status", "cancelled").endswith("1 entries.\n")
+    assert "0 entries" in queue.invoke("list").output
+    wrong = queue.invoke("list", "--database", "oracle://x/y")
+    assert "url: is of no known kind; known are" in refused(wrong)
+    assert refused(queue.invoke("list", "--table", "a b")).startswith("Error: table: must be")
+
+
+def test_a_task_that_is_not_retained_cannot_be_waited_for(queue):
+    queue.configure(retention_time=0)
+    run_work(queue)
+
+    done = queue.psched("push", "t1", "{}", "--wait")
+
+    assert done.returncode == 3
+    assert "is gone, so nobody can tell how it has ended" in done.stderr
 
 
 def test_a_key_is_pushed_once(queue):
@@ -212,6 +243,7 @@ def test_what_is_refused_for_one_key_holds_up_no_other(queue):
 
 
 def test_a_program_gets_data_and_key_of_tasks_of_every_type_also_after_a_restart(queue):
+    queue.configure(exec_type=True)
     queue.configure(dispatch="no.such:Dispatch")  # which the option replaces
     master = run_work(queue, "--retry-wait", "1", "--", "-a", "b c", "--log")
     queue.invoke("push", "t1", '{"k": "ü"}')
@@ -333,6 +365,36 @@ def test_workers_that_make_no_sense_do_not_start(queue, options, status, text):
 
 
 # --- configure -----------------------------------------------------------------------
+
+
+def test_perfectqueues_short_options_mean_what_they_mean_there(queue):
+    queue.write("base.yml", "retry_wait: 9\n")
+    done = queue.psched(
+        *["configure", "q.yml", "-f", "base.yml", "--script", "job.py", "-C", "Job", "-t", 60],
+        *["-b", 30, "-x", 7, "-X", 8, "-i", 2, "-w", 3, "-d", "q.pid", "-o", "q.log", "-v"],
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert yaml.safe_load((queue.folder / "q.yml").read_text()) == {
+        "retry_wait": 9,
+        "script": [str(queue.folder / "job.py")],
+        "script_class": "Job",
+        "alive_time": 60,
+        "kill_timeout": 7.0,
+        "kill_interval": 8.0,
+        "poll_interval": 2.0,
+        "processors": 3,
+        "pid_file": str(queue.folder / "q.pid"),
+        "log": str(queue.folder / "q.log"),
+        "log_level": "debug",
+    }
+
+
+def test_an_option_that_means_something_else_in_perfectqueue_is_told(queue):
+    done = queue.psched("run", "--exec", "./work.sh", "-r", "300")
+
+    assert done.returncode == 2
+    assert "-r 300: is --require here; PerfectQueue's -r is --retry-wait 300" in done.stderr
 
 
 def test_what_configure_has_written_runs_from_any_folder(queue):

@@ -722,9 +722,24 @@ class TestRetention:
     def test_what_runs_once_is_kept_for_its_retention_time(self):
         row = leased(**ONCE)
         assert conclusion(row, row, Finish(), SETTINGS).retain == RETENTION
-        assert conclusion(row, row, Finish(), options(retention_time=0)).retain == 0
+        assert not conclusion(row, row, Finish(), SETTINGS).remove
         row = leased(**ONCE, options='{"retention_time":7}')
         assert conclusion(row, row, Finish(), SETTINGS).retain == 7
+
+    @pytest.mark.parametrize("mark", [None, CANCELLING, FINISHING])
+    def test_with_no_retention_time_what_runs_once_goes_as_it_ends(self, mark):
+        row = leased(**ONCE, status=mark or WAITING)
+        assert conclusion(row, row, Finish(), options(retention_time=0)).remove
+        expired = opening(leased(**ONCE), options(retention_time=0, expire=HOUR), NOON + HOUR)
+        assert (expired.remove, expired.reason[:7]) == (True, "expired")
+
+    def test_with_no_retention_time_all_else_is_kept(self):
+        settings = options(retention_time=0, max_attempts=1)
+        row = leased(**ONCE)
+        assert not conclusion(row, row, Retry(), settings).remove
+        assert not conclusion(leased(), leased(), Finish(), settings).remove
+        last = leased(cron=f"@every {DAY}", next_time=LATEST_TIME // DAY * DAY)
+        assert not conclusion(last, last, Finish(), settings).remove
 
     def test_a_schedule_that_ended_is_kept(self):
         row = leased(cron=f"@every {DAY}", next_time=LATEST_TIME // DAY * DAY)
