@@ -79,7 +79,8 @@ class Poller:
             verdict = opening(row, self.settings, now)
             if isinstance(verdict, Run):
                 holder = _Owner(self, row, sent + self.lease_time(row))
-                return Task(assignment(row, verdict.definition, verdict.scheduled_time), holder)
+                run = assignment(row, verdict.definition, verdict.scheduled_time)
+                return Task(run, dict(verdict.definition.data), holder)
             results = self.patiently(partial(self.backend.settle, [verdict]))
             if results[row.key] is not Settled.REDEFINED:
                 return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from psched import attempts
 from psched.definition import Definition
+from psched.messages import FROM_RUNNER
 from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
 from psched.supervisor.child import Child, Exit
 from psched.supervisor.kill import Ladder
@@ -29,6 +30,7 @@ class RunnerChild(Child):
 
     def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
         super().__init__(pid, link, now)
+        link.expects = FROM_RUNNER
         self.note = note
         self.cgroup: Cgroup | None = None
 

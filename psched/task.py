@@ -74,11 +74,11 @@ class Task:
         "timezone", "token", "type",
     )  # fmt: skip
 
-    def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
+    def __init__(self, assignment: Mapping[str, Any], data: dict[str, Any], holder: Holder) -> None:
         """See `assignment`."""
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
-        self.data: dict[str, Any] = assignment["data"]
+        self.data = data
         self.scheduled_time: int = assignment["scheduled_time"]
         self.attempt: int = assignment["attempt"]
         self.cron: str | None = assignment["cron"]
@@ -188,7 +188,7 @@ def _is_wait(wait: object) -> bool:
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
-    """What a `Task` is made of, in a form that JSON can carry to another process.
+    """What a `Task` is made of beside its payload, in a form that JSON can carry.
 
     Args:
         row: as the claim returned it.
@@ -198,7 +198,6 @@ def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[st
     return {
         "key": row.key,
         "type": definition.type,
-        "data": dict(definition.data),
         "scheduled_time": scheduled_time,
         "attempt": row.attempt,
         "cron": definition.cron,

@@ -28,7 +28,7 @@ OUTCOMES = {
     "returns": "Finish()",
     "raises": FAILED("ValueError: no"),
     "raises_unprintable": FAILED("BrokenError"),
-    "raises_surrogates": FAILED("ValueError: \ud800\0\x1b[2J"),
+    "raises_surrogates": FAILED(r"ValueError: \ud800\x00\x1b[2J"),
     "fails_without_a_word": FAILED("CommandError"),
     "fails_unprintably": FAILED("BrokenCommandError"),
     "stops_without_a_word": FAILED("stopped: ProcessStopError"),
