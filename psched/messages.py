@@ -1,5 +1,6 @@
 """The messages between a worker and its runners; see `psched.supervisor.shapes`."""
 
+from psched.definition import LONGEST_CRON
 from psched.supervisor.shapes import (
     Shapes,
     attached,
@@ -16,12 +17,11 @@ from psched.supervisor.shapes import (
 )
 from psched.task import LONGEST_WAIT
 
-_LONGEST_CRON = 2**16
-"""Characters of a trigger's text."""
-
 FROM_RUNNER = Shapes(
     {
         "done": {"done": maybe(brief_text), "last": flag, "store": flag},
+        # The payload cannot be understood: nothing was run.
+        "quarantine": {"quarantine": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
         "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
         "extend": {"extend": flag},
@@ -39,7 +39,7 @@ TO_RUNNER = Shapes(
                 type=line,
                 scheduled_time=whole(),
                 attempt=whole(),
-                cron=maybe(text(_LONGEST_CRON)),
+                cron=maybe(text(LONGEST_CRON)),
                 timezone=line,
                 delay=whole(),
                 owner=line,

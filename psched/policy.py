@@ -27,11 +27,13 @@ from psched.model import (
     QUARANTINED,
     Decision,
     Finish,
+    Quarantine,
     Release,
     Retry,
     Row,
     Settlement,
 )
+from psched.texts import visible
 
 _SHORTEST_SEARCH = 1
 """Seconds between two searches for a trigger's code, if failures are tried again at once."""
@@ -129,7 +131,9 @@ def _concluded(
         same = (leased.cron, leased.timezone) == (current.cron, current.timezone)
         # What another trigger would have shown before it was set was never scheduled.
         return _following(current, definition, since=0 if same else math.ceil(now) - 1)
-    if isinstance(decision, Release):
+    if isinstance(decision, Quarantine) and leased.version == current.version:
+        return quarantine(current, decision.reason)
+    if isinstance(decision, Release | Quarantine):
         return _again(current, wait=0, attempt=current.attempt - 1)
     return _failed(current, definition, decision)
 
@@ -268,4 +272,4 @@ def _plain(reason: str | None) -> str | None:
     """A reason that any database keeps and any terminal shows."""
     if reason is None:
         return None
-    return "".join(c if c.isprintable() else " " for c in reason)[:_REASON_LENGTH]
+    return visible(reason)[:_REASON_LENGTH]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from psched.definition import decode, encode
+from psched.definition import encode, payload
 from psched.errors import (
     CommandError,
     InvalidError,
@@ -163,7 +163,8 @@ class Runner:
             note: why TERM comes.
         """
         self._link = link
-        link.expects, link.data_limit = TO_RUNNER, LARGEST
+        # In UTF-8, a payload that is stored as text may have more bytes than it has characters.
+        link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
         self._stop = Stop(note)
         self._log.process = "task"
@@ -177,19 +178,23 @@ class Runner:
                     pass
             if "run" not in message:
                 break  # an answer to a question that a task has not waited for
-            failure, used_store = self._perform(message["run"], message["data"])
+            end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
-            end = {"done": failure, "last": not left, "store": used_store}
+            end["last"] = not left
             link.deliver(_USUAL_PACKED if end == _USUAL else end)
             if left:
                 set_title("runner: idle")
         return 0
 
-    def _perform(self, assignment: Mapping[str, Any], stored: bytes) -> tuple[str | None, bool]:
-        """Run one task; what went wrong, in a line, and whether it has used the store."""
+    def _perform(self, assignment: Mapping[str, Any], stored: bytes) -> dict[str, object]:
+        """Run one task; what is to be said of its end."""
         limit = assignment["data_limit"]
         holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
-        task = Task(assignment, decode("data", stored), holder)
+        try:
+            data = payload(stored, limit)
+        except InvalidError as error:
+            return {"quarantine": text_of(error)}
+        task = Task({**assignment, "data": data}, holder)
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
         # What it prints is to be where the log is now, not where it was at the fork.
@@ -213,7 +218,7 @@ class Runner:
         flush_output()
         holder.close()
         self._log.subject = ""
-        return failure, holder.has_opened
+        return {"done": failure, "last": True, "store": holder.has_opened}
 
     def _call(self, task: Task) -> None:
         handler: Any = self._find(task.type)

@@ -74,11 +74,11 @@ class Task:
         "timezone", "token", "type",
     )  # fmt: skip
 
-    def __init__(self, assignment: Mapping[str, Any], data: dict[str, Any], holder: Holder) -> None:
-        """See `assignment`."""
+    def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
+        """See `assignment`; the payload stands beside that, as ``data``."""
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
-        self.data = data
+        self.data: dict[str, Any] = assignment["data"]
         self.scheduled_time: int = assignment["scheduled_time"]
         self.attempt: int = assignment["attempt"]
         self.cron: str | None = assignment["cron"]

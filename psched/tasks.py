@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from psched.clock import Clock
 from psched.errors import InvalidError, StoreUnavailableError, text_of
 from psched.guard import Guard
-from psched.model import Finish, Occurrence, Release, Retry, Row
+from psched.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.policy import Run
 from psched.runners import Runners
 from psched.slots import Slot, tell
@@ -156,9 +156,11 @@ class Tasks:
             slot.runner.link.cut("a message out of turn")
             return
         message = messages[0]
-        if "done" in message:
-            slot.end(message["done"], self._clock.monotonic())
-            if message["store"]:
+        if "done" in message or "quarantine" in message:
+            if "quarantine" in message:
+                slot.decision = Quarantine(message["quarantine"])
+            slot.end(message.get("done"), self._clock.monotonic())
+            if message.get("store"):
                 self._runners.preload()
             if not message["last"]:
                 slot.empty = self._runners.give_back(slot.runner)

@@ -26,7 +26,8 @@ def visible(text: str, *, lines: bool = False) -> str:
         text: of any origin.
         lines: keep line feeds and tabs, where several lines are meant.
     """
-    if text.isprintable():
+    plain = text.replace("\n", "").replace("\t", "") if lines else text
+    if plain.isprintable():
         return text
     kept = "\n\t" if lines else ""
     return "".join(c if c in kept or _is_harmless(c) else ascii(c)[1:-1] for c in text)

@@ -1,5 +1,6 @@
 """Runners: whatever a handler does, its worker learns what came of it, stops it, and goes on."""
 
+import gzip
 import json
 import os
 import signal
@@ -74,6 +75,33 @@ def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks
 def read_what_a_handler_has_got():
     Bench(HANDLERS).run("has_files_in_their_place")
     return Path("mine").read_text()
+
+
+PAYLOADS = {
+    "no JSON": "x",
+    "a list": "[]",
+    "half a character": '{"a":"\\ud800"}',
+    "not UTF-8": b'{"a":"\xff"}',
+    "half a character itself": '{"a":"\ud800"}',
+    "too deep": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}",
+    "broken gzip": b"\x1f\x8b\x08\x00",
+    "a bomb": gzip.compress(b'{"a":"' + b"x" * 20 * 2**20 + b'"}'),
+    "too many digits": '{"a":' + "9" * 5000 + "}",
+}
+
+
+def payloads_run(tasks):
+    bench = Bench(HANDLERS, max_tasks_per_child=tasks)
+    found = [bench.finish(bench.start_row("returns", data)) for data in PAYLOADS.values()]
+    return [*found, bench.run("returns")]
+
+
+@pytest.mark.parametrize("tasks", [1, 1000])
+def test_a_payload_that_cannot_be_understood_is_quarantined_and_nothing_runs(tasks):
+    *found, last = apart(payloads_run, tasks)
+    for outcome in found:
+        assert outcome.startswith(("Quarantine(reason='data: ", 'Quarantine(reason="data: '))
+    assert last == "Finish()"
 
 
 def test_nothing_is_written_into_a_file_that_has_the_number_of_a_line_of_ours():
