@@ -377,7 +377,7 @@ def _update(task):
 
 
 def test_a_payload_that_is_none_is_quarantined_by_who_polls_it(schedules, sql):
-    sql("INSERT INTO {table} (id, data) VALUES ('bad', '[1]'), ('good', '{}')")
+    sql("INSERT INTO {table} (id, next_time, data) VALUES ('bad', 1, '[1]'), ('good', 2, '{}')")
     task = schedules.poll()
     if task.key == "bad":
         pytest.fail("it was run on guessed data")
