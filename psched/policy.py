@@ -33,13 +33,13 @@ from psched.model import (
     Row,
     Settlement,
 )
-from psched.texts import visible
+from psched.texts import cut, visible
 
 _SHORTEST_SEARCH = 1
 """Seconds between two searches for a trigger's code, if failures are tried again at once."""
 
-_REASON_LENGTH = 500
-"""Characters of a reason that are kept."""
+_REASON_LENGTH = 460
+"""Characters of a reason that are kept in the row; with the note on what was cut, at most 500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,4 +272,4 @@ def _plain(reason: str | None) -> str | None:
     """A reason that any database keeps and any terminal shows."""
     if reason is None:
         return None
-    return visible(reason)[:_REASON_LENGTH]
+    return cut(visible(cut(reason, _REASON_LENGTH)), _REASON_LENGTH)

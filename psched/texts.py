@@ -12,6 +12,9 @@ LONGEST_MESSAGE = 20_000
 LONGEST_TRACEBACK = 40_000
 """Characters that are kept of a traceback, with all exceptions that it tells of."""
 
+_INDENT = 5
+"""Characters that a line of a traceback costs besides its own, where the log indents it."""
+
 LONGEST_BRIEF = 10 * LONGEST + 100
 """Characters of what `brief` returns, at most: an escape is ten characters long."""
 
@@ -53,9 +56,9 @@ def traceback_of(error: BaseException) -> str:
     left = LONGEST_TRACEBACK
     try:
         for part in traceback.TracebackException.from_exception(error, compact=True).format():
-            for line in part.rstrip("\n").split("\n"):
+            for line in cut(part.rstrip("\n"), LONGEST_TRACEBACK).split("\n"):
                 lines.append(cut(line))
-                left -= len(lines[-1])
+                left -= len(lines[-1]) + _INDENT
                 if left < 0:
                     lines.append("… (the rest of the traceback is left out)")
                     return "\n".join(lines)
