@@ -259,7 +259,8 @@ def decode(
             _refuse_many(field, text, values)
         # The parser itself gives up at a depth that is far from the end of the stack.
         value = _decoder.decode(text)
-        if _SURROGATE.search(text):
+        # Mostly there is none, and a runner pays for each page of a pattern's that it touches.
+        if "\\u" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # in pairs they are characters
     except RecursionError:
         raise InvalidError(field, f"is nested more than {DEEPEST} levels deep") from None
