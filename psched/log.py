@@ -9,6 +9,7 @@ that a terminal obeys are escaped, so that no payload can forge a line.
 import logging
 import os
 import sys
+import threading
 import time
 from collections import deque
 from contextlib import suppress
@@ -22,6 +23,8 @@ _REMEMBERED = 10
 
 _LONGEST_REMEMBERED = 500
 """Characters of each."""
+
+_tasks = logging.getLogger("psched.task")
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -162,6 +165,28 @@ def start(path: Path | None, level: str, process: str) -> Log:
     root.addHandler(log)
     root.setLevel(_LEVELS[level])
     return log
+
+
+def log_uncaught() -> None:
+    """Log the errors of threads and finalizers, which Python writes to standard error uncut.
+
+    For processes that run code of the user's; what they fork does the same.
+    """
+
+    def of_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit and args.exc_value is not None:
+            name = args.thread.name if args.thread is not None else "that has ended"
+            logging.getLogger("psched.task").error(
+                "thread %s raised", name, exc_info=args.exc_value
+            )
+
+    def of_finalizer(args: "sys.UnraisableHookArgs") -> None:
+        where = getattr(args.object, "__qualname__", type(args.object).__name__)
+        text = "an exception that nobody can catch was raised in %s"
+        _tasks.error(text, where, exc_info=args.exc_value)
+
+    threading.excepthook = of_thread
+    sys.unraisablehook = of_finalizer
 
 
 @lru_cache(maxsize=1)

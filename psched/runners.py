@@ -154,7 +154,7 @@ class Runners:
         """
         if runner.exit is not None:
             return False  # these were its last words, and `reap` has seen to its tree
-        clean = tree.kill_all_below(runner.pid)
+        clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
         if runner.cgroup is not None:
             # It may have given up being the one to whom its orphans come: prctl(2).
             clean = clean and not {*runner.cgroup.members} - {runner.pid}
@@ -244,7 +244,8 @@ class Runners:
     def _hear_idle(self) -> None:
         """See which waiting runners have died, or say what nobody has asked them."""
         for runner in self._idle:
-            if runner.link.receive():
+            if runner.link.receive() or runner.link.halfway:
+                # The next task's messages would begin in the midst of this one.
                 runner.link.cut("a message without a task")
             self.cut_off(runner)
         self._idle = [runner for runner in self._idle if not runner.link.closed]

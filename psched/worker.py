@@ -16,7 +16,7 @@ from psched.config import Config
 from psched.errors import StoreError
 from psched.guard import Guard
 from psched.leaser import Leaser
-from psched.log import Log
+from psched.log import Log, log_uncaught
 from psched.recycling import Enough
 from psched.runners import Runners
 from psched.slots import account
@@ -257,6 +257,7 @@ def prepare_process(log: Log, place: Place) -> SignalInbox:
     """Make a freshly forked process a worker: its log, its title, its signals."""
     log.process = place.name
     log.recent.clear()
+    log_uncaught()
     with suppress(AttributeError, ValueError):
         # What handlers print is to be seen when it happens; set here, it is for all runners.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

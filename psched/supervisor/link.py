@@ -104,6 +104,11 @@ class Link:
         """Whether something waits for the socket to take it."""
         return bool(self._outgoing) and not self.closed
 
+    @property
+    def halfway(self) -> bool:
+        """Whether the beginning of a message has arrived, and its end has not."""
+        return bool(self._incoming)
+
     def send(self, message: Message, data: bytes = b"") -> None:
         """Send a message, now or by later calls of `flush`; to a dead side: nothing happens.
 

@@ -1,11 +1,14 @@
 """Processes and clients that send what they must not send: the service goes on."""
 
 import contextlib
+import gzip
 import json
+import os
 import signal
 import socket
 import struct
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +79,36 @@ def test_what_a_worker_says_of_nonces_that_are_not_its_to_release_is_ignored(ser
     service.add("s1")
     service.wait_for_finish("s1")
     assert master.workers() == [worker]
+
+
+def cpu_time(pid):
+    """Seconds that a process has computed, without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_rows_that_cost_a_parser_seconds_cost_a_worker_nothing(service):
+    brackets = gzip.compress(('{"a":[' + ",".join(["[]"] * 5_000_000) + "]}x").encode())
+    service.configure(concurrency=2)
+    service.init()
+    with service.sql() as connection:
+        for n in range(6):
+            connection.execute(
+                f"INSERT INTO psched (id, next_time, {'data' if n % 2 else 'options'})"  # noqa: S608
+                " VALUES (?, 1, ?)",
+                [f"bad{n}", brackets],
+            )
+    service.add("good")
+    master = service.start()
+    [worker] = master.workers()
+    service.wait_for_finish("good")
+    for n in range(6):
+        service.wait_for_row(f"bad{n}", lambda seen: seen.status == "quarantined")
+    assert master.workers() == [worker]
+    # Parsing one of them takes a second at least.
+    assert cpu_time(worker) < 3
+    assert len(service.runs.runs()) == 1
+    assert master.stop() == 0
 
 
 def test_who_talks_to_the_control_socket_is_hung_up_on_and_nobody_else(service):

@@ -10,6 +10,7 @@ import pytest
 
 from psched.supervisor.child import Exit
 from psched.supervisor.forkserver import MOST_AT_ONCE
+from psched.supervisor.link import packed
 from support.apart import apart, started_apart
 from support.bench import Bench
 from support.forks import fork_server
@@ -163,6 +164,27 @@ def idle_that_speaks():
 
 def test_a_runner_that_speaks_without_a_task_is_replaced():
     assert apart(idle_that_speaks) == ["Finish()", "Finish()"]
+
+
+def half_a_message_before_the_next_task():
+    def halves(task):
+        link = task._holder._link
+        # It arrives together with the end, which it follows.
+        deliver = link.deliver
+
+        def delivers(message):
+            link.deliver = deliver
+            deliver(packed(message) + EXTEND[:5])
+
+        link.deliver = delivers
+
+    bench = Bench({**HANDLERS, "halves": halves}, max_tasks_per_child=100)
+    found = [bench.run(name) for name in ("returns", "halves", "returns")]
+    return [*found, bench.ledger.extended]
+
+
+def test_half_a_message_of_one_task_is_not_the_beginning_of_anothers():
+    assert apart(half_a_message_before_the_next_task) == ["Finish()", "Finish()", "Finish()", 0]
 
 
 # --- the fork server -----------------------------------------------------------------

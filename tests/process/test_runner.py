@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -177,7 +178,24 @@ def forks_and_raises_long(_task):
     raise ValueError("x" * LONG)
 
 
+def has_a_thread_that_raises_long(_task):
+    thread = threading.Thread(target=raises_long, args=(None,))
+    thread.start()
+    thread.join()
+    raise ValueError("short")
+
+
+def has_a_finalizer_that_raises_long(_task):
+    class Broken:
+        def __del__(self):
+            raises_long(None)
+
+    Broken()
+    raise ValueError("short")
+
+
 LENGTHY = [
+    has_a_thread_that_raises_long, has_a_finalizer_that_raises_long,
     raises_long, raises_long_lines, raises_long_chain, raises_long_notes, raises_long_syntax,
     raises_long_group, raises_long_name, raises_odd_notes, exits_long, fails_long, logs_long,
     forks_and_raises_long,
