@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from psched.clock import Clock
 from psched.errors import StoreError, StoreUnavailableError
+from psched.texts import brief
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class Asker:
             self._away_since, self._pause = None, _FIRST_PAUSE
 
     def _failed(self, error: StoreError) -> None:
-        now, self._reason = self._clock.monotonic(), str(error)
+        now, self._reason = self._clock.monotonic(), brief(str(error))
         self._answered = False
         if self._away_since is None:
             self._away_since, self._said = now, {self._reason}

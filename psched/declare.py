@@ -15,8 +15,9 @@ from psched.definition import (
     check_name,
     check_number,
     check_words,
-    decode,
     encode,
+    options_of,
+    payload,
     understand,
 )
 from psched.errors import ConfigError, InvalidError
@@ -156,6 +157,8 @@ def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row
     columns = {n: v for n, v in fields.items() if n not in own and n not in TIMES}
     if "data" in columns:
         columns["data"] = encode("data", columns["data"], most=settings.data_limit)
+    else:
+        payload(row.data, settings.data_limit)  # it would be quarantined when it is run
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:
@@ -184,7 +187,7 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
 
 def _overridden(stored: str | bytes | None, own: Mapping[str, Any], settings: Config) -> str | None:
     """The column ``options`` with some of it changed; None: the setting is to hold again."""
-    options = decode("options", stored) if stored else {}
+    options = options_of(stored)
     for name, value in own.items():
         options.pop(name, None)
         if value is not None and name in SAID:

@@ -7,6 +7,8 @@ handler's ``except`` clauses keep their meaning.
 from collections.abc import Mapping
 from typing import Any
 
+from psched.texts import brief
+
 
 class ScheduleError(Exception):
     """A request about a schedule or a task was refused; nothing was changed."""
@@ -107,14 +109,14 @@ class MissingTableError(SchemaError):
 
 
 def described(error: BaseException) -> str:
-    """What was raised, in a line: its name, and its text if it has one."""
+    """An error as one short line: its name, and its text if it has one."""
     name, text = type(error).__name__, text_of(error)
-    return f"{name}: {text}" if text else name
+    return f"{brief(name)}: {text}" if text else brief(name)
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error of whoever's, in a line; empty where there is none to be had."""
+    """An error's text as one short line; empty if it has none, or if its ``__str__`` fails."""
     try:
-        return " ".join(f"{error!s}".split())
+        return brief(str(error))
     except (Exception, SystemExit):  # noqa: BLE001  # its own __str__ raises what it likes
         return ""

@@ -1,18 +1,22 @@
 """The log: whole lines, in a file that may be renamed under us.
 
 A line is ``time [pid] level process [key.scheduled_time] message``. What a task or a library
-logs through `logging` comes the same way. Each event is one write(2) to a descriptor opened for
-appending, so that the lines of several processes never mix; control characters in it are
-escaped, so that no payload can forge a line.
+logs through `logging` is written the same way. Each event is one write(2) to a descriptor opened
+for appending, so that the lines of several processes never mix; what is long is cut, and characters
+that a terminal obeys are escaped, so that no payload can forge a line.
 """
 
 import logging
 import os
+import sys
+import threading
 import time
 from collections import deque
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+
+from psched.texts import LONGEST_MESSAGE, cut, traceback_of, visible
 
 _REMEMBERED = 10
 """Warnings and errors."""
@@ -20,13 +24,9 @@ _REMEMBERED = 10
 _LONGEST_REMEMBERED = 500
 """Characters of each."""
 
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_tasks = logging.getLogger("psched.task")
 
-# What moves a terminal's cursor, or ends a line for some reader of the log. Line feeds separate
-# the lines of a traceback and are indented instead.
-_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
-# None of them is printable, in Python's sense: who has none is left as it is.
-_ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS} | {0x2028: "\\u2028", 0x2029: "\\u2029"}
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 class Log(logging.Handler):
@@ -76,14 +76,21 @@ class Log(logging.Handler):
         seconds, millis = divmod(int(record.created * 1000), 1000)
         subject = getattr(record, "subject", self.subject)
         subject = f" [{subject}]" if subject else ""
-        text = record.getMessage()
-        if record.exc_info:
-            text += "\n" + logging.Formatter().formatException(record.exc_info)
+        text = cut(record.getMessage(), LONGEST_MESSAGE)
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + traceback_of(record.exc_info[1])
         time_ = f"{_moment(seconds)}.{millis:03}Z"
         line = f"{time_} [{os.getpid()}] {record.levelname:<7} {self.process}{subject} {text}"
-        if not line.isprintable():
-            line = line.translate(_ESCAPED).replace("\n", "\n    ")
-        return line + "\n"
+        return visible(line, lines=True).replace("\n", "\n    ") + "\n"
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Say on standard error where an event was logged that cannot be written."""
+        error = sys.exc_info()[1]
+        if error is not None:
+            with suppress(Exception):  # there may be no standard error
+                place = f"{record.pathname}:{record.lineno}"
+                text = f"--- Logging error at {place} ---\n{traceback_of(error)}"
+                print(visible(text, lines=True), file=sys.stderr)  # noqa: T201
 
     def reopen(self) -> None:
         """Go on in the file that has the name now; nothing is lost or torn on the way.
@@ -158,6 +165,28 @@ def start(path: Path | None, level: str, process: str) -> Log:
     root.addHandler(log)
     root.setLevel(_LEVELS[level])
     return log
+
+
+def log_uncaught() -> None:
+    """Log the errors of threads and finalizers, which Python writes to standard error uncut.
+
+    For processes that run code of the user's; what they fork does the same.
+    """
+
+    def of_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit and args.exc_value is not None:
+            name = args.thread.name if args.thread is not None else "that has ended"
+            logging.getLogger("psched.task").error(
+                "thread %s raised", name, exc_info=args.exc_value
+            )
+
+    def of_finalizer(args: "sys.UnraisableHookArgs") -> None:
+        where = getattr(args.object, "__qualname__", type(args.object).__name__)
+        text = "an exception that nobody can catch was raised in %s"
+        _tasks.error(text, where, exc_info=args.exc_value)
+
+    threading.excepthook = of_thread
+    sys.unraisablehook = of_finalizer
 
 
 @lru_cache(maxsize=1)

@@ -173,4 +173,15 @@ class Release:
     """Not done and nobody's fault: the same occurrence again, at once, on any worker."""
 
 
-Decision = Finish | Retry | Release
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """The row's payload cannot be understood: nothing was run.
+
+    Attributes:
+        reason: what is wrong with it, for people.
+    """
+
+    reason: str
+
+
+Decision = Finish | Retry | Release | Quarantine

@@ -7,6 +7,7 @@ either.
 import base64
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 
 LARGEST = 64 * 2**20
 """Bytes; what unpacks to more is no payload."""
@@ -61,6 +62,20 @@ def unpacked(stored: str | bytes, most: int = LARGEST) -> str | bytes:
     if not unpacker.eof:
         raise ValueError("is compressed, and has no end")
     return plain
+
+
+def beginning(stored: str | bytes, most: int) -> tuple[str | bytes, bool]:
+    """The beginning of a payload for people, unpacked if it can be; and whether there is more.
+
+    Args:
+        stored: what any client may have written.
+        most: bytes or characters.
+    """
+    plain, content = stored, _gzip_of(stored)
+    if content is not None:
+        with suppress(zlib.error):
+            plain = zlib.decompressobj(_WINDOW).decompress(content, most + 1)
+    return plain[:most], len(plain) > most
 
 
 def readable(stored: str | bytes | None) -> str | bytes | None:

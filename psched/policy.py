@@ -27,17 +27,19 @@ from psched.model import (
     QUARANTINED,
     Decision,
     Finish,
+    Quarantine,
     Release,
     Retry,
     Row,
     Settlement,
 )
+from psched.texts import cut, visible
 
 _SHORTEST_SEARCH = 1
 """Seconds between two searches for a trigger's code, if failures are tried again at once."""
 
-_REASON_LENGTH = 500
-"""Characters of a reason that are kept."""
+_REASON_LENGTH = 460
+"""Characters of a reason that are kept in the row; with the note on what was cut, at most 500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,9 @@ def _concluded(
         same = (leased.cron, leased.timezone) == (current.cron, current.timezone)
         # What another trigger would have shown before it was set was never scheduled.
         return _following(current, definition, since=0 if same else math.ceil(now) - 1)
-    if isinstance(decision, Release):
+    if isinstance(decision, Quarantine) and leased.version == current.version:
+        return quarantine(current, decision.reason)
+    if isinstance(decision, Release | Quarantine):
         return _again(current, wait=0, attempt=current.attempt - 1)
     return _failed(current, definition, decision)
 
@@ -273,4 +277,4 @@ def _plain(reason: str | None) -> str | None:
     """A reason that any database keeps and any terminal shows."""
     if reason is None:
         return None
-    return "".join(c if c.isprintable() else " " for c in reason)[:_REASON_LENGTH]
+    return cut(visible(cut(reason, _REASON_LENGTH)), _REASON_LENGTH)

@@ -8,10 +8,10 @@ from psched import timing
 from psched.backend import Backend, Claimed, ClaimUnknownError, Settled
 from psched.clock import Clock
 from psched.config import Config
-from psched.definition import encode
-from psched.errors import PreemptedError
+from psched.definition import encode, payload
+from psched.errors import InvalidError, PreemptedError
 from psched.model import Decision, Row
-from psched.policy import Run, opening
+from psched.policy import Run, opening, quarantine
 from psched.settling import Ending, Settler
 from psched.task import Task, assignment
 
@@ -78,8 +78,14 @@ class Poller:
         while row is not None and row.token == leased.token:
             verdict = opening(row, self.settings, now)
             if isinstance(verdict, Run):
-                holder = _Owner(self, row, sent + self.lease_time(row))
-                return Task(assignment(row, verdict.definition, verdict.scheduled_time), holder)
+                try:
+                    data = payload(row.data, self.settings.data_limit)
+                except InvalidError as error:
+                    verdict = quarantine(row, str(error))
+                else:
+                    holder = _Owner(self, row, sent + self.lease_time(row))
+                    run = assignment(row, verdict.definition, verdict.scheduled_time)
+                    return Task({**run, "data": data}, holder)
             results = self.patiently(partial(self.backend.settle, [verdict]))
             if results[row.key] is not Settled.REDEFINED:
                 return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from psched.definition import encode
+from psched.definition import encode, payload
 from psched.errors import (
     CommandError,
     InvalidError,
@@ -26,7 +26,9 @@ from psched.errors import (
     text_of,
 )
 from psched.log import Log
+from psched.messages import TO_RUNNER
 from psched.model import Decision, Finish, Release, Retry
+from psched.packing import LARGEST
 from psched.supervisor.child import reap
 from psched.supervisor.link import Link, packed
 from psched.supervisor.note import StopNote
@@ -78,7 +80,7 @@ class _Holder:
             case Release():
                 self._ask(decide="release")
             case Retry(wait, reason):
-                self._ask(decide="retry", wait=wait, reason=reason)
+                self._ask(retry=reason, wait=wait)
 
     def extend(self) -> None:
         """See `psched.task.Holder.extend`."""
@@ -86,7 +88,8 @@ class _Holder:
 
     def update_data(self, data: Mapping[str, Any]) -> None:
         """See `psched.task.Holder.update_data`."""
-        self._ask(update_data=encode("data", data, most=self._data_limit))
+        text = encode("data", data, most=self._data_limit)
+        self._ask(text.encode(), update_data=True)
 
     @property
     def schedules(self) -> "ScheduleCollection":
@@ -108,7 +111,7 @@ class _Holder:
             with suppress(Exception):
                 self._collection.close()
 
-    def _ask(self, **question: object) -> None:
+    def _ask(self, data: bytes = b"", **question: object) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("a process that a handler has forked cannot speak for the task")
         # Signals are handled in the main thread: only there can one come in between.
@@ -116,13 +119,14 @@ class _Holder:
         with self._stop.guarded() if in_main_thread else nullcontext(), self._turn:
             if self._over:
                 raise PreemptedError("the task is over")
-            self._link.send(question)
+            self._link.send(question, data)
             answer = self._link.wait()
         if answer is not None and "unavailable" in answer:
             raise StoreUnavailableError(answer["unavailable"])
         if answer is not None and "invalid" in answer:
             raise InvalidError(*answer["invalid"])
-        if answer is None or not answer["held"]:
+        # An answer without it is one to another question: somebody reads our line beside us.
+        if answer is None or not answer.get("held"):
             raise PreemptedError("the lease is over or another worker's")
 
 
@@ -164,6 +168,8 @@ class Runner:
             note: why TERM comes.
         """
         self._link = link
+        # In UTF-8, a payload that is stored as text may have more bytes than it has characters.
+        link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
         self._stop = Stop(note)
         self._log.process = "task"
@@ -175,19 +181,25 @@ class Runner:
                 # What the task before has left behind was killed, and is nobody's to wait for.
                 for _ in reap():
                     pass
-            failure, used_store = self._perform(message["run"])
+            if "run" not in message:
+                break  # an answer to a question that a task has not waited for
+            end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
-            end = {"done": failure, "last": not left, "store": used_store}
+            end["last"] = not left
             link.deliver(_USUAL_PACKED if end == _USUAL else end)
             if left:
                 set_title("runner: idle")
         return 0
 
-    def _perform(self, assignment: Mapping[str, Any]) -> tuple[str | None, bool]:
-        """Run one task; what went wrong, in a line, and whether it has used the store."""
+    def _perform(self, assignment: Mapping[str, Any], stored: bytes) -> dict[str, object]:
+        """Run one task; what is to be said of its end."""
         limit = assignment["data_limit"]
         holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
-        task = Task(assignment, holder)
+        try:
+            data = payload(stored, limit)
+        except InvalidError as error:
+            return {"quarantine": text_of(error)}
+        task = Task({**assignment, "data": data}, holder)
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
         # What it prints is to be where the log is now, not where it was at the fork.
@@ -211,7 +223,7 @@ class Runner:
         flush_output()
         holder.close()
         self._log.subject = ""
-        return failure, holder.has_opened
+        return {"done": failure, "last": True, "store": holder.has_opened}
 
     def _call(self, task: Task, *, on_return: str) -> None:
         handler: Any = self._find(task.type)

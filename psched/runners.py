@@ -94,7 +94,7 @@ class Runners:
             RuntimeError: this process has a second thread.
         """
         if self._server is not None and self._server.channel.closed:
-            self._lose(self._server, "has ended")
+            self._lose(self._server)
         if self._server is None:
             self.quiet()
             self._server = self._new_server(partial(_live, self._main, self._notes))
@@ -154,7 +154,7 @@ class Runners:
         """
         if runner.exit is not None:
             return False  # these were its last words, and `reap` has seen to its tree
-        clean = tree.kill_all_below(runner.pid)
+        clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
         if runner.cgroup is not None:
             # It may have given up being the one to whom its orphans come: prctl(2).
             clean = clean and not {*runner.cgroup.members} - {runner.pid}
@@ -186,12 +186,11 @@ class Runners:
                 self._lose(self._server, str(exit_))
         if told and self._server is not None:
             self._server.bury([exit_.pid for exit_ in told])
-        for runner in self._idle:
-            # It has nothing to say, but the end of the line: nobody else reads that.
-            runner.link.receive()
-        self._idle = [runner for runner in self._idle if not runner.link.closed]
+        self._hear_idle()
         if self._server is not None:
             self._server.watch(self._alive)
+            if self._server.channel.fault is not None:
+                self._lose(self._server)
         self._let_server_go()
         if exits or self._remains.due:
             cleared = self._remains.look(self._spared | self._alive.keys())
@@ -225,6 +224,15 @@ class Runners:
         runner.send(signal.SIGKILL)
         tree.kill_below(runner.pid)
 
+    def cut_off(self, runner: RunnerChild) -> bool:
+        """Kill a runner that has sent what it must not send; whether it has, told once."""
+        if runner.link.fault is None or runner.cut_off:
+            return False
+        runner.cut_off = True
+        _log.error("killing process %d: it has sent %s", runner.pid, runner.link.fault)
+        self.kill(runner)
+        return True
+
     def dismiss(self) -> None:
         """Let those go that wait for a task, and the fork server after the last of all."""
         for runner in self._idle:
@@ -233,12 +241,23 @@ class Runners:
         self._dismissed = True
         self._let_server_go()
 
+    def _hear_idle(self) -> None:
+        """See which waiting runners have died, or say what nobody has asked them."""
+        for runner in self._idle:
+            if runner.link.receive() or runner.link.halfway:
+                # The next task's messages would begin in the midst of this one.
+                runner.link.cut("a message without a task")
+            self.cut_off(runner)
+        self._idle = [runner for runner in self._idle if not runner.link.closed]
+
     def _take_back(self, runner: RunnerChild) -> None:
         """Nothing is left of it, so its cgroup may be another's, if it was not killed."""
         if self._leaves is not None and runner.cgroup is not None and runner.exit is not None:
             self._leaves.take_back(runner.cgroup, as_new=runner.exit.signal is None)
 
-    def _lose(self, server: ForkServer, how: str) -> None:
+    def _lose(self, server: ForkServer, how: str = "has ended") -> None:
+        if server.channel.fault is not None:
+            how = f"has sent {server.channel.fault}"
         _log.error("the fork server %s: all that it has forked goes with it", how)
         server.close()
         if server.pid in self._spared:  # or it has been reaped, and may be anybody

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psched.declare import When
-from psched.definition import decode, said_about
+from psched.definition import payload, said_about
 from psched.errors import NotFoundError
 from psched.model import Row
+from psched.packing import LARGEST
 from psched.preview import Coming
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ScheduleMetadata:
         Raises:
             InvalidError: what is stored is not a JSON object.
         """
-        return decode("data", self.row.data) if self.row.data else {}
+        return payload(self.row.data, LARGEST)
 
     @property
     def cron(self) -> str | None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from psched import attempts
 from psched.definition import Definition
-from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
+from psched.messages import FROM_RUNNER
+from psched.model import Decision, Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.supervisor.child import Child, Exit
 from psched.supervisor.kill import Ladder
 from psched.supervisor.link import Link
@@ -29,6 +30,7 @@ class RunnerChild(Child):
 
     def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
         super().__init__(pid, link, now)
+        link.expects = FROM_RUNNER
         self.note = note
         self.cgroup: Cgroup | None = None
 
@@ -135,6 +137,8 @@ def tell_end(slot: Slot) -> None:
     match slot.conclusion:
         case Finish():
             tell(slot, "finished in %.3f s", took)
+        case Quarantine(reason):
+            tell(slot, "quarantined: %s", reason, level=logging.WARNING)
         case Release():
             tell(slot, "released after %.3f s", took, level=logging.WARNING)
         case Retry(_, reason) if attempts.is_spent(slot.row, slot.definition):

@@ -75,7 +75,7 @@ class Task:
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
-        """See `assignment`."""
+        """See `assignment`; the payload stands beside that, as ``data``."""
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
         self.data: dict[str, Any] = assignment["data"]
@@ -198,7 +198,7 @@ def _is_wait(wait: object) -> bool:
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
-    """What a `Task` is made of, in a form that JSON can carry to another process.
+    """What a `Task` is made of beside its payload, in a form that JSON can carry.
 
     Args:
         row: as the claim returned it.
@@ -208,7 +208,6 @@ def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[st
     return {
         "key": row.key,
         "type": definition.type,
-        "data": dict(definition.data),
         "scheduled_time": scheduled_time,
         "attempt": row.attempt,
         "cron": definition.cron,

@@ -1,19 +1,20 @@
 """A worker's running tasks: the side of them that is processes. The store's side: `leaser`."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from psched.clock import Clock
-from psched.errors import InvalidError, StoreUnavailableError
+from psched.errors import InvalidError, StoreUnavailableError, text_of
 from psched.guard import Guard
-from psched.model import Decision, Finish, Occurrence, Release, Retry, Row
+from psched.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.policy import Run
 from psched.runners import Runners
 from psched.slots import Slot, tell
 from psched.supervisor.note import Reason
 from psched.supervisor.signals import Waitable
 from psched.task import assignment
+from psched.texts import brief
 from psched.timing import Deadlines
 
 
@@ -102,16 +103,20 @@ class Tasks:
         self.started += 1
         tell(slot, "started, %s, attempt %d", run.definition.type, row.attempt)
         self._guard.begin(slot)
-        runner.link.send({"run": assignment(row, run.definition, run.scheduled_time)})
+        runner.link.data_limit = run.definition.settings.data_limit
+        message = {"run": assignment(row, run.definition, run.scheduled_time)}
+        runner.link.send(message, _stored(row.data))
 
     def hear(self, lessor: Lessor) -> None:
         """Take what runners say, answer what they ask, and see which have ended."""
         for slot in self:
             if slot.empty:
                 continue  # its runner may have another's task by now
-            slot.runner.link.flush()
-            for message in slot.runner.link.receive():
-                self._take(slot, message, lessor)
+            link = slot.runner.link
+            link.flush()
+            self._take(slot, link.receive(), lessor)
+            if self._runners.cut_off(slot.runner):
+                slot.end(f"its process has sent {link.fault}", self._clock.monotonic())
         self._reap(lessor)
 
     def _reap(self, lessor: Lessor) -> None:
@@ -120,8 +125,7 @@ class Tasks:
         for runner in self._runners.reap():
             slot_or_none = by_runner.get(runner)
             if slot_or_none is not None:
-                for message in runner.last_words:
-                    self._take(slot_or_none, message, lessor)
+                self._take(slot_or_none, runner.last_words, lessor)
                 slot_or_none.end(f"its process {runner.exit}", self._clock.monotonic())
         for runner in self._runners.cleared():
             if runner in by_runner:
@@ -144,10 +148,19 @@ class Tasks:
         """See `Guard.stop`."""
         self._guard.stop(slot, reason, limit)
 
-    def _take(self, slot: Slot, message: Mapping[str, Any], lessor: Lessor) -> None:
-        if "done" in message:
-            slot.end(message["done"], self._clock.monotonic())
-            if message["store"]:
+    def _take(self, slot: Slot, messages: Sequence[Mapping[str, Any]], lessor: Lessor) -> None:
+        """Do what a runner says; it waits for the answer before it says anything else."""
+        if not messages:
+            return
+        if len(messages) > 1 or slot.over or slot.runner.link.unsent:
+            slot.runner.link.cut("a message out of turn")
+            return
+        message = messages[0]
+        if "done" in message or "quarantine" in message:
+            if "quarantine" in message:
+                slot.decision = Quarantine(message["quarantine"])
+            slot.end(message.get("done"), self._clock.monotonic())
+            if message.get("store"):
                 self._runners.preload()
             if not message["last"]:
                 slot.empty = self._runners.give_back(slot.runner)
@@ -159,26 +172,45 @@ class Tasks:
             try:
                 answer["held"] = _obey(slot, message, lessor)
             except StoreUnavailableError as error:
-                answer = {"unavailable": str(error)}
+                answer = {"unavailable": text_of(error)}
             except InvalidError as error:
-                answer = {"invalid": [error.field, error.problem]}
+                answer = {"invalid": [error.field, brief(error.problem)]}
         slot.runner.link.send(answer)
 
 
 def _obey(slot: Slot, message: Mapping[str, Any], lessor: Lessor) -> bool:
-    if "decide" in message:
-        slot.decision = _decision(message)
-        return True
     if "extend" in message:
         return lessor.extend_now(slot)
-    return lessor.update_data(slot, message["update_data"])
+    if "update_data" in message:
+        return lessor.update_data(slot, _payload(message["data"]))
+    if "retry" in message:
+        slot.decision = Retry(message["wait"], message["retry"])
+    else:
+        slot.decision = Finish() if message["decide"] == "finish" else Release()
+    return True
 
 
-def _decision(message: Mapping[str, Any]) -> Decision:
-    match message["decide"]:
-        case "finish":
-            return Finish()
-        case "release":
-            return Release()
-        case _:
-            return Retry(message["wait"], message["reason"])
+def _stored(data: str | bytes | None) -> bytes:
+    """A payload as the row holds it; the runner unpacks and parses it."""
+    if isinstance(data, str):
+        # Half a surrogate pair is no text; the runner says so.
+        data = data.encode(errors="surrogatepass")
+    return data or b"{}"
+
+
+def _payload(data: bytes) -> str:
+    """A payload that a runner wants to be stored.
+
+    It was checked in the runner, which may lie. A row that is no JSON is quarantined when it is
+    due again; what no column can hold must not reach the store.
+
+    Raises:
+        InvalidError: it is not the text of an object.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text.startswith("{") or not text.endswith("}") or "\0" in text:
+        raise InvalidError("data", "must be a JSON object in UTF-8")
+    return text

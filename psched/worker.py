@@ -16,7 +16,7 @@ from psched.config import Config
 from psched.errors import StoreError
 from psched.guard import Guard
 from psched.leaser import Leaser
-from psched.log import Log
+from psched.log import Log, log_uncaught
 from psched.recycling import Enough
 from psched.runners import Runners
 from psched.slots import account
@@ -25,9 +25,11 @@ from psched.supervisor.blueprint import BAD_HANDLERS, DRAINED, Place
 from psched.supervisor.deadman import DeadMan
 from psched.supervisor.link import Link
 from psched.supervisor.note import Reason
+from psched.supervisor.shapes import FROM_MASTER
 from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.titles import set_title
 from psched.tasks import Tasks
+from psched.texts import brief
 
 _log = logging.getLogger("psched.worker")
 
@@ -73,6 +75,7 @@ class Worker:
         prepare: Callable[[], Iterator[None]] | None = None,
     ) -> None:
         self._link = link
+        link.expects = FROM_MASTER
         self._place = place
         self._store = store
         self._inbox = inbox
@@ -179,7 +182,9 @@ class Worker:
                 self._obey(message)
         if self._link.closed and not self._orphaned:
             self._orphaned = True
-            _log.error("the master has died: killing all tasks, releasing their leases")
+            fault = self._link.fault
+            how = "has died" if fault is None else f"has sent {fault}"
+            _log.error("the master %s: killing all tasks, releasing their leases", how)
             self._leave(0)
             for slot in self._tasks:
                 self._tasks.stop(slot, Reason.SHUTDOWN, 0)
@@ -231,7 +236,8 @@ class Worker:
         if self._enough.reached(self._tasks.started - len(self._tasks), now):
             self._next_beat = now
         tasks, enough = len(self._tasks), self._enough.why
-        news = {"tasks": tasks, "away": self._leaser.away, "enough": enough}
+        away = None if self._leaser.away is None else brief(self._leaser.away)
+        news = {"tasks": tasks, "away": away, "enough": enough}
         if news != self._told or (enough and not self._leaving):
             self._next_beat = min(self._next_beat, self._beaten + _BEAT)
         if now >= self._next_beat:
@@ -251,6 +257,7 @@ def prepare_process(log: Log, place: Place) -> SignalInbox:
     """Make a freshly forked process a worker: its log, its title, its signals."""
     log.process = place.name
     log.recent.clear()
+    log_uncaught()
     with suppress(AttributeError, ValueError):
         # What handlers print is to be seen when it happens; set here, it is for all runners.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -9,7 +9,9 @@ def main() -> None:
     """The command ``psched``."""
     with undisturbed():
         from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
+        from psched.cli.output import filter_output  # noqa: PLC0415
 
+    filter_output()
     try:
         psched(prog_name="psched")
     finally:

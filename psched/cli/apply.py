@@ -102,7 +102,7 @@ def apply_documents(
     now = schedules.now()
     for made in plans:
         if as_json:
-            shown = json.dumps(_object(made, settings, now, prune=prune), ensure_ascii=False)
+            shown = json.dumps(_object(made, settings, now, prune=prune))
             click.echo(shown)
         else:
             for line in _lines(made, settings, now, prune=prune):

@@ -114,7 +114,7 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
 
 def _print_object(about: dict[str, object], listed: Iterable[Coming]) -> None:
     occurrences = [asdict(each) for each in listed]
-    click.echo(json.dumps({**about, "occurrences": occurrences}, ensure_ascii=False))
+    click.echo(json.dumps({**about, "occurrences": occurrences}))
 
 
 def _print_lines(listed: Iterable[Coming], now: float) -> None:

@@ -14,13 +14,20 @@ from psched.cli.refusals import refusing
 from psched.definition import decode
 from psched.errors import InvalidError
 from psched.model import ENDED, MARKS, QUARANTINED, WAITING, Row
-from psched.packing import readable
+from psched.packing import beginning
+from psched.texts import visible
 
 _HEADINGS = (
     "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "created_at", "data",
 )  # fmt: skip
 _WIDTHS = (26, 15, 18, 7, 11, 28, 28, 28)
 """PerfectSched's; of created_at that of the other times."""
+
+_LONGEST_LISTED = 2000
+"""Bytes or characters of a payload in a line of a list."""
+
+_LONGEST_SHOWN = 100_000
+"""Of one that is shown alone, and in JSON of one that cannot be parsed."""
 
 _STATES = (WAITING, "running", *sorted(ENDED), QUARANTINED, *MARKS, "migrating")
 
@@ -76,7 +83,7 @@ def list_(
                 continue
             number += 1
             if as_json:
-                click.echo(json.dumps(_object(row), ensure_ascii=False))
+                click.echo(json.dumps(_object(row)))
                 continue
             if number == 1:  # not before the database has answered
                 click.echo(_line(_HEADINGS))
@@ -98,7 +105,7 @@ def show(place: Place, key: str, *, as_json: bool) -> None:
         metadata = schedules[key].metadata()
     row = metadata.row
     if as_json:
-        click.echo(json.dumps(_object(row), ensure_ascii=False))
+        click.echo(json.dumps(_object(row)))
         return
     known = {name: getattr(row, name) for name in Row.__slots__} | {"status": row.state}
     known |= {"label": metadata.label, "note": metadata.note}
@@ -109,18 +116,28 @@ def show(place: Place, key: str, *, as_json: bool) -> None:
 
 
 def text(stored: str | bytes | None) -> str:
-    """What a row holds, so that it does not move the cursor."""
+    """What a row holds, on one line that does not move the cursor."""
     if stored is None:
         return ""
     words = stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else stored
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    return visible(words)
+
+
+def _beginning(stored: str | bytes | None, most: int) -> str:
+    """A payload's beginning: a listing is not to unpack and show megabytes of each row."""
+    if not stored:
+        return ""
+    plain, more = beginning(stored, most)
+    if isinstance(plain, bytes) and more:
+        plain = plain.decode(errors="ignore")  # the last character may have been cut in two
+    return text(plain) + (" …" if more else "")
 
 
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # of a column
     if name in _INSTANTS:
         return moment(value)
     if name == "data":
-        value = readable(value)
+        return _beginning(value, _LONGEST_SHOWN)
     return text(value) if isinstance(value, (str, bytes)) else str(value)
 
 
@@ -139,7 +156,7 @@ def _cells(row: Row) -> Iterable[str]:
     yield moment(row.next_time)
     yield row.status if resting else moment(row.next_run_time)
     yield moment(row.created_at)
-    data = text(readable(row.data)) or "{}"
+    data = _beginning(row.data, _LONGEST_LISTED) or "{}"
     yield f"{data}  # {row.reason}" if row.reason else data
 
 
@@ -156,5 +173,5 @@ def _object(row: Row) -> dict[str, Any]:
         try:
             columns[name] = decode(name, columns[name]) if columns[name] else {}
         except InvalidError:
-            columns[name] = text(readable(columns[name]))
+            columns[name] = _beginning(columns[name], _LONGEST_SHOWN)
     return columns

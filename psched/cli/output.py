@@ -1,11 +1,57 @@
-"""Files that commands write."""
+"""What commands write: to the terminal, and into files."""
 
+import io
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
 
 from psched.errors import ConfigError
+from psched.texts import visible
+
+
+class _Visible(io.TextIOWrapper):
+    """A stream that writes out no character that a terminal would obey."""
+
+    def write(self, text: str) -> int:
+        """Write a text; what cannot be seen in it becomes an escape."""
+        super().write(visible(text, lines=True))
+        return len(text)
+
+
+def filter_output() -> None:
+    """Have everything that this process prints pass through one filter, tracebacks too.
+
+    Names, reasons and errors are of whoever wrote a row; the filter keeps line feeds and tabs.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper):
+            continue  # it is closed, or of a test's making
+        # Click goes around a stream that says ASCII.
+        encoding = "utf-8" if stream.encoding.lower() in _ASCII else stream.encoding
+        filtered = _Visible(
+            stream.buffer,
+            encoding=encoding,
+            errors="backslashreplace",
+            line_buffering=stream.line_buffering,
+        )
+        setattr(sys, name, filtered)
+
+
+def unfilter_output() -> None:
+    """Undo `filter_output`: what tasks print is theirs."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, _Visible):
+            stream.flush()
+            # Or it would close the original with itself.
+            stream.detach()
+            setattr(sys, name, getattr(sys, f"__{name}__"))
+
+
+_ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
 
 
 def write_whole(path: Path, content: str, *, force: bool, secret: bool = False) -> None:

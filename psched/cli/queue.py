@@ -181,7 +181,7 @@ def _payload(data: str) -> dict[str, Any]:
             raise InvalidError("data", "standard input is closed")
         stored = sys.stdin.buffer.read()
     try:
-        return decode("data", stored)
+        return decode("data", stored, values=None)
     except InvalidError as error:
         problem = f"{error.problem}; {_MEND}"
         raise InvalidError("data", problem) from None

@@ -8,7 +8,9 @@ from typing import ParamSpec, TypeVar
 
 import click
 
+from psched.cli.output import unfilter_output
 from psched.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
+from psched.texts import visible
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,12 +40,13 @@ def serving(serve: Callable[[], int]) -> None:
     from psched.supervisor.blueprint import BAD_CONFIG  # noqa: PLC0415
     from psched.supervisor.pidfile import AlreadyRunningError  # noqa: PLC0415
 
+    unfilter_output()
     try:
         status = serve()
     except ConfigError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {visible(str(error), lines=True)}", err=True)
         status = BAD_CONFIG
     except AlreadyRunningError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {visible(str(error), lines=True)}", err=True)
         status = ALREADY_RUNNING
     sys.exit(status)

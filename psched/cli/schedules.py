@@ -81,7 +81,7 @@ def add(
             timezone=zone,
             next_time=when("start", start, zone),
             next_run_time=when("at", at, zone),
-            data=decode("data", "{}" if data is None else data),
+            data=decode("data", "{}" if data is None else data, values=None),
             **more,
         ).metadata()
     click.echo(f"{key}: first at {moment(added.next_time)}")

@@ -13,6 +13,7 @@ from psched.cli.refusals import refusing
 from psched.config import Config
 from psched.errors import ConfigError
 from psched.supervisor import control
+from psched.texts import visible
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
@@ -42,9 +43,9 @@ def status(place: Place, *, as_json: bool, everyone: bool) -> None:
             others.append(f"; {pid} serves {_served(answer)}")
         else:
             found += 1
-            lines = [json.dumps(answer, ensure_ascii=False)] if as_json else _lines(answer)
+            lines = [json.dumps(answer)] if as_json else _lines(answer)
             for line in lines:
-                click.echo(line)
+                click.echo(visible(line))
     for line in silent:
         click.echo(line, err=True)
     if not found:

@@ -18,6 +18,15 @@ _NULL = "tag:yaml.org,2002:null"
 _MERGE = "tag:yaml.org,2002:merge"
 
 
+MOST_ADDED = 250_000
+"""Values that the aliases and merges of a file may add to those that are written there. A text
+counts once more for each hundred of its characters."""
+
+
+_ENDLESS = 10**12
+"""Values that nobody counts any further."""
+
+
 class Document(NamedTuple):
     """What a file says.
 
@@ -46,8 +55,7 @@ def parse(content: str, origin: Path) -> Document:
             return Document(loader.given(root, levels=4), loader.problems)
         problem = Problem("holds no settings; write each as NAME: VALUE", line=line_of(root))
     except yaml.reader.ReaderError as error:
-        line = content.count("\n", 0, error.position) + 1
-        problem = Problem("not YAML: a character that is not allowed", line=line)
+        problem = unreadable(error, content)
     except yaml.MarkedYAMLError as error:
         problem = syntax_problem(error)
     except RecursionError:
@@ -56,12 +64,17 @@ def parse(content: str, origin: Path) -> Document:
     raise failure([problem], origin)
 
 
+class ExpansionError(yaml.MarkedYAMLError):
+    """Aliases and merges make too much of a file."""
+
+
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with lines; it refuses tags and notes doubled keys."""
+    """PyYAML's safe loader, with lines; it refuses tags and bombs, and notes doubled keys."""
 
     def __init__(self, content: str) -> None:
         super().__init__(content)
         self.problems: list[Problem] = []
+        self._left = MOST_ADDED
 
     def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, Given]:
         """A mapping whose values that are mappings are read like it, so many levels down."""
@@ -81,6 +94,23 @@ class Loader(yaml.SafeLoader):
                         Problem("cannot be read; put it in quotes", key.value, line_of(key))
                     )
         return entries
+
+    def compose_document(self) -> yaml.Node | None:
+        """PyYAML's; what aliases make of the document is counted before anything is made of it."""
+        root = super().compose_document()
+        if root is None:
+            return None
+        sizes: dict[yaml.Node, int] = {}
+        whole = _expanded(root, sizes)
+        written = sum(map(_weight, sizes))
+        if whole - written > self._left:
+            text = (
+                f"aliases (*) and merges (<<) add more than {MOST_ADDED} values to what is written"
+                " here; use fewer of them"
+            )
+            raise ExpansionError(problem=text, problem_mark=_largest(root, sizes, self._left))
+        self._left -= whole - written
+        return root
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """PyYAML's, but for tags."""
@@ -106,14 +136,53 @@ class Loader(yaml.SafeLoader):
         return node
 
 
+def unreadable(error: yaml.reader.ReaderError, content: str) -> Problem:
+    """Which character of a file is none of YAML's."""
+    line = content.count("\n", 0, error.position) + 1
+    code = ord(content[error.position])
+    return Problem(f"not YAML: the character U+{code:04X} is not allowed; remove it", line=line)
+
+
 def line_of(node: yaml.Node) -> int:
     """The line at which it begins, from 1."""
     return node.start_mark.line + 1
 
 
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [each for pair in node.value for each in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _weight(node: yaml.Node) -> int:
+    return 1 + len(node.value) // 100 if isinstance(node, yaml.ScalarNode) else 1
+
+
+def _expanded(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
+    """How many values a node stands for, each alias counted as what it refers to."""
+    if (known := sizes.get(node)) is not None:
+        return known
+    sizes[node] = _ENDLESS  # if it is met again below, it holds itself
+    size = _weight(node) + sum(_expanded(child, sizes) for child in _children(node))
+    sizes[node] = min(size, _ENDLESS)
+    return sizes[node]
+
+
+def _largest(node: yaml.Node, sizes: Mapping[yaml.Node, int], most: int) -> yaml.Mark:
+    """Where the innermost part begins that is too large by itself."""
+    seen = set[yaml.Node]()
+    while node not in seen:
+        seen.add(node)
+        node = next((each for each in _children(node) if sizes[each] > most), node)
+    return node.start_mark
+
+
 def syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
     """What PyYAML has found, without quoting any of it."""
     mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
+    if isinstance(error, ExpansionError):
+        return Problem(error.problem or "", line=line)
     # Names are left out, as anything may be taken for one; single characters and <tokens> stay.
     text = re.sub(r" '[^'<][^']+'", "", error.problem or error.context or "")
-    return Problem(f"not YAML: {text}", line=mark.line + 1 if mark else None)
+    return Problem(f"not YAML: {text}", line=line)

@@ -22,7 +22,7 @@ import yaml
 
 from psched.config import Config
 from psched.config.checking import Given
-from psched.config.document import Loader, line_of, syntax_problem
+from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.declare import FIELDS, declare
 from psched.errors import ConfigError, InvalidError
 
@@ -86,14 +86,16 @@ class Reader:
 
     def take(self, content: str, origin: Path) -> None:
         """Take in the content of one file."""
-        loader = _SchedulesLoader(content)
+        try:
+            loader = _SchedulesLoader(content)
+        except yaml.reader.ReaderError as error:
+            problem = unreadable(error, content)
+            self._refuse(origin, problem.line, problem.text)
+            return
         try:
             roots = list(loader.roots())
             for root in roots:
                 self._take_document(loader, root, origin)
-        except yaml.reader.ReaderError as error:
-            line = content.count("\n", 0, error.position) + 1
-            self._refuse(origin, line, "not YAML: a character that is not allowed")
         except yaml.MarkedYAMLError as error:
             problem = syntax_problem(error)
             is_alias = "alias" in (error.context or "")

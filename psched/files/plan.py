@@ -7,7 +7,7 @@ from typing import Any
 
 from psched.config import Config
 from psched.declare import FIELDS, TIMES, declare, lease_of
-from psched.definition import decode, said_about
+from psched.definition import decode, options_of, said_about
 from psched.errors import InvalidError
 from psched.model import DEFAULT_TYPE, DELETING, Row
 
@@ -211,8 +211,10 @@ def _item(
 
 
 def _options(row: Row) -> Mapping[str, Any]:
-    options = _readable("options", row.options)
-    return options if isinstance(options, dict) else {}
+    try:
+        return options_of(row.options)
+    except InvalidError:
+        return {}
 
 
 def _readable(name: str, stored: str | bytes | None) -> dict[str, Any] | str | bytes:

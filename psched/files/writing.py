@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 
 from psched.config import Config
-from psched.definition import said_about, understand
+from psched.definition import decode, payload_limit, said_about, understand
 from psched.errors import InvalidError
 from psched.files.plan import differing
 from psched.model import DELETING, WAITING, Row
+from psched.texts import visible
 
 _FIRST = ("type", "cron", "timezone", "delay", "data")
 """Fields, in the order in which a person tells them; others follow."""
@@ -41,6 +42,7 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
             continue
         try:
             understand(row, settings)
+            decode("data", row.data or "{}", most=payload_limit(settings.data_limit))
         except InvalidError as error:
             omitted.append(f"{row.key}: left out, for it cannot be understood: {error}")
             continue
@@ -76,9 +78,18 @@ class _Dumper(yaml.SafeDumper):
         del data
         return True
 
+    def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Write what cannot be seen as escapes, of which only this style has some."""
+        unicode = self.allow_unicode
+        self.allow_unicode = visible(text) == text
+        super().write_double_quoted(text, split)
+        self.allow_unicode = unicode
+
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text.strip() else None
+    if visible(text, lines=True) != text:
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -16,7 +16,15 @@ from typing import Any, Protocol
 from psched.backends.compat.rows import NEVER, split_data
 from psched.chrono import rewritten
 from psched.config import Config
-from psched.definition import LATEST_TIME, check_name, check_number, decode, encode, understand
+from psched.definition import (
+    LATEST_TIME,
+    check_name,
+    check_number,
+    decode,
+    encode,
+    payload,
+    understand,
+)
 from psched.errors import InvalidError
 from psched.model import FINISHED, Row
 
@@ -127,6 +135,7 @@ class PerfectSched:
             options=None if same_policy else encode("options", {"dst_policy": "wallclock"}),
         )
         understand(row, settings)
+        payload(row.data, settings.data_limit)
         return row if row.next_run_time != NEVER else _rest(row, row.next_time, "it was at rest")
 
 
@@ -165,6 +174,7 @@ class PerfectQueue:
             options=encode("options", kept) if kept else None,
         )
         understand(row, settings)
+        payload(row.data, settings.data_limit)
         if created_at is None:
             ended = _rest(row, time + _OFFSET, "it was finished in PerfectQueue")
         elif created_at <= 0:

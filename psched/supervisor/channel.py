@@ -5,17 +5,17 @@ Each message is one packet, so that descriptors cannot come apart from what is s
 """
 
 import json
+import os
 import select
 import socket
 from array import array
 from collections.abc import Sequence
 from typing import Any, Self
 
+from psched.supervisor.shapes import Shapes
+
 MOST_DESCRIPTORS = 8
 """With one message."""
-
-_LONGEST = 1 << 17
-"""Bytes of a message; there is none longer than a line for each of a worker's runners."""
 
 _FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
@@ -25,22 +25,29 @@ _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
 class Channel:
     """One end of the line.
 
+    Args:
+        end: a socket of packets.
+        expects: the messages that this side accepts.
+
     Attributes:
-        closed: the other side is gone.
+        closed: the other side is gone, or is not listened to any more.
+        fault: what the other side has sent that it must not send, if it has.
         unsent: nothing waits for the socket to take it, ever; see `signals.Waitable`.
     """
 
     unsent = False
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, expects: Shapes) -> None:
         self._socket = end
+        self._expects = expects
         self.closed = False
+        self.fault: str | None = None
 
     @classmethod
-    def pair(cls) -> tuple[Self, Self]:
+    def pair(cls, one_expects: Shapes, other_expects: Shapes) -> tuple[Self, Self]:
         """Two ends of a new line."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(one), cls(other)
+        return cls(one, one_expects), cls(other, other_expects)
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
@@ -69,7 +76,7 @@ class Channel:
             wait: for one, for so many seconds.
 
         Returns:
-            None: there is none; or the other side is gone, and `closed` says so.
+            None: there is none; or there will be none any more, and `closed` says so.
         """
         if self.closed:
             return None
@@ -79,16 +86,30 @@ class Channel:
             waiter.poll(wait * 1000)
         try:
             # Not socket.recv_fds, which does not pass on the flags.
-            text, ancillary, _, _ = self._socket.recvmsg(_LONGEST, _ROOM, _FLAGS)
+            text, ancillary, flags, _ = self._socket.recvmsg(self._expects.longest, _ROOM, _FLAGS)
         except BlockingIOError:
             return None
         except OSError:
-            text, ancillary = b"", []
+            text, ancillary, flags = b"", [], 0
         if not text:
             self.closed = True
             return None
-        descriptors = array("i", b"".join(data for _, _, data in ancillary))
-        return json.loads(text), [*descriptors]
+        descriptors = [*array("i", b"".join(data for _, _, data in ancillary))]
+        try:
+            message: Any = None if flags & socket.MSG_TRUNC else json.loads(text)
+        except (ValueError, RecursionError):
+            message = None
+        if (fault := self._expects.fault(message)) is not None:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self.cut(fault)
+            return None
+        return message, descriptors
+
+    def cut(self, fault: str) -> None:
+        """Listen to the other side no more, for what it has sent."""
+        self.fault = self.fault or fault
+        self.closed = True
 
     def close(self) -> None:
         """Close this end: the other side reads the end of the line."""

@@ -58,6 +58,7 @@ class Child:
         exit: how it ended, once it has been reaped.
         last_words: the messages that were still in the line then.
         stuck: it has left behind what cannot be killed at present.
+        cut_off: it is being killed for what it has sent.
     """
 
     def __init__(self, pid: int, link: Link, now: float) -> None:
@@ -70,6 +71,7 @@ class Child:
         self.exit: Exit | None = None
         self.last_words: list[Any] = []
         self.stuck = False
+        self.cut_off = False
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it has not been reaped: its pid may be another's by then."""
@@ -78,7 +80,7 @@ class Child:
 
     def reaped(self, how: Exit) -> None:
         """Take down how it ended, and what it had said before."""
-        self.last_words = self.link.receive()
+        self.last_words = self.link.receive_all()
         self.exit = how
         self.link.close()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from psched.supervisor import tree
+from psched.supervisor.shapes import STATUS
 from psched.supervisor.signals import Waitable
 
 _log = logging.getLogger("psched.master")
@@ -93,10 +94,11 @@ class Reader:
             return
         try:
             with suppress(BlockingIOError):
-                # Who has no more to say, and need not have said anything, has left.
-                if not self._connection.recv(4096):
-                    self.close()
-                    return
+                # The end: who asks has left. Anything else is not ours to read, and would wake us
+                # again and again.
+                self._connection.recv(1)
+                self.close()
+                return
             if self._outgoing:
                 self._outgoing = self._outgoing[self._connection.send(self._outgoing) :]
         except BlockingIOError:
@@ -159,7 +161,7 @@ class Control:
     def answer(self, describe: Callable[[], Mapping[str, Any]]) -> None:
         """Send everybody who waits a document."""
         if waiting := self.waiting:
-            document = json.dumps(describe(), ensure_ascii=False).encode(errors="replace")
+            document = json.dumps(describe()).encode()
             for reader in waiting:
                 reader.answer(document)
             self.advance()
@@ -238,13 +240,19 @@ def _ask(path: Path) -> Mapping[str, Any]:
         line.settimeout(_PATIENCE)
         with _short(path) as address:
             line.connect(address)
-        received = b""
+        received = bytearray()
+        until = time.monotonic() + _PATIENCE
         while chunk := line.recv(1 << 16):
             received += chunk
+            line.settimeout(max(0.001, until - time.monotonic()))
+            if len(received) > STATUS.longest:
+                raise ConnectionAbortedError(f"it has sent more than {STATUS.longest} bytes")
     try:
         document: Mapping[str, Any] = json.loads(received)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ConnectionResetError("it has hung up") from None
+    if (fault := STATUS.fault(document)) is not None:
+        raise ConnectionAbortedError(f"it has sent {fault}; is it of another release of psched?")
     return document
 
 

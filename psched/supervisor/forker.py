@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ from psched.supervisor.link import Link
 from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.spawn import blank, fork, inherited, threads
 from psched.supervisor.titles import set_title
+
+_log = logging.getLogger("psched.worker")
 
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
@@ -64,6 +67,8 @@ class Forker:
                 self._obey(*received)
             if signal.SIGCHLD in arrived:
                 self._tell()
+        if self._channel.fault is not None:
+            _log.error("the worker has sent %s", self._channel.fault)
         return 0
 
     def _stay_so(self) -> None:
@@ -84,8 +89,10 @@ class Forker:
             self._tell()
         elif "bury" in message:
             for pid in message["bury"]:
-                os.waitpid(pid, 0)
-                del self._alive[pid]
+                # To wait for one that lives, or is nobody's child, would be the end of us.
+                if self._alive.get(pid) is False:
+                    os.waitpid(pid, 0)
+                    del self._alive[pid]
         else:
             # It is to save time: what fails here fails again where somebody is told.
             with suppress(Exception):

@@ -31,6 +31,7 @@ from psched.supervisor.channel import MOST_DESCRIPTORS, Channel
 from psched.supervisor.child import Exit
 from psched.supervisor.forker import Forker
 from psched.supervisor.link import Link
+from psched.supervisor.shapes import FROM_FORK_SERVER, TO_FORK_SERVER
 from psched.supervisor.spawn import launch
 
 _log = logging.getLogger("psched.worker")
@@ -43,6 +44,9 @@ _STEP = 1.0
 
 _ORDER = 0
 """Stands for an order among pids."""
+
+_MOST_MESSAGES = 100
+"""From a fork server, that are taken at once."""
 
 
 class ForkServer:
@@ -82,7 +86,7 @@ class ForkServer:
         before_fork: Callable[[], object],
         preload: Callable[[], object],
     ) -> None:
-        self.channel, theirs = Channel.pair()
+        self.channel, theirs = Channel.pair(FROM_FORK_SERVER, TO_FORK_SERVER)
         forker = Forker(theirs, main, keep=keep, before_fork=before_fork, preload=preload)
         try:
             self.pid = launch(partial(forker.run, os.getpid()), keep=[theirs.fileno(), *keep])
@@ -189,7 +193,10 @@ class ForkServer:
 
     def exits(self) -> list[Exit]:
         """How runners have ended, each once; their pids are kept until `bury`."""
-        while (received := self.channel.receive()) is not None:
+        # What is left then wakes us again: who sends without end must not hold us up.
+        for _ in range(_MOST_MESSAGES):
+            if (received := self.channel.receive()) is None:
+                break
             self._take(received[0])
         exits, self._exits = self._exits, []
         return exits
@@ -235,6 +242,19 @@ class ForkServer:
 
     def _take(self, message: dict[str, Any]) -> None:
         if "ended" in message:
-            self._exits += [Exit(*each) for each in message["ended"]]
+            known = self._places.keys() | (self._answer or {"born": ()})["born"]
+            known -= {each.pid for each in self._exits}
+            for pid, status, number in message["ended"]:
+                if pid not in known:
+                    self.channel.cut("the end of a process that it has not forked")
+                    return
+                known.remove(pid)
+                self._exits.append(Exit(pid, status, number))
+            return
+        born = message["born"]
+        if not self.owes or len(born) > len(self._ordered):
+            self.channel.cut("an answer that nobody has asked for")
+        elif len({*born}) < len(born) or not self._places.keys().isdisjoint((*born, self.pid)):
+            self.channel.cut("a process that was forked twice")
         else:
             self._answer = message

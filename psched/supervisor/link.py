@@ -1,7 +1,12 @@
 """The line between a process and its parent: whole messages, and the news of a death.
 
-One socketpair per child. A message is a JSON object after its length. The end of the stream
-means that the other side is dead, whatever it died of: nobody else holds its end.
+One socketpair per child. A message is a JSON object, and perhaps some bytes beside it, after the
+lengths of both. The end of the stream means that the other side is dead, whatever it died of:
+nobody else holds its end.
+
+A receiver trusts nothing that arrives: lengths are bounded before anything is kept, and each
+message is compared with the shapes that the receiver declares. A peer that sends anything else is
+not listened to any more: `Link.fault` says why, and the link counts as closed.
 """
 
 import json
@@ -11,8 +16,15 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Self
 
-_LENGTH = struct.Struct("!I")
+from psched.supervisor.shapes import ANY
+
+_LENGTHS = struct.Struct("!II")
+"""Bytes of the JSON object, and of what is beside it."""
+
 _CHUNK = 1 << 16
+
+_MOST_AT_ONCE = 16 * _CHUNK
+"""Bytes that one call of `Link.receive` reads: who sends without end must not hold us up."""
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 _decoded = json.JSONDecoder().raw_decode
@@ -21,10 +33,10 @@ Message = Mapping[str, Any] | bytes
 """A JSON object, or its bytes, `packed` once before the forks of those who send it."""
 
 
-def packed(message: Mapping[str, Any]) -> bytes:
-    """A message as it goes over the line."""
+def packed(message: Mapping[str, Any], data: bytes = b"") -> bytes:
+    """A message as it is sent over the line."""
     text = _encoded(message).encode()
-    return _LENGTH.pack(len(text)) + text
+    return _LENGTHS.pack(len(text), len(data)) + text + data
 
 
 class Link:
@@ -40,7 +52,10 @@ class Link:
             write into it.
 
     Attributes:
-        closed: the other side is gone.
+        expects: the messages that this side accepts.
+        data_limit: bytes that may be beside a message.
+        closed: the other side is gone, or is not listened to any more.
+        fault: what the other side has sent that it must not send, if it has.
     """
 
     def __init__(self, end: socket.SocketType) -> None:
@@ -48,7 +63,10 @@ class Link:
         self._socket = end
         self._incoming = bytearray()
         self._outgoing = bytearray()
+        self.expects = ANY
+        self.data_limit = 0
         self.closed = False
+        self.fault: str | None = None
 
     @classmethod
     def pair(cls) -> tuple[Self, Self]:
@@ -86,9 +104,19 @@ class Link:
         """Whether something waits for the socket to take it."""
         return bool(self._outgoing) and not self.closed
 
-    def send(self, message: Message) -> None:
-        """Send a message, now or by later calls of `flush`; to a dead side: nothing happens."""
-        self._outgoing += message if isinstance(message, bytes) else packed(message)
+    @property
+    def halfway(self) -> bool:
+        """Whether the beginning of a message has arrived, and its end has not."""
+        return bool(self._incoming)
+
+    def send(self, message: Message, data: bytes = b"") -> None:
+        """Send a message, now or by later calls of `flush`; to a dead side: nothing happens.
+
+        Args:
+            message: what the other side expects.
+            data: beside it; the other side finds it in the message's field ``data``.
+        """
+        self._outgoing += message if isinstance(message, bytes) else packed(message, data)
         self.flush()
 
     def flush(self) -> None:
@@ -104,13 +132,29 @@ class Link:
                 return
             del self._outgoing[:sent]
 
-    def receive(self) -> list[Any]:
-        """The messages that have arrived; sets `closed` if there is only the end of the stream."""
-        self._fill()
+    def receive(self, *, at_most: int = _MOST_AT_ONCE) -> list[Any]:
+        """The messages that have arrived; sets `closed` if there is only the end of the stream.
+
+        Args:
+            at_most: bytes to read; what is left can be received by the next call.
+        """
+        self._fill(at_most)
         messages = []
         while (message := self._next()) is not None:
             messages.append(message)
         return messages
+
+    def receive_all(self) -> list[Any]:
+        """The messages that a dead side has left."""
+        # More than one message of the greatest length cannot be of use.
+        return self.receive(at_most=_MOST_AT_ONCE + self.expects.longest + self.data_limit)
+
+    def cut(self, fault: str) -> None:
+        """Listen to the other side no more, for what it has sent."""
+        self._incoming.clear()
+        self._outgoing.clear()
+        self.fault = self.fault or fault
+        self.closed = True
 
     def wait(self) -> Any | None:  # noqa: ANN401  # a JSON value
         """Wait for one message; None at the end of the stream. For a child."""
@@ -119,7 +163,7 @@ class Link:
             waiter.register(self, select.POLLIN | (select.POLLOUT if self.unsent else 0))
             waiter.poll()
             self.flush()
-            self._fill()
+            self._fill(_MOST_AT_ONCE)
         return message
 
     def deliver(self, message: Message) -> None:
@@ -136,8 +180,8 @@ class Link:
         self.closed = True
         self._socket.close()
 
-    def _fill(self) -> None:
-        while not self.closed:
+    def _fill(self, at_most: int) -> None:
+        while not self.closed and at_most > 0:
             try:
                 chunk = self._socket.recv(_CHUNK)
             except BlockingIOError:
@@ -149,24 +193,33 @@ class Link:
             self._incoming += chunk
             if len(chunk) < _CHUNK:
                 return  # there was no more; to ask again costs as much as to read
+            at_most -= len(chunk)
 
     def _next(self) -> Any | None:  # noqa: ANN401
-        if len(self._incoming) < _LENGTH.size:
+        incoming = self._incoming
+        if len(incoming) < _LENGTHS.size:
             return None
-        end = _LENGTH.size + _LENGTH.unpack_from(self._incoming)[0]
-        if len(self._incoming) < end:
+        length, beside = _LENGTHS.unpack_from(incoming)
+        if length > self.expects.longest or beside > self.data_limit:
+            self.cut(f"a message of {length + beside} bytes")
             return None
-        received = self._incoming[_LENGTH.size : end]
-        del self._incoming[:end]
+        middle = _LENGTHS.size + length
+        if len(incoming) < middle + beside:
+            return None
         try:
-            text = received.decode()
+            text = incoming[_LENGTHS.size : middle].decode()
             # `decode` would look for spaces around the value as well, by patterns.
-            message, length = _decoded(text)
-            if length == len(text):
-                return message
-        except ValueError:
-            pass
-        # Somebody has written into the line past us: there is no telling what follows.
-        self._incoming.clear()
-        self.closed = True
-        return None
+            message, end = _decoded(text)
+        except (ValueError, RecursionError):
+            text, message, end = "", None, -1
+        if end != len(text):
+            self.cut("a message that is not JSON")
+            return None
+        if beside and type(message) is dict:
+            with memoryview(incoming) as view:
+                message["data"] = bytes(view[middle : middle + beside])
+        if (fault := self.expects.fault(message)) is not None:
+            self.cut(fault)
+            return None
+        del incoming[: middle + beside]
+        return message

@@ -162,7 +162,7 @@ class Master:
 
     def _hear(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
         worker.hear(message, self._clock.monotonic())
-        if "ready" in message:
+        if "ready" in message and not worker.ready:
             worker.ready = True
             # It waits for this, and has obeyed by then what it was told before.
             worker.tell(go=worker is not self._canary or self._promote(worker, message["ready"]))

@@ -3,13 +3,13 @@
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from psched.supervisor import kernel
 from psched.supervisor.link import Link
 from psched.supervisor.signals import forget_handlers
+from psched.texts import traceback_of, visible
 
 CRASHED = 70
 """Exit status of a child whose main function raised (sysexits.h: EX_SOFTWARE)."""
@@ -101,8 +101,8 @@ def fork(live: Callable[[], int]) -> int:
         status = _checked(live())
     except SystemExit as leaving:
         status = _checked(0 if leaving.code is None else leaving.code)
-    except BaseException:  # noqa: BLE001  # whatever it is, it has ended this process
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001  # whatever it is, it has ended this process
+        print(visible(traceback_of(error), lines=True), file=sys.stderr)  # noqa: T201
     finally:
         # Nothing of a child may reach its parent's frames, which would do the parent's work.
         try:

@@ -11,6 +11,7 @@ from psched.supervisor.notify import Notifier, microseconds
 from psched.supervisor.signals import Waitable
 from psched.supervisor.workerchild import WorkerChild
 from psched.supervisor.workers import Workers
+from psched.texts import brief
 
 _REPORT_TIMEOUT = 1.0
 """Seconds that workers have to report; of one that hangs the last report is shown."""
@@ -126,7 +127,7 @@ class Status:
         if self.problem:
             text += f"; restart failed: {self.problem}"
         # It is one line to the service manager, which takes no long ones.
-        return text.replace("\n", " ")[:_LONGEST_TEXT]
+        return brief(text)[:_LONGEST_TEXT]
 
     def _notify(self, phase: Phase, text: str, now: float, patience: float) -> float:
         """Tell the service manager what is new; when to call again."""
@@ -196,7 +197,7 @@ class Status:
             "phase": phase.value,
             "generation": generation,
             "uptime": now - self._started,
-            "problem": self.problem,
+            "problem": self.problem and brief(self.problem),
             "worker_deaths": workers.deaths,
             "workers": [_described(worker, now) for worker in workers],
             # They begin with their time.

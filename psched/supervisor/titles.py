@@ -2,9 +2,11 @@
 
 from setproctitle import setproctitle
 
+from psched.texts import cut, visible
+
+_LONGEST = 1000
+
 
 def set_title(text: str) -> None:
     """Show a text as this process's title; it must hold nothing secret."""
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() else "?" for c in text)
-    setproctitle(f"psched {text}")
+    setproctitle(f"psched {visible(cut(text, _LONGEST))}")

@@ -8,6 +8,7 @@ from psched.supervisor.blueprint import DRAINED, Blueprint, Place
 from psched.supervisor.child import Child
 from psched.supervisor.kill import Ladder
 from psched.supervisor.link import Link
+from psched.supervisor.shapes import FROM_WORKER
 
 CLEAN_UP_LIMIT = 20.0
 """Seconds that a shutdown spends on the leases of dead workers."""
@@ -33,6 +34,7 @@ class WorkerChild(Child):
         self, pid: int, link: Link, now: float, place: Place, blueprint: Blueprint
     ) -> None:
         super().__init__(pid, link, now)
+        link.expects = FROM_WORKER
         self.place = place
         self.blueprint = blueprint
         self.leaving = False

@@ -179,10 +179,11 @@ class Workers:
 
     def recovered(self, worker: WorkerChild, nonces: Sequence[str]) -> None:
         """A worker reports that it has released what these held."""
-        worker.recovering = [nonce for nonce in worker.recovering if nonce not in nonces]
-        self._settled(nonces)
+        done = {*nonces}.intersection(worker.recovering)  # of others it cannot know
+        worker.recovering = [nonce for nonce in worker.recovering if nonce not in done]
+        self._settled(done)
 
-    def _settled(self, nonces: Sequence[str]) -> None:
+    def _settled(self, nonces: Collection[str]) -> None:
         """Nothing is held in these names any more."""
         self._owing.difference_update(nonces)
         self._will.write(self._owing)
@@ -214,6 +215,11 @@ class Workers:
                 # Not more than that: on a host where each look is late, who hangs is still found.
                 worker.started = min(now, worker.started + late + _RECOVERY)
                 worker.heard = min(now, worker.heard + late + _RECOVERY)
+            if worker.link.fault is not None and not worker.cut_off:
+                worker.cut_off = worker.aborted = True
+                text = "%s, pid %d, has sent %s: killed"
+                _log.error(text, worker.place, worker.pid, worker.link.fault)
+                worker.send(signal.SIGKILL)
             if not worker.aborted and now > worker.expected:
                 worker.aborted = True
                 what = "silent" if worker.ready else "not ready"

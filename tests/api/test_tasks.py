@@ -376,3 +376,15 @@ def test_a_poll_that_meets_an_absent_store_is_repeated(on_host, schedules, host)
 
 def _update(task):
     return lambda: task.update_data({"stale": True})
+
+
+def test_a_payload_that_is_none_is_quarantined_by_who_polls_it(schedules, sql):
+    sql("INSERT INTO {table} (id, next_time, data) VALUES ('bad', 1, '[1]'), ('good', 2, '{}')")
+    task = schedules.poll()
+    if task.key == "bad":
+        pytest.fail("it was run on guessed data")
+    assert (task.key, task.data) == ("good", {})
+    task.finish()
+    assert schedules.poll() is None
+    bad = schedules["bad"].metadata()
+    assert (bad.status, bad.reason) == ("quarantined", "data: must be a JSON object, not list")

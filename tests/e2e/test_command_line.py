@@ -1,5 +1,6 @@
 """The command psched: what a person types, and what it answers."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -109,6 +110,94 @@ def test_nothing_that_a_row_holds_moves_the_cursor(service):
     assert listed.returncode == 0
     assert len(listed.stdout.splitlines()) == 3
     assert not set(evil) - {"[", "2", "J", "\n"} & set(listed.stdout)
+
+
+HIDDEN = [
+    "\x1b]0;owned\x07",
+    "\u202e",
+    "\u2066",
+    "\u200f",
+    "\u061c",
+    "\u200b",
+    "\x85",
+    "\u2028",
+    "\x7f",
+]
+"""What a terminal obeys, or nobody sees."""
+
+
+def test_keys_that_cannot_be_seen_are_not_run_and_shown_as_escapes(service):
+    keys = [f"a{hidden}b" for hidden in HIDDEN]
+    service.init()
+    with service.sql() as connection:
+        for key in keys:
+            connection.execute("INSERT INTO psched (id, type, next_time) VALUES (?, 't', 1)", [key])
+    service.add("good")
+    master = service.start()
+    service.wait_for_finish("good")
+    master.wait_for_log("holds characters that cannot be seen", count=len(keys))
+    shown = [service.psched("list"), service.psched("list", "--json"), service.psched("status")]
+    shown += [service.psched("show", keys[0]), service.psched("next", keys[1])]
+    shown += [service.psched("next", keys[1], "--json"), service.psched("export")]
+    assert master.stop() == 0
+    for text in (*(done.stdout + done.stderr for done in shown), master.text):
+        assert all(c.isprintable() or c in "\n\t" for c in text)
+    assert shown[1].stdout.isascii()
+    assert {json.loads(line)["status"] for line in shown[1].stdout.splitlines()} == {
+        "quarantined",
+        "finished",
+    }
+    assert r"a\x1b]0;owned\x07b" in shown[0].stdout
+    assert r"a\u202eb" in shown[0].stdout
+    deleted = service.psched("delete", *keys)
+    assert deleted.returncode == 0
+    assert r"a\u2066b: deleted" in deleted.stdout
+
+
+def test_what_is_hidden_in_other_columns_is_shown_as_escapes_everywhere(service):
+    evil = "".join(HIDDEN)
+    service.init()
+    row = {"note": evil, "label": evil}
+    service.invoke("add", "s1", "t", "0 9 * * *", '{"k": 1}')
+    with service.sql() as connection:
+        connection.execute(
+            "UPDATE psched SET data = ?, options = ?, reason = ?",
+            [json.dumps({"k": evil}, ensure_ascii=False), json.dumps(row), evil],
+        )
+    service.write("s.yml", 'label: null\nschedules: {s1: {type: t, cron: "0 8 * * *"}}')
+    commands = [
+        ["list"],
+        ["show", "s1"],
+        ["next", "s1"],
+        ["export"],
+        ["apply", "--dry-run", "s.yml"],
+    ]
+    for command in commands:
+        done = service.psched(*command)
+        assert all(c.isprintable() or c in "\n\t" for c in done.stdout + done.stderr), command
+        assert "Traceback" not in done.stderr
+    exported = next(yaml.safe_load_all(service.psched("export").stdout))
+    assert exported["schedules"]["s1"]["data"] == {"k": evil}
+    for command in ["list", "--json"], ["show", "s1", "--json"], ["next", "s1", "--json"]:
+        assert service.psched(*command).stdout.isascii()
+
+
+def test_a_list_shows_no_more_than_the_beginning_of_what_is_large(service):
+    brackets = '{"a":[' + ",".join(["[]"] * 2_000_000) + "]}"
+    service.init()
+    with service.sql() as connection:
+        for number in range(3):
+            connection.execute(
+                "INSERT INTO psched (id, data, next_run_time) VALUES (?, ?, NULL)",
+                [f"s{number}", gzip.compress(brackets.encode())],
+            )
+    for options, most in ([], 10_000), (["--json"], 400_000):
+        done = service.psched("list", *options)
+        assert done.returncode == 0
+        assert len(done.stdout) < most
+    shown = service.psched("show", "s1").stdout
+    assert len(shown) < 200_000
+    assert "[],[]" in shown
 
 
 @pytest.mark.parametrize(

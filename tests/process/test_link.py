@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psched.messages import FROM_RUNNER
 from psched.supervisor import tree
 from psched.supervisor.child import Child, Exit, reap
 from psched.supervisor.link import Link
@@ -18,13 +19,22 @@ from psched.supervisor.signals import unblock
 from psched.supervisor.spawn import spawn
 from support.apart import apart
 
-LARGE = {"text": "ü" * 2_500_000}
-"""As JSON some 15 MB: far more than any socket takes at once."""
+LARGE = b"\xff" * 15_000_000
+"""Far more than any socket takes at once."""
+
+TAKEN = {"large": True, "data": LARGE}
+"""How it is received that was sent beside a message."""
 
 
-def encoded(message):
+def encoded(message, data=b""):
     text = json.dumps(message).encode()
-    return struct.pack("!I", len(text)) + text
+    return struct.pack("!II", len(text), len(data)) + text + data
+
+
+def large(link):
+    """A link that accepts what is large."""
+    link.data_limit = len(LARGE)
+    return link
 
 
 def exchange(link):
@@ -81,26 +91,82 @@ def test_a_message_that_the_other_side_did_not_live_to_complete_is_dropped():
     link.close()
 
 
-@pytest.mark.parametrize("text", [b"hello", b"{}   ", b"{}{} ", b'{"\xff"'])
+@pytest.mark.parametrize(
+    "text", [b"hello", b"{}   ", b"{}{} ", b'{"\xff"', b"", b"[" * 2**16, b"9" * 2**16]
+)
 def test_what_is_no_message_ends_the_line_and_harms_nobody(text):
     raw, link = line()
     with raw:
-        raw.sendall(encoded({"n": 1}) + struct.pack("!I", len(text)) + text + encoded({"n": 2}))
+        raw.sendall(encoded({"n": 1}) + struct.pack("!II", len(text), 0) + text + encoded({"n": 2}))
         assert link.receive() == [{"n": 1}]
-    assert link.closed
+    assert (link.closed, link.fault) == (True, "a message that is not JSON")
+    link.close()
+
+
+@pytest.mark.parametrize("lengths", [(2**32 - 1, 0), (2**16 + 1, 0), (2, 1), (2, 2**32 - 1)])
+def test_what_is_longer_than_agreed_is_refused_before_it_is_received(lengths):
+    raw, link = line()
+    with raw:
+        raw.sendall(struct.pack("!II", *lengths) + b"{}")
+        assert link.receive() == []
+        assert (link.closed, link.fault) == (True, f"a message of {sum(lengths)} bytes")
+        # Nothing is kept of it, and nothing more is read.
+        raw.sendall(b"x" * 100_000)
+        assert link.receive() == []
+        assert len(link._incoming) == 0
+    link.close()
+
+
+def test_who_sends_without_end_holds_nobody_up():
+    raw, link = line()
+    message = encoded({"n": "x" * 60_000})
+    sent = 0
+
+    class Endless:
+        """A socket that is filled again as soon as it is read."""
+
+        def recv(self, size):
+            nonlocal sent
+            sent += size
+            return (message * 2)[:size]
+
+    with raw:
+        link._socket, kept = Endless(), link._socket
+        link.receive(at_most=1 << 20)
+        assert sent == 1 << 20
+        link._socket = kept
+    link.close()
+
+
+def test_bytes_beside_a_message_stand_in_its_data_whatever_it_says_of_them():
+    raw, link = line()
+    link.data_limit = 4
+    with raw:
+        raw.sendall(encoded({"data": 1}, b"\x00\xff[{") + encoded({"data": 1}))
+        assert link.receive() == [{"data": b"\x00\xff[{"}, {"data": 1}]
+    link.close()
+
+
+def test_a_message_of_another_shape_ends_the_line():
+    raw, link = line()
+    link.expects = FROM_RUNNER
+    with raw:
+        raw.sendall(encoded({"extend": True, "unknown": []}) + encoded({"extend": 1}))
+        assert link.receive() == [{"extend": True, "unknown": []}]
+    assert link.fault == "the message 'extend' with an impossible 'extend'"
     link.close()
 
 
 def test_a_large_message_waits_for_the_socket_and_not_its_sender():
-    one, other = Link.pair()
-    one.send(LARGE)  # would hang here: nobody reads
+    one, other = map(large, Link.pair())
+    one.send({"large": True}, LARGE)  # would hang here: nobody reads
     one.send({"n": 1})
     assert one.unsent
     received = []
     while len(received) < 2:
         received += other.receive()
         one.flush()
-    assert received == [LARGE, {"n": 1}]
+    assert received == [TAKEN, {"n": 1}]
     assert not one.unsent
     one.close()
     other.close()
@@ -112,22 +178,23 @@ def test_a_large_message_waits_for_the_socket_and_not_its_sender():
 def echo(link):
     """A child that sends back what it gets, as often as it is told to."""
     unblock()
+    large(link)
     while (message := link.wait()) is not None:
-        link.send(message)
+        link.send(message, message.pop("data", b""))
     return 0
 
 
 def parent_of_a_stopped_child():
     pid, link = spawn(echo)
     tree.send(pid, signal.SIGSTOP)
-    link.send(LARGE)  # would hang here
+    large(link).send({"large": True}, LARGE)  # would hang here
     link.send({"last": True})
     waited = link.unsent
     tree.send(pid, signal.SIGCONT)
     received = []
     while len(received) < 2:
         received += exchange(link)
-    return waited, received == [LARGE, {"last": True}]
+    return waited, received == [TAKEN, {"last": True}]
 
 
 def test_a_parent_does_not_wait_for_a_child_that_is_stopped():
@@ -137,15 +204,15 @@ def test_a_parent_does_not_wait_for_a_child_that_is_stopped():
 def both_at_once():
     def talkative(link):
         unblock()
-        link.send(LARGE)
+        large(link).send({"large": True}, LARGE)
         received = link.wait()
-        link.deliver({"received": received == LARGE})
+        link.deliver({"received": received == TAKEN})
         return 0
 
     _, link = spawn(talkative)
-    link.send(LARGE)
+    large(link).send({"large": True}, LARGE)
     received = messages_until_the_end(link)
-    return received == [LARGE, {"received": True}]
+    return received == [TAKEN, {"received": True}]
 
 
 def test_two_sides_that_send_large_messages_at_once_do_not_block_each_other():
@@ -154,13 +221,13 @@ def test_two_sides_that_send_large_messages_at_once_do_not_block_each_other():
 
 def child_that_delivers_and_exits():
     def dying(link):
-        link.deliver(LARGE)
+        link.send({"large": True}, LARGE)
         link.deliver({"last": True})
         os._exit(3)
 
     pid, link = spawn(dying)
-    received = messages_until_the_end(link)
-    return received == [LARGE, {"last": True}], os.waitpid(pid, 0)[1] >> 8
+    received = messages_until_the_end(large(link))
+    return received == [TAKEN, {"last": True}], os.waitpid(pid, 0)[1] >> 8
 
 
 def test_what_a_child_delivers_before_it_exits_arrives():
@@ -213,7 +280,7 @@ def child_of_a_dead_parent():
     def middle(link):
         def orphan(its_link):
             reader_of_death, writer_of_last_words = its_link, link
-            its_link.send(LARGE)  # never read
+            its_link.send({"large": True}, LARGE)  # never read
             reader_of_death.deliver({"n": 1})  # would hang here
             writer_of_last_words.deliver({"waited for": reader_of_death.wait()})
             return 0

@@ -79,7 +79,7 @@ def test_a_traceback_is_indented_below_its_line(path):
     ("payload", "written"),
     [
         ("a\x1b[2Jb", r"a\x1b[2Jb"),
-        ("a\rb\x08c\x7fd\0e", r"a\x0db\x08c\x7fd\x00e"),
+        ("a\rb\x08c\x7fd\0e", r"a\rb\x08c\x7fd\x00e"),
         ("a\x0bb\x0cc\x1cd\x1ee", r"a\x0bb\x0cc\x1cd\x1ee"),
         ("a\x85b\x9bc", r"a\x85b\x9bc"),
         ("a\u2028b\u2029c", r"a\u2028b\u2029c"),

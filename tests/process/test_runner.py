@@ -1,15 +1,19 @@
 """Runners: whatever a handler does, its worker learns what came of it, stops it, and goes on."""
 
+import gzip
 import json
+import logging
 import os
 import signal
 import subprocess
+import sys
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from psched.errors import PreemptedError
+from psched.errors import CommandError, PreemptedError
 from psched.runner import _Holder
 from psched.supervisor import tree
 from psched.supervisor.link import Link
@@ -28,7 +32,7 @@ OUTCOMES = {
     "returns": "Finish()",
     "raises": FAILED("ValueError: no"),
     "raises_unprintable": FAILED("BrokenError"),
-    "raises_surrogates": FAILED("ValueError: \ud800\0\x1b[2J"),
+    "raises_surrogates": FAILED(r"ValueError: \ud800\x00\x1b[2J"),
     "fails_without_a_word": FAILED("CommandError"),
     "fails_unprintably": FAILED("BrokenCommandError"),
     "stops_without_a_word": FAILED("stopped: ProcessStopError"),
@@ -74,6 +78,155 @@ def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks
 def read_what_a_handler_has_got():
     Bench(HANDLERS).run("has_files_in_their_place")
     return Path("mine").read_text()
+
+
+PAYLOADS = {
+    "no JSON": "x",
+    "a list": "[]",
+    "half a character": '{"a":"\\ud800"}',
+    "not UTF-8": b'{"a":"\xff"}',
+    "half a character itself": '{"a":"\ud800"}',
+    "too deep": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}",
+    "broken gzip": b"\x1f\x8b\x08\x00",
+    "a bomb": gzip.compress(b'{"a":"' + b"x" * 20 * 2**20 + b'"}'),
+    "too many digits": '{"a":' + "9" * 5000 + "}",
+}
+
+
+def payloads_run(tasks):
+    bench = Bench(HANDLERS, max_tasks_per_child=tasks)
+    found = [bench.finish(bench.start_row("returns", data)) for data in PAYLOADS.values()]
+    return [*found, bench.run("returns")]
+
+
+@pytest.mark.parametrize("tasks", [1, 1000])
+def test_a_payload_that_cannot_be_understood_is_quarantined_and_nothing_runs(tasks):
+    *found, last = apart(payloads_run, tasks)
+    for outcome in found:
+        assert outcome.startswith(("Quarantine(reason='data: ", 'Quarantine(reason="data: '))
+    assert last == "Finish()"
+
+
+LONG = 10_000_000
+
+
+def raises_long(_task):
+    raise ValueError("x" * LONG)
+
+
+def raises_long_lines(_task):
+    raise ValueError("x\n" * LONG)
+
+
+def raises_long_chain(_task):
+    error = None
+    for _ in range(300):
+        following = ValueError("x" * 100_000)
+        following.__cause__, error = error, following
+    raise error
+
+
+def raises_long_notes(_task):
+    error = ValueError("short")
+    error.add_note("x" * LONG)
+    error.__notes__ += ["y" * 1000] * 1000
+    raise error
+
+
+def raises_long_syntax(_task):
+    raise SyntaxError("x", ("file", 1, 5, "y" * LONG))
+
+
+def raises_long_group(_task):
+    raise ExceptionGroup("x", [ValueError("y" * 1_000_000) for _ in range(30)])
+
+
+def raises_long_name(_task):
+    raise type("N" * 1_000_000, (Exception,), {})("x")
+
+
+def raises_odd_notes(_task):
+    error = ValueError("short")
+    error.__notes__ = [Unprintable()]
+    raise error
+
+
+class Unprintable:
+    def __repr__(self):
+        raise SystemExit("no text")
+
+    __str__ = __repr__
+
+
+def exits_long(_task):
+    sys.exit("x" * LONG)
+
+
+def fails_long(_task):
+    raise CommandError("x" * LONG)
+
+
+def logs_long(_task):
+    logging.getLogger("mine").warning("%s", "x" * LONG)
+    raise ValueError("short")
+
+
+def forks_and_raises_long(_task):
+    if pid := os.fork():  # noqa: TID251
+        os.waitpid(pid, 0)
+        raise ValueError("short")
+    raise ValueError("x" * LONG)
+
+
+def has_a_thread_that_raises_long(_task):
+    thread = threading.Thread(target=raises_long, args=(None,))
+    thread.start()
+    thread.join()
+    raise ValueError("short")
+
+
+def has_a_finalizer_that_raises_long(_task):
+    class Broken:
+        def __del__(self):
+            raises_long(None)
+
+    Broken()
+    raise ValueError("short")
+
+
+LENGTHY = [
+    has_a_thread_that_raises_long, has_a_finalizer_that_raises_long,
+    raises_long, raises_long_lines, raises_long_chain, raises_long_notes, raises_long_syntax,
+    raises_long_group, raises_long_name, raises_odd_notes, exits_long, fails_long, logs_long,
+    forks_and_raises_long,
+]  # fmt: skip
+
+
+def long_errors():
+    handlers = {handler.__name__: handler for handler in LENGTHY}
+    bench = Bench(handlers, log_file="log")
+    found = {}
+    for name in handlers:
+        before = Path("log").stat().st_size
+        outcome = bench.run(name)
+        found[name] = len(outcome), outcome[:60], Path("log").stat().st_size - before
+    return found
+
+
+def test_however_long_an_error_is_its_reason_and_its_log_are_short():
+    with started_apart(long_errors) as process:
+        found = process.result(timeout=120)
+        printed = len(process.text)
+    assert printed < 100_000
+    for name, (length, outcome, logged) in found.items():
+        assert outcome.startswith("Retry(wait=None, reason="), name
+        assert length < 5000, name
+        assert 0 < logged < 100_000, name
+    assert "(9998000 characters more)" in str(apart(reason_of_a_long_error, timeout=60))
+
+
+def reason_of_a_long_error():
+    return Bench({"raises_long": raises_long}).run("raises_long")
 
 
 def test_nothing_is_written_into_a_file_that_has_the_number_of_a_line_of_ours():

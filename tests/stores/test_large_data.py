@@ -9,15 +9,15 @@ import pytest
 
 from psched.app import open_schedules
 from psched.backends.sql import SqlBackend
-from psched.definition import decode
+from psched.definition import decode, payload
 from psched.errors import (
     InvalidError,
     StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.model import QUARANTINED, Row, Settlement
-from psched.policy import opening
+from psched.model import QUARANTINED, Quarantine, Row
+from psched.policy import Run, conclusion, opening
 from support.stores import store_factory
 
 MIB = 2**20
@@ -166,8 +166,10 @@ def test_a_bomb_in_a_row_is_a_quarantined_row(database, open_store, settings, sq
     sql("INSERT INTO {table} (id, data, next_time) VALUES ('bomb', :data, 1)", data=value)
     store = open_store()
     (held,) = store.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
-    verdict = opening(held, settings, store.now())
-    assert isinstance(verdict, Settlement)
+    with pytest.raises(InvalidError) as refused:
+        payload(held.data, settings.data_limit)
+    assert isinstance(opening(held, settings, store.now()), Run)
+    verdict = conclusion(held, held, Quarantine(str(refused.value)), settings)
     assert verdict.status == QUARANTINED
     assert verdict.reason == "data: is compressed, and has more than 16777216 bytes"
     assert [*store.settle([verdict]).values()]

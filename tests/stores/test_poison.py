@@ -4,7 +4,9 @@ import itertools
 
 import pytest
 
-from psched.model import FINISHED, QUARANTINED, WAITING, Finish
+from psched.definition import payload
+from psched.errors import InvalidError
+from psched.model import FINISHED, QUARANTINED, WAITING, Finish, Quarantine
 from psched.policy import Run, conclusion, opening
 from psched.timing import LONGEST_ALIVE_TIME
 
@@ -23,8 +25,12 @@ def work_off(store, settings):
             for row in claimed.rows:
                 verdict = opening(row, settings, claimed.now)
                 if isinstance(verdict, Run):
-                    ran[row.key] = verdict.definition.data
-                    verdict = conclusion(row, row, Finish(), settings)
+                    decision = Finish()
+                    try:
+                        ran[row.key] = payload(row.data, settings.data_limit)
+                    except InvalidError as error:
+                        decision = Quarantine(str(error))
+                    verdict = conclusion(row, row, decision, settings)
                 store.settle([verdict])
             if not (claimed.rows or claimed.more):
                 return ran

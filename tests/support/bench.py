@@ -96,10 +96,19 @@ class Bench:
             key: the schedule's; default: the type.
             data: the payload.
         """
+        return self.start_row(type, encode("data", data), key)
+
+    def start_row(
+        self,
+        type: str,  # noqa: A002
+        stored: str | bytes,
+        key: str | None = None,
+    ) -> Slot:
+        """Start a task whose payload is stored like this; see `start`."""
         row = Row(
             key=type if key is None else key,
             type=type,
-            data=encode("data", data),
+            data=stored,
             next_time=60,
             owner="nonce.1",
             fence=1,

@@ -1,8 +1,10 @@
+import itertools
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 
@@ -678,6 +680,32 @@ def test_a_key_that_stands_twice_in_a_section_is_refused_once(refusal):
     assert refusal(content) == "3: table: stands twice; remove this one or that of line 2"
 
 
+BOMBS = {
+    "aliases": "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+    + "".join(
+        f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in itertools.pairwise("abcdefghijkl")
+    ),
+    "merges": "a: &a {x0: 1, x1: 1, x2: 1}\n"
+    + "".join(
+        f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 10)}]}}\n"
+        for a, b in itertools.pairwise("abcdefghijkl")
+    ),
+    "texts": f"a: &a {'x' * 1_000_000}\nb: [{', '.join(['*a'] * 100)}]\n",
+    "itself": "a: &a [*a]\n",
+    "wide": "a: &a [" + "x, " * 1000 + "]\n" + "".join(f"b{n}: *a\n" for n in range(300)),
+}
+BOMB_LINES = {"aliases": 6, "merges": 6, "texts": 2, "itself": 1, "wide": 1}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_what_aliases_add_to_a_file_is_bounded(refusal, bomb):
+    began = time.process_time()
+    text = refusal(BOMBS[bomb])
+    assert time.process_time() - began < 10
+    assert text.startswith(f"{BOMB_LINES[bomb]}: ")
+    assert "aliases (*) and merges (<<) add more than 250000 values" in text
+
+
 def test_a_merged_problem_is_told_once_and_at_its_own_line(refusal):
     content = "default: &d\n  log: 2020-13-45\ndevelopment:\n  <<: *d\n"
     assert refusal(content) == "2: log: cannot be read; put it in quotes"
@@ -691,7 +719,7 @@ def test_a_merged_problem_is_told_once_and_at_its_own_line(refusal):
         ("\ttable: a\n", 1, "cannot start any token"),
         ("a: &a {}\nb: *nope\n", 2, "found undefined alias"),
         ("table: a\n---\ntable: b\n", 2, "another document"),
-        ("table: a\n\nlog: \x01\n", 3, "a character that is not allowed"),
+        ("table: a\n\nlog: \x01\n", 3, "the character U+0001 is not allowed; remove it"),
         ("table: a\n<<: 5\n", 2, "for merging"),
     ],
 )
@@ -718,7 +746,7 @@ def test_yaml_tags_are_refused(refusal, value):
     )
 
 
-@pytest.mark.parametrize("content", ["- table\n", "just text\n", "5\n", "&a [*a]\n", "2020-13-45"])
+@pytest.mark.parametrize("content", ["- table\n", "just text\n", "5\n", "2020-13-45"])
 def test_a_file_that_is_no_mapping_is_refused(refusal, content):
     assert refusal(content) == "1: holds no settings; write each as NAME: VALUE"
 

@@ -1,6 +1,9 @@
 """From a stored row to a definition one can act on; payloads to JSON and back."""
 
+import contextlib
+import gzip
 import json
+import time
 
 import hypothesis
 import pytest
@@ -10,15 +13,19 @@ from hypothesis import strategies as st
 from psched import config
 from psched.definition import (
     DEEPEST,
+    LARGEST_OPTIONS,
     LATEST_TIME,
+    MOST_VALUES,
     check_name,
     check_number,
     decode,
     encode,
+    payload,
     understand,
 )
 from psched.errors import InvalidError
 from psched.model import Row
+from psched.packing import in_base64
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 
@@ -111,7 +118,7 @@ class TestPayloads:
 class TestUnderstanding:
     def test_an_empty_row_has_the_installations_defaults(self):
         definition = understand(Row(key="k"), SETTINGS)
-        assert (definition.key, definition.type, definition.data) == ("k", "default", {})
+        assert (definition.key, definition.type) == ("k", "default")
         assert (definition.cron, definition.trigger, definition.delay) == (None, None, 0)
         assert definition.timezone == "Asia/Tokyo"
         assert definition.settings == SETTINGS
@@ -120,14 +127,12 @@ class TestUnderstanding:
         row = Row(
             key="k",
             type="t",
-            data=b'{"a":1}',
             cron="0 0 * * *",
             timezone="Europe/Paris",
             delay=5,
             options='{"catchup":"skip","dst_policy":"wallclock","kill_timeout":7}',
         )
         definition = understand(row, SETTINGS)
-        assert definition.data == {"a": 1}
         assert definition.trigger.next_after(1_800_014_400) == 1_800_054_000  # 23:00Z
         assert definition.trigger.dst_policy == "wallclock"
         assert definition.settings.catchup == "skip"
@@ -159,14 +164,65 @@ class TestUnderstanding:
         [
             ("type", ""), ("type", "\ufffd"), ("type", b"t"), ("cron", "x"), ("cron", b"* * * * *"),
             ("cron", ""), ("timezone", "x"), ("timezone", b"UTC"), ("delay", -1), ("delay", "5"),
-            ("data", "x"), ("options", "x"), ("options", '{"catchup":"x"}'),
+            ("options", "x"),
+            ("cron", "*" * 5000), ("key", "a\u202eb"), ("options", '{"catchup":"x"}'),
         ],
     )  # fmt: skip
     def test_what_makes_no_sense_is_refused_with_the_columns_name(self, column, value):
         with pytest.raises(InvalidError) as refused:
-            understand(Row(**{"key": "k", column: value}), SETTINGS)
+            understand(Row(**({"key": "k"} | {column: value})), SETTINGS)
         assert refused.value.field == column
         assert str(refused.value).startswith(f"{column}: ")
+
+
+MANY = '{"a":[' + ",".join(["[]"] * 5_000_000) + "]}"
+"""15 MB, which take a parser a second or two."""
+
+WORST = {
+    "data": {"data": MANY},
+    "compressed data": {"data": gzip.compress(MANY.encode())},
+    "too much data": {"data": MANY * 5},
+    "options": {"options": MANY[: LARGEST_OPTIONS - 2] + "]}"},
+    "too many options": {"options": MANY},
+    "compressed options": {"options": gzip.compress(MANY.encode())},
+    "options in base64": {"options": in_base64(gzip.compress(MANY.encode()))},
+    "deep options": {"options": '{"a":' + "[" * 30_000 + "]" * 30_000 + "}"},
+    "cron": {"cron": "*" * 10_000_000},
+    "cron of many parts": {"cron": ",".join(["0-59"] * 390) + " * * * *"},
+    "timezone": {"timezone": "A/" * 1_000_000},
+    "type": {"type": "t" * 10_000_000},
+}
+
+
+class TestCosts:
+    @pytest.mark.parametrize("columns", WORST.values(), ids=WORST)
+    def test_no_row_costs_a_worker_more_than_a_moment(self, columns):
+        row = Row(**({"key": "k"} | columns))
+        began = time.process_time()
+        with contextlib.suppress(InvalidError):
+            understand(row, SETTINGS)
+        # Ten times what its docstring says.
+        assert time.process_time() - began < 0.5
+
+    @pytest.mark.parametrize("form", [bytes, in_base64])
+    def test_options_have_a_limit_of_their_own_however_they_are_stored(self, form):
+        text = json.dumps({"note": "x" * LARGEST_OPTIONS})
+        for stored in text, form(gzip.compress(text.encode())):
+            with pytest.raises(InvalidError, match=r"options: .*65536"):
+                understand(Row(key="k", options=stored), SETTINGS)
+        fits = json.dumps({"note": "x" * (LARGEST_OPTIONS - 100)})
+        assert understand(Row(key="k", options=form(gzip.compress(fits.encode()))), SETTINGS)
+
+    def test_what_has_too_many_values_is_read_by_a_task_alone(self):
+        text = '{"a":[' + ",".join(["1"] * (MOST_VALUES + 1)) + "]}"
+        with pytest.raises(InvalidError, match="data: holds more than 1000000 values"):
+            decode("data", text)
+        assert len(payload(text, 1024)["a"]) == MOST_VALUES + 1
+
+    def test_a_payload_is_measured_before_it_is_read(self):
+        for text in "x" * (16 * 2**20 + 1), '{"a":"' + "x" * 16 * 2**20 + '"}':
+            with pytest.raises(InvalidError, match=r"data: has .* bytes, and may have 16777216"):
+                understand(Row(key="k", data=text), SETTINGS)
 
 
 class TestNamesAndNumbers:

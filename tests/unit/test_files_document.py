@@ -279,3 +279,29 @@ def test_an_export_declares_what_was_declared_and_applying_it_changes_nothing(wa
         key: declared(row, SETTINGS) for key, row in again.items()
     }
     assert text_of(export(again.values(), SETTINGS)[0]) == content
+
+
+def test_a_control_character_is_told_with_its_line():
+    content = "label: null\nschedules:\n  one: {cron: '* * * * *', type: \x07}\n"
+    with pytest.raises(ConfigError) as refused:
+        read(content)
+    assert str(refused.value) == (
+        "s.yml:3: not YAML: the character U+0007 is not allowed; remove it"
+    )
+
+
+def test_many_schedules_may_share_what_they_say():
+    shared = "x-base: &base {cron: '* * * * *', type: t, data: &data {a: [1, 2, 3]}}\n"
+    keys = "".join(f"  s{n}: {{<<: *base, delay: {n}}}\n" for n in range(1000))
+    [document] = read(f"label: null\n{shared}schedules:\n{keys}")
+    assert len(document.schedules) == 1000
+    assert document.schedules[999]["data"] == {"a": [1, 2, 3]}
+
+
+@pytest.mark.parametrize("documents", [1, 500])
+def test_a_bomb_in_one_document_or_in_many_is_refused(documents):
+    bomb = "a: &a [" + "x, " * 40 + "]\nb: [" + "*a, " * 40 + "]\n"
+    if documents == 1:
+        bomb += "".join(f"c{n}: &c{n} [{'*a, ' * 1000}]\n" for n in range(10))
+    with pytest.raises(ConfigError, match="add more than 250000 values"):
+        read("---\n".join([bomb] * documents))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched.config import from_mapping
-from psched.definition import decode, encode, understand
+from psched.definition import decode, encode, payload
 from psched.errors import InvalidError
 from psched.model import Row
 from psched.packing import in_base64, packed, readable, unpacked
@@ -106,7 +106,7 @@ def test_of_a_bomb_no_more_is_unpacked_than_may_be(form):
     tracemalloc.start()
     try:
         with pytest.raises(InvalidError, match=f"data: is compressed, and .* {16 * MIB} bytes"):
-            understand(row, SETTINGS)
+            payload(row.data, SETTINGS.data_limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -115,12 +115,11 @@ def test_of_a_bomb_no_more_is_unpacked_than_may_be(form):
 
 def test_a_limit_that_was_raised_counts_and_one_that_was_lowered_makes_no_row_unreadable():
     large = {"a": "x" * 17 * MIB}
-    row = Row(key="k", data=packed(json.dumps(large), 1, bytes))
+    stored = packed(json.dumps(large), 1, bytes)
     with pytest.raises(InvalidError, match="is compressed"):
-        understand(row, SETTINGS)
-    assert understand(row, SETTINGS.with_settings(data_limit=20 * MIB)).data == large
-    row = Row(key="k", data=packed(LARGE, 1, bytes))
-    assert understand(row, SETTINGS.with_settings(data_limit=1024)).data == json.loads(LARGE)
+        payload(stored, SETTINGS.data_limit)
+    assert payload(stored, 20 * MIB) == large
+    assert payload(packed(LARGE, 1, bytes), 1024) == json.loads(LARGE)
 
 
 def test_a_payload_that_is_too_large_is_refused_with_its_size_and_the_mend():

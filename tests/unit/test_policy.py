@@ -20,6 +20,7 @@ from psched.model import (
     QUARANTINED,
     WAITING,
     Finish,
+    Quarantine,
     Release,
     Retry,
     Row,
@@ -583,6 +584,19 @@ class TestRedefinition:
         current = changed(row, next_time=None, version=4)
         settlement = conclusion(row, current, Finish(), SETTINGS)
         assert (settlement.next_time, settlement.status) == (NOON + MINUTE, WAITING)
+
+    def test_a_payload_that_makes_no_sense_is_quarantined_with_what_the_runner_says(self):
+        row = leased()
+        settlement = conclusion(row, row, Quarantine("data: is not\x1b JSON"), SETTINGS)
+        assert (settlement.status, settlement.rest) == (QUARANTINED, True)
+        assert settlement.reason == "data: is not\\x1b JSON"
+        assert settlement.next_time == row.next_time
+
+    def test_a_payload_that_was_changed_meanwhile_is_looked_at_again(self):
+        row = leased(attempt=3)
+        mended = changed(row, data='{"a":1}', version=4)
+        settlement = conclusion(row, mended, Quarantine("data: is not JSON"), SETTINGS, NOON)
+        assert (settlement.status, settlement.wait, settlement.attempt) == (WAITING, 0, 2)
 
     @pytest.mark.parametrize("decision", [Finish(), Retry(), Release()])
     def test_a_definition_that_makes_no_sense_any_more_is_quarantined(self, decision):

@@ -38,7 +38,7 @@ class Scene:
         self.asked.append("watch " + " ".join(slot.row.key for slot in slots))
         return 0.0
 
-    def send(self, message):
+    def send(self, message, _data):
         self.asked.append(f"send {message['run']['key']}")
 
     def start(self, key):

@@ -125,13 +125,13 @@ def split_data(key: str, stored: str | bytes | None) -> tuple[str, str]:
 
 def join_data(kind: str, data: str | bytes | None) -> bytes:
     """The column ``data`` for a type and a payload; the type wins over one in the payload."""
-    payload = decode("data", data) if data else {}
+    payload = decode("data", data, values=None) if data else {}
     return encode("data", {**payload, "type": kind}).encode()
 
 
 def _object(stored: str | bytes | None) -> dict[str, Any]:
     try:
-        return decode("data", stored) if stored else {}
+        return decode("data", stored, values=None) if stored else {}
     except InvalidError:
         return {}
 

@@ -1,0 +1,57 @@
+"""The messages between a worker and its runners; see `psched.supervisor.shapes`."""
+
+from psched.definition import LONGEST_CRON
+from psched.supervisor.shapes import (
+    Shapes,
+    attached,
+    brief_text,
+    each,
+    flag,
+    line,
+    maybe,
+    number,
+    one_of,
+    record,
+    text,
+    whole,
+)
+from psched.task import LONGEST_WAIT
+
+FROM_RUNNER = Shapes(
+    {
+        "done": {"done": maybe(brief_text), "last": flag, "store": flag},
+        # The payload cannot be understood: nothing was run.
+        "quarantine": {"quarantine": brief_text, "last": flag},
+        "decide": {"decide": one_of("finish", "release")},
+        "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
+        "extend": {"extend": flag},
+        "update_data": {"update_data": flag, "data": attached},
+    },
+    longest=2**18,
+)
+"""What a worker accepts from a runner. `Tasks` sees to it that the two take turns."""
+
+TO_RUNNER = Shapes(
+    {
+        "run": {
+            "run": record(
+                key=line,
+                type=line,
+                scheduled_time=whole(),
+                attempt=whole(),
+                cron=maybe(text(LONGEST_CRON)),
+                timezone=line,
+                delay=whole(),
+                owner=line,
+                fence=whole(),
+                data_limit=whole(),
+            ),
+            "data": attached,
+        },
+        "held": {"held": flag},
+        "unavailable": {"unavailable": brief_text},
+        "invalid": {"invalid": each(line, brief_text)},
+    },
+    longest=2**20,
+)
+"""What a runner accepts from its worker."""

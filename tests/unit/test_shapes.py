@@ -1,0 +1,129 @@
+"""What a process accepts from another one."""
+
+import json
+from math import inf, nan
+
+import pytest
+
+from psched.messages import FROM_RUNNER, TO_RUNNER
+from psched.supervisor import shapes
+
+DEEP = json.loads("[" * 500 + "]" * 500)
+
+WEIRD = [
+    None, True, False, 0, -1, 1, 2.5, -0.5, 2**63, 10**400, nan, inf, -inf, "", "x", "\0", "\ud800",
+    "x" * 10**6, b"", [], [[]], [None], [True] * 10**5, {}, {"": None}, DEEP,
+]  # fmt: skip
+
+TASK = {
+    "occurrence": "s1.60", "type": "t", "attempt": 1, "pid": 100, "running_for": 0.5,
+    "lease_left": -3.5, "state": "running",
+}  # fmt: skip
+
+SETTINGS = {
+    "processors": 1, "start_timeout": 60.0, "child_heartbeat_limit": 60.0, "graceful_timeout": 1.0,
+    "graceful_kill_limit": 1.0, "log_level": "info", "cgroup": "auto", "log": None,
+    "pid_file": "/run/é", "about": {"url": "sqlite://", "table": "psched"},
+}  # fmt: skip
+
+ASSIGNMENT = {
+    "key": "s1", "type": "t", "scheduled_time": 60, "attempt": 1, "cron": None, "timezone": "UTC",
+    "delay": 0, "owner": "n.1", "fence": 1, "data_limit": 1024,
+}  # fmt: skip
+
+GOOD = [
+    (FROM_RUNNER, {"done": None, "last": True, "store": False}),
+    (FROM_RUNNER, {"done": "ValueError: é", "last": False, "store": True}),
+    (FROM_RUNNER, {"decide": "finish"}),
+    (FROM_RUNNER, {"retry": None, "wait": 0.5}),
+    (FROM_RUNNER, {"retry": "asked for", "wait": None}),
+    (FROM_RUNNER, {"extend": True}),
+    (FROM_RUNNER, {"update_data": True, "data": b"{}"}),
+    (TO_RUNNER, {"run": ASSIGNMENT, "data": b"{}"}),
+    (TO_RUNNER, {"held": True}),
+    (TO_RUNNER, {"unavailable": "away"}),
+    (TO_RUNNER, {"invalid": ["data", "too large"]}),
+    (shapes.FROM_WORKER, {"ready": None}),
+    (shapes.FROM_WORKER, {"ready": SETTINGS}),
+    (shapes.FROM_WORKER, {"looked": True}),
+    (shapes.FROM_WORKER, {"recovered": ["n"]}),
+    (shapes.FROM_WORKER, {"tasks": 3, "away": None, "enough": ""}),
+    (shapes.FROM_WORKER, {"report": {"tasks": [TASK], "errors": ["line"]}}),
+    (shapes.FROM_MASTER, {"go": False}),
+    (shapes.FROM_MASTER, {"stop": None, "hurry": False}),
+    (shapes.FROM_MASTER, {"recover": ["n"]}),
+    (shapes.FROM_MASTER, {"pause": True}),
+    (shapes.FROM_MASTER, {"reopen": True}),
+    (shapes.FROM_MASTER, {"report": True}),
+    (shapes.FROM_FORK_SERVER, {"born": [100], "error": None, "threads": 1}),
+    (shapes.FROM_FORK_SERVER, {"born": [], "error": 11, "threads": 0}),
+    (shapes.FROM_FORK_SERVER, {"ended": [[100, 0, None], [101, None, 9]]}),
+    (shapes.TO_FORK_SERVER, {"fork": [0, 1]}),
+    (shapes.TO_FORK_SERVER, {"bury": [100]}),
+    (shapes.TO_FORK_SERVER, {"preload": True}),
+]
+
+
+@pytest.mark.parametrize(("accepted", "message"), GOOD)
+def test_what_psched_says_is_accepted_and_what_it_says_beside_that_is_ignored(accepted, message):
+    assert accepted.fault(message) is None
+    assert accepted.fault({**message, "unknown": DEEP}) is None
+
+
+@pytest.mark.parametrize(("accepted", "message"), GOOD)
+def test_each_field_is_needed(accepted, message):
+    for name in message:
+        assert accepted.fault({n: v for n, v in message.items() if n != name}) is not None
+
+
+@pytest.mark.parametrize(("accepted", "message"), GOOD)
+def test_a_field_that_is_something_else_is_a_fault(accepted, message):
+    refused = 0
+    for name in message:
+        for value in WEIRD:
+            fault = accepted.fault({**message, name: value})
+            refused += fault is not None
+            if fault is not None:
+                assert fault == f"the message {next(iter(message))!r} with an impossible {name!r}"
+            else:
+                # What is accepted is of the field's type, within its bounds, and can be written.
+                assert value is None or isinstance(value, (bool, int, float, str, bytes, list))
+                assert value not in (10**400, 2**63)
+                assert not (isinstance(value, float) and value - value != 0)
+                assert value not in ("\0", "\ud800", "x" * 10**6, DEEP)
+    assert refused > len(WEIRD) / 2
+
+
+@pytest.mark.parametrize("value", [True, False, -1, 2.0, 2**63, "1", None])
+def test_whole_numbers_are_neither_flags_nor_texts(value):
+    assert not shapes.whole()(value)
+
+
+@pytest.mark.parametrize("value", [True, nan, inf, -inf, -0.1, 1e13, 10**400, "1", None])
+def test_numbers_are_finite_and_within_bounds(value):
+    assert not shapes.number()(value)
+
+
+@pytest.mark.parametrize("message", [None, [], "done", 1, {}, {"unknown": 1}, {"": {}}])
+def test_what_is_of_no_kind_is_a_fault(message):
+    for accepted in FROM_RUNNER, TO_RUNNER, shapes.FROM_WORKER, shapes.FROM_MASTER:
+        assert accepted.fault(message) is not None
+
+
+def test_a_message_of_two_kinds_is_checked_as_both():
+    both = {"pause": True, "stop": "now", "hurry": False}
+    assert shapes.FROM_MASTER.fault(both) == "the message 'stop' with an impossible 'stop'"
+
+
+@pytest.mark.parametrize("record", [SETTINGS, ASSIGNMENT, TASK])
+def test_each_field_of_a_record_is_checked(record):
+    check = {id(SETTINGS): shapes.SETTINGS, id(TASK): shapes.TASK}.get(id(record))
+    if check is None:
+
+        def check(value):
+            return TO_RUNNER.fault({"run": value, "data": b""}) is None
+
+    assert check(record)
+    for name in record:
+        assert not check({n: v for n, v in record.items() if n != name})
+        assert sum(check({**record, name: value}) for value in WEIRD) < len(WEIRD) / 2
