@@ -260,7 +260,8 @@ def _lock(path: Path) -> int:
 def _clear(path: Path) -> list[str]:
     """Kill what a master that is dead has left, and remove its cgroups; its workers' nonces."""
     pid, start = map(int, path.name.split(".")[1:])
-    if tree.start_time(pid) == start:
+    # A master that lives need not have locked its own yet.
+    if tree.lives(pid, start):
         return []
     try:
         lock = _lock(path)
