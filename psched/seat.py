@@ -180,7 +180,6 @@ def make_runners(
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
         before_fork=log.follow,
-        preload=lambda: open_schedules().close(),
     )
 
 

@@ -1,6 +1,7 @@
 """A leased occurrence from the claim to the settle: what is known of it, and what it comes to."""
 
 import logging
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,19 @@ class RunnerChild(Child):
     Attributes:
         note: tells it why it is being stopped.
         cgroup: the one that it is in, if one could be made.
+        lost_server: its fork server died before it.
     """
 
     def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
         super().__init__(pid, link, now)
         self.note = note
         self.cgroup: Cgroup | None = None
+        self.lost_server = False
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the kernel has killed it because its fork server had died."""
+        return self.lost_server and self.exit is not None and self.exit.signal == signal.SIGKILL
 
     def reaped(self, how: Exit) -> None:
         """See `Child.reaped`."""
@@ -56,6 +64,7 @@ class Slot:
         empty: nothing of the task's tree is left.
         begun: its runner has taken it up, or was killed for not doing so.
         lost: the lease is another worker's, or nobody's.
+        cut_off: it ended because its runner's fork server died.
         stopping: why it is being stopped.
         ladder: the signals of that.
     """
@@ -73,6 +82,7 @@ class Slot:
     empty: bool = False
     begun: bool = False
     lost: bool = False
+    cut_off: bool = False
     stopping: Reason = Reason.NONE
     ladder: Ladder | None = None
 
@@ -108,6 +118,11 @@ class Slot:
             return Retry(reason="stopped at its time limit")
         if self.stopping is not Reason.NONE:
             return Release()
+        if self.cut_off:
+            # As for a worker that died: see `Backend.recover`.
+            retry_wait = self.definition.settings.retry_wait
+            wait = attempts.wait_after_death(self.row.attempt, retry_wait)
+            return Retry(wait, self.failure)
         return Retry(reason=self.failure)
 
 
@@ -143,5 +158,6 @@ def tell_end(slot: Slot) -> None:
         case Retry(wait, reason):
             if wait is None:
                 wait = attempts.wait_before_next(slot.row, slot.definition)
-            text = "failed after %.3f s, again in %.3g s: %s"
-            tell(slot, text, took, wait, reason, level=logging.WARNING)
+            what = "released" if slot.cut_off else "failed"
+            text = "%s after %.3f s, again in %.3g s: %s"
+            tell(slot, text, what, took, wait, reason, level=logging.WARNING)

@@ -122,6 +122,9 @@ class Tasks:
             if slot_or_none is not None:
                 for message in runner.last_words:
                     self._take(slot_or_none, message, lessor)
+                if runner.cut_off and not slot_or_none.over:
+                    slot_or_none.cut_off = True
+                    slot_or_none.end("its fork server died", self._clock.monotonic())
                 slot_or_none.end(f"its process {runner.exit}", self._clock.monotonic())
         for runner in self._runners.cleared():
             if runner in by_runner:
@@ -148,7 +151,7 @@ class Tasks:
         if "done" in message:
             slot.end(message["done"], self._clock.monotonic())
             if message["store"]:
-                self._runners.preload()
+                self._runners.renew()
             if not message["last"]:
                 slot.empty = self._runners.give_back(slot.runner)
             return

@@ -39,13 +39,11 @@ class Forker:
         *,
         keep: Sequence[int],
         before_fork: Callable[[], object],
-        preload: Callable[[], object],
     ) -> None:
         self._channel = channel
         self._main = main
         self._keep = keep
         self._before_fork = before_fork
-        self._preload = preload
         self._not_theirs: Sequence[tuple[int, bool]] = ()
         # Those that have not been buried; false: that has ended.
         self._alive: dict[int, bool] = {}
@@ -57,7 +55,9 @@ class Forker:
         # copying.
         self._inbox = SignalInbox(SIGNALS)
         set_title("fork server")
-        self._stay_so()
+        self._not_theirs = inherited((0, *self._keep))
+        # Runners share what is here now, if nobody searches it for garbage.
+        gc.freeze()
         while not self._channel.closed:
             arrived = self._inbox.wait(_LONG, [self._channel])
             while (received := self._channel.receive()) is not None:
@@ -65,12 +65,6 @@ class Forker:
             if signal.SIGCHLD in arrived:
                 self._tell()
         return 0
-
-    def _stay_so(self) -> None:
-        """What is here now is here in each runner, too."""
-        self._not_theirs = inherited((0, *self._keep))
-        # They share it, if nobody searches it for garbage.
-        gc.freeze()
 
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
@@ -82,17 +76,10 @@ class Forker:
             self._say(answer)
             # Of who has ended meanwhile nobody was told.
             self._tell()
-        elif "bury" in message:
+        else:
             for pid in message["bury"]:
                 os.waitpid(pid, 0)
                 del self._alive[pid]
-        else:
-            # It is to save time: what fails here fails again where somebody is told.
-            with suppress(Exception):
-                self._preload()
-            # It may have set handlers of its own.
-            self._inbox.take_over()
-            self._stay_so()
 
     def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
         """Fork some runners; the answer to that."""

@@ -171,8 +171,8 @@ def test_a_worker_that_hangs_is_killed_and_replaced(service):
     assert master.descendants == []
 
 
-def test_a_fork_server_that_is_killed_takes_its_tasks_along_and_is_replaced(service):
-    service.configure(retry_wait=0)
+def test_a_fork_server_that_is_killed_is_replaced_and_its_tasks_run_again_at_once(service):
+    service.configure(retry_wait=300)
     service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
     master = service.start()
     [worker] = master.workers()
@@ -182,7 +182,7 @@ def test_a_fork_server_that_is_killed_takes_its_tasks_along_and_is_replaced(serv
 
     # Its end is seen by its line, or by its parent, whichever is asked first.
     master.wait_for_log("worker 0 the fork server (was killed by SIGKILL|has ended): all that")
-    master.wait_for_log(r"\[long\..*failed .*: its process was killed by SIGKILL")
+    master.wait_for_log(r"\[long\..*released after .*again in 0 s: its fork server died")
     service.runs.wait("long", lambda runs: len(runs) == 2)
     assert all(map(has_ended, tree))
     service.open_gate("gate")
@@ -262,9 +262,10 @@ def test_what_a_process_had_started_before_it_became_a_master_is_left_alone(serv
     kill(sidecar)
 
 
-def test_a_task_that_kills_its_worker_twice_waits_for_its_third_try(service):
+@pytest.mark.parametrize("whom", ["worker", "server"])
+def test_a_task_that_kills_its_worker_or_fork_server_twice_waits_for_its_third_try(service, whom):
     service.configure(retry_wait=3)
-    service.add("poison", data={"kills": "worker", "times": 2})
+    service.add("poison", data={"kills": whom, "times": 2})
     master = service.start()
 
     runs = service.runs.wait("poison", completed(1))
@@ -276,7 +277,8 @@ def test_a_task_that_kills_its_worker_twice_waits_for_its_third_try(service):
     assert second.started - first.last_sign < third.started - second.last_sign
     service.wait_for_finish("poison")
     assert master.stop() == 0
-    assert master.text.count("was killed by SIGKILL") == 2
+    died = {"worker": "worker 0 .* was killed by SIGKILL", "server": "its fork server died"}
+    assert len(re.findall(died[whom], master.text)) == 2
 
 
 def test_a_task_that_kills_its_own_process_is_a_failed_attempt(service):
