@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from psched.errors import ProcessStopError
+
 _REMEMBERED = 10
 """Warnings and errors."""
 
@@ -62,6 +64,8 @@ class Log(logging.Handler):
         try:
             text = self.format(record)
             line = text.encode(errors="backslashreplace")
+        except ProcessStopError:
+            raise  # the task that logs is to stop
         except Exception:  # noqa: BLE001  # arguments that do not fit, a __str__ of the user's
             self.handleError(record)
             return
