@@ -118,14 +118,17 @@ class Stop:
             return  # somebody else's, sent to everybody
         self._watch_for_the_ignored()
         try:
-            if self._kill is not None:
-                self._kill(reason.name.lower())
-            elif not self._raised:
-                self._raised = True
-                raise ProcessStopError(reason.name.lower())
+            self._interrupt(reason.name.lower())
         except BaseException as error:
             setattr(error, _MARK, True)
             raise
+
+    def _interrupt(self, reason: str) -> None:
+        if self._kill is not None:
+            self._kill(reason)
+        elif not self._raised:
+            self._raised = True
+            raise ProcessStopError(reason)
 
     def _watch_for_the_ignored(self) -> None:
         """Be told of exceptions that Python ignores, before whoever else is told of them."""
