@@ -20,7 +20,7 @@ from psched.errors import ConfigError
 from psched.generation import FromFile, FromProgram, read_settings
 from psched.log import Log
 from psched.seat import log_by
-from psched.supervisor import control, kernel, will
+from psched.supervisor import control, kernel, strays, will
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
 from psched.supervisor.cgroup import MasterCgroup, UnavailableError
 from psched.supervisor.control import Control
@@ -116,6 +116,7 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
     faulthandler.enable()
     kernel.handle_signals_on_the_stack()
     ours = will.make(os.environ)
+    strays.kill()
     # Two may name the same.
     dead = {*will.inherited(ours), *(cgroup.nonces if cgroup is not None else ())}
     workers = Workers(
@@ -141,7 +142,8 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
     # writes to all of it.
     gc.freeze()
     try:
-        return master.run()
+        with strays.marked():
+            return master.run()
     finally:
         memory.remove(os.getpid())
 

@@ -128,6 +128,16 @@ def start_time(pid: int) -> int | None:
     return None if state is None else int(state[19])
 
 
+def parent(pid: int) -> int | None:
+    """The pid of a process's parent, 0 if that is in no namespace of ours; None: it is gone.
+
+    Raises:
+        OSError: one cannot look.
+    """
+    state = _stat(pid)
+    return None if state is None else int(state[1])
+
+
 def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int]:
     """All processes below one that are alive, but for some children and all below them.
 

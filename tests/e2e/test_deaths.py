@@ -153,6 +153,35 @@ def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(serv
     finish_all(service, second)
 
 
+def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_left(service):
+    service.configure(alive_time=6)
+    service.add("s", data={"until": "gate", "companions": ["child", "daemon"]})
+    # As by whoever starts it again: orphans of the first are the child of one above the second.
+    twice = ["/bin/sh", "-c", '"$@"; "$@"', "sh"]
+    shell = service.start(*twice, *service.master_command, "-c", "psched.yml", generation=0)
+    shell.wait_for_log("generation 1 serves")
+    [first] = children(shell.pid)
+    tree = wait_for_crowd(service, ["s"])["s"]
+    workers = children(first)
+    for pid in workers:
+        kill(pid, signal.SIGSTOP)  # so that none has a moment to act for another
+
+    for pid in [first, *workers]:
+        kill(pid)
+
+    shell.wait_for_log("generation 1 serves", count=2)
+    assert all(map(has_ended, tree))
+    assert shell.text.count("left by a task of a master that is dead; killing it: ") >= 1
+    service.runs.wait("s", lambda runs: len(runs) == 2)
+    service.open_gate("gate")
+    service.wait_for_finish("s")
+    never_two_at_once(service.runs.runs())
+    [second] = children(shell.pid)
+    kill(second, signal.SIGTERM)
+    assert shell.wait() == 0
+    shell.wait_until_nothing_is_left()
+
+
 def test_a_worker_that_hangs_is_killed_and_replaced(service):
     service.configure(child_heartbeat_limit=3, database_timeout=0.5)
     service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
