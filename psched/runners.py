@@ -75,7 +75,7 @@ class Runners:
         self._idle: list[RunnerChild] = []
         self._alive: dict[int, RunnerChild] = {}
         self._remains = Remains[RunnerChild](clock)
-        self._leaves = None if cgroup is None else Leaves(cgroup)
+        self._leaves = None if cgroup is None else Leaves(cgroup, clock)
         self._cleared: list[RunnerChild] = []
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.

@@ -121,9 +121,8 @@ class Seat:
             runners.start()
         except RuntimeError as error:
             raise LoadError(str(error)) from None
-        except OSError as error:
-            # It is tried again before each claim.
-            _log.error("cannot fork: %s", error)
+        except OSError:
+            pass  # it is tried again, and told, before each claim
         store = make_store(settings)
         return Worker(
             self.link,
