@@ -27,22 +27,28 @@ class Outage:
         self._clock = clock
         self._since = self._last = 0.0
         self._times = 0
-        self._said: set[str] = set()
+        self._said: set[int | str] = set()
 
     @property
     def lasts(self) -> bool:
         """Whether it has begun and is not over."""
         return self._times > 0
 
-    def failed(self, error: Exception) -> None:
-        """It has happened, once more perhaps."""
+    def failed(self, error: Exception | str) -> None:
+        """It has happened, once more perhaps.
+
+        Args:
+            error: why, for people.
+        """
         self._last = self._clock.monotonic()
         if not self.lasts:
             self._since = self._last
         self._times += 1
-        if (reason := str(error)) not in self._said and len(self._said) < _REASONS:
+        # The text of an OSError may hold a path that is another each time.
+        reason = getattr(error, "errno", None) or str(error)
+        if reason not in self._said and len(self._said) < _REASONS:
             self._said.add(reason)
-            self._log.error("%s: %s", self._what, reason)
+            self._log.error("%s: %s", self._what, error)
 
     def passed(self) -> None:
         """It does not happen now; to be called again and again."""

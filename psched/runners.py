@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from psched.clock import Clock
+from psched.outage import Outage
 from psched.slots import RunnerChild
 from psched.supervisor import tree
 from psched.supervisor.cgroup import Cgroup, Leaves
@@ -77,6 +78,7 @@ class Runners:
         self._remains = Remains[RunnerChild](clock)
         self._leaves = None if cgroup is None else Leaves(cgroup, clock)
         self._cleared: list[RunnerChild] = []
+        self._lost = Outage("the fork server died", _log, clock)
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.
             with suppress(OSError):
@@ -92,7 +94,7 @@ class Runners:
             RuntimeError: this process has a second thread.
         """
         if self._server is not None and self._server.channel.closed:
-            self._lose(self._server, "has ended")
+            self._lose(self._server, "it has ended")
         if self._server is None:
             self.quiet()
             # Each has its own: runners of two servers may have the same place.
@@ -180,7 +182,7 @@ class Runners:
             server.bury([exit_.pid for exit_ in told])
             # Before its runners' ends, which come of this and may come together with it.
             if server.pid in own:
-                self._lose(server, str(own[server.pid]))
+                self._lose(server, f"it {own[server.pid]}")
         ended = []
         for exit_ in exits:
             runner = self._alive.pop(exit_.pid, None)
@@ -194,6 +196,7 @@ class Runners:
         self._idle = [runner for runner in self._idle if not runner.link.closed]
         for server in self._servers:
             server.watch(self._alive)
+        self._lost.passed()
         self._let_servers_go()
         if exits or self._remains.due:
             cleared = self._remains.look(self._spared | self._alive.keys())
@@ -240,7 +243,7 @@ class Runners:
             self._leaves.take_back(runner.cgroup, as_new=runner.exit.signal is None)
 
     def _lose(self, server: ForkServer, how: str) -> None:
-        _log.error("the fork server %s: all that it has forked goes with it", how)
+        self._lost.failed(f"{how}, and all that it had forked dies with it")
         for pid in server.unburied:
             if pid in self._alive:
                 self._alive[pid].lost_server = True

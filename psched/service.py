@@ -32,6 +32,7 @@ from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.status import Status
 from psched.supervisor.titles import set_title
 from psched.supervisor.workers import Workers
+from psched.zone import find_zone
 
 _log = logging.getLogger("psched.master")
 
@@ -138,6 +139,8 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
         ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
+    # Read once for all: no worker is to need a descriptor for that, when there may be none.
+    find_zone("UTC")
     # What is here stays as it is. Workers share it, if they do not search it for garbage: that
     # writes to all of it.
     gc.freeze()

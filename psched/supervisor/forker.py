@@ -22,6 +22,9 @@ _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
 """Looked up here, as bare numbers: what a runner does before its task is paid for with each."""
 
+NO_DESCRIPTOR = 71
+"""Exit status of a fork server that has no descriptor left to begin with (sysexits.h: EX_OSERR)."""
+
 _LONG = 3600.0
 """Seconds of a sleep that is not to end."""
 
@@ -51,11 +54,14 @@ class Forker:
     def run(self, worker: int) -> int:
         """Its life; the exit status."""
         kernel.die_with_parent(worker)
-        # Runners begin with these handlers, but for CHLD: to set them in each would cost each much
-        # copying.
-        self._inbox = SignalInbox(SIGNALS)
+        try:
+            # Runners begin with these handlers, but for CHLD: to set them in each would cost each
+            # much copying.
+            self._inbox = SignalInbox(SIGNALS)
+            self._not_theirs = inherited((0, *self._keep))
+        except OSError:
+            return NO_DESCRIPTOR
         set_title("fork server")
-        self._not_theirs = inherited((0, *self._keep))
         # Runners share what is here now, if nobody searches it for garbage.
         gc.freeze()
         while not self._channel.closed:

@@ -210,7 +210,9 @@ def test_a_fork_server_that_is_killed_is_replaced_and_its_tasks_run_again_at_onc
     kill(server_of(worker))
 
     # Its end is seen by its line, or by its parent, whichever is asked first.
-    master.wait_for_log("worker 0 the fork server (was killed by SIGKILL|has ended): all that")
+    master.wait_for_log(
+        "worker 0 the fork server died: it (was killed by SIGKILL|has ended), and all that"
+    )
     master.wait_for_log(r"\[long\..*released after .*again in 0 s: its fork server died")
     service.runs.wait("long", lambda runs: len(runs) == 2)
     assert all(map(has_ended, tree))

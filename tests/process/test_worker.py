@@ -230,6 +230,22 @@ def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limit
     assert service.row("one").row.fence == 0
 
 
+def test_a_want_of_descriptors_costs_no_worker_and_few_lines(service):
+    if not (prlimit := shutil.which("prlimit")):
+        pytest.skip("there is no prlimit of util-linux's")
+    service.add("one")
+    command = [*service.master_command, "-c", service.config.name]
+    # A fork server cannot even begin.
+    master = service.start(prlimit, "--nofile=14", "--", *command)
+    [worker] = master.workers()
+    master.wait_for_log("worker 0 cannot fork: ")
+    stays(lambda: master.workers() == [worker], seconds=4, what="its worker")
+    assert "Traceback" not in master.text
+    assert master.text.count("ERROR") <= 6
+    assert service.row("one").row.attempt == 0
+    assert master.stop() == 0
+
+
 def test_a_master_that_cannot_fork_says_so_once_and_has_all_its_workers_when_it_can(
     service, limited_to
 ):

@@ -56,6 +56,12 @@ def test_each_of_a_few_reasons_is_told_once(outage, caplog):
     assert caplog.messages == [f"cannot fork: reason {number}" for number in range(5)]
 
 
+def test_an_error_of_the_system_is_the_same_reason_for_another_file(outage, caplog):
+    for name in "a", "b":
+        outage.failed(OSError(28, "No space left on device", name))
+    assert caplog.messages == ["cannot fork: [Errno 28] No space left on device: 'a'"]
+
+
 def test_without_a_fault_nothing_is_told(outage, clock, caplog):
     clock.now += 100
     outage.passed()
