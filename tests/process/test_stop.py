@@ -116,15 +116,19 @@ def goes_there(task):
         say("cleaned up")
 
 
-def stopped_there(place):
-    os.register_at_fork(before=if_asked)
-    bench = Bench({"goes": goes_there}, kill_interval=1000, graceful_kill_limit=1000)
-    slot = bench.start("goes", place=place)
+def stopped_in_the_midst(bench, slot):
     bench.until(Path("entered").exists)
     bench.tasks.stop(slot, Reason.SHUTDOWN)
     bench.turn(0)
     Path("sent").touch()
     return bench.finish(slot)
+
+
+def stopped_there(place):
+    os.register_at_fork(before=if_asked)
+    bench = Bench({"goes": goes_there}, kill_interval=1000, graceful_kill_limit=1000)
+    slot = bench.start("goes", place=place)
+    return stopped_in_the_midst(bench, slot)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -154,11 +158,7 @@ class Kills:
 def killed_there(place):
     bench = Bench({"kills": Kills}, kill_interval=1000, graceful_kill_limit=1000)
     slot = bench.start("kills", place=place)
-    bench.until(Path("entered").exists)
-    bench.tasks.stop(slot, Reason.SHUTDOWN)
-    bench.turn(0)
-    Path("sent").touch()
-    return bench.finish(slot)
+    return stopped_in_the_midst(bench, slot)
 
 
 def test_what_a_kill_raises_where_it_is_ignored_is_raised_again():
@@ -173,11 +173,7 @@ def program_stopped_while_it_is_forked():
     bench.runners.prepare()
     Path("asked").touch()
     slot = bench.start("exec", command=["sleep", str(10 * PATIENCE)])
-    bench.until(Path("entered").exists)
-    bench.tasks.stop(slot, Reason.SHUTDOWN)
-    bench.turn(0)
-    Path("sent").touch()
-    return bench.finish(slot)
+    return stopped_in_the_midst(bench, slot)
 
 
 def test_a_program_is_stopped_though_term_comes_while_it_is_forked():
