@@ -25,6 +25,15 @@ def wait_before_next(row: Row, definition: Definition) -> float:
     return min(doubled, max(settings.retry_wait_limit, settings.retry_wait)) * (1 - drawn / 2)
 
 
+def wait_after_death(attempt: int, retry_wait: float) -> float:
+    """Seconds from the death of the worker or fork server of an attempt to the next attempt.
+
+    The first death may be anybody's fault. At the second one the occurrence itself may be what
+    kills them.
+    """
+    return retry_wait if attempt > 1 else 0
+
+
 def is_spent(row: Row, definition: Definition) -> bool:
     """Whether the attempt that the row counts was the last one."""
     return 0 < definition.settings.max_attempts <= row.attempt

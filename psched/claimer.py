@@ -12,6 +12,7 @@ from psched.backend import Backend, Claimed, ClaimUnknownError
 from psched.clock import Clock
 from psched.config import Config
 from psched.model import Row, Settlement
+from psched.outage import Outage
 from psched.policy import Run, opening
 from psched.tasks import Tasks
 from psched.timing import Deadlines
@@ -102,6 +103,7 @@ class Claimer:
         self._claims = 0
         self._unsure: list[_Unsure] = []
         self._backlog = False
+        self._no_forks = Outage("cannot fork", _log, clock)
         self.moves: dict[str, Settlement] = {}
         self.returns: dict[str, Row] = {}
         self.next_poll = 0.0
@@ -141,7 +143,8 @@ class Claimer:
         request = partial(
             self._store.claim,
             f"{self._nonce}.{self._claims}",
-            limit=room,
+            # What is claimed beyond the runner that there is would have to be given back.
+            limit=1 if self._no_forks.lasts else room,
             alive_time=self._settings.alive_time,
             shortest=self._shortest,
             horizon=self._settings.poll_interval,
@@ -171,8 +174,12 @@ class Claimer:
         try:
             self._tasks.prepare(count)
         except OSError as error:
-            self._cannot_fork(error)
+            self._no_forks.failed(error)
+            # There may be enough for one.
+            self._backlog = False
+            self.next_poll = self._clock.monotonic() + _FORK_PAUSE
             return False
+        self._no_forks.passed()
         return True
 
     def _resolve(self) -> None:
@@ -222,12 +229,6 @@ class Claimer:
             self._tasks.start(row, run, deadlines)
         else:
             self.returns[row.key] = row
-
-    def _cannot_fork(self, error: OSError) -> None:
-        _log.error("cannot fork: %s", error)
-        # There may be enough for one.
-        self._backlog = False
-        self.next_poll = self._clock.monotonic() + _FORK_PAUSE
 
     @property
     def _room(self) -> int:

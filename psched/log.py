@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from psched.errors import ProcessStopError
 from psched.texts import LONGEST_MESSAGE, cut, traceback_of, visible
 
 _REMEMBERED = 10
@@ -62,6 +63,8 @@ class Log(logging.Handler):
         try:
             text = self.format(record)
             line = text.encode(errors="backslashreplace")
+        except ProcessStopError:
+            raise  # the task that logs is to stop
         except Exception:  # noqa: BLE001  # arguments that do not fit, a __str__ of the user's
             self.handleError(record)
             return

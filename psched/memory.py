@@ -132,9 +132,7 @@ def _all() -> Iterator[Path]:
 
 def _owner_lives(folder: Path) -> bool:
     pid, start = folder.name.split("-")[2:]
-    # One that has ended may still be listed, until its parent has looked; and its workers, who
-    # see its files closed, may ask before it is listed as ended.
-    return not tree.ends(int(pid)) and str(tree.start_time(int(pid))) == start
+    return tree.lives(int(pid), int(start))
 
 
 def _remove_if_left(folder: Path) -> None:

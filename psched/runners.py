@@ -6,9 +6,9 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from math import inf
 
 from psched.clock import Clock
+from psched.outage import Outage
 from psched.slots import RunnerChild
 from psched.supervisor import tree
 from psched.supervisor.cgroup import Cgroup, Leaves
@@ -37,10 +37,9 @@ class Runners:
         patience: seconds after which a fork server hangs that owes an answer, or an end.
         cgroup: this process's, below which each runner is given one; None: there is none.
         before_fork: called in the fork server before it forks.
-        preload: called there when a task has used what that loads.
 
     Attributes:
-        quiet: called before the fork server is forked; closes what must not be open then.
+        quiet: called before a fork server is forked; closes what must not be open then.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class Runners:
         patience: float,
         cgroup: Cgroup | None,
         before_fork: Callable[[], object],
-        preload: Callable[[], object],
     ) -> None:
         self.quiet: Callable[[], object] = lambda: None
         self._main = main
@@ -67,18 +65,20 @@ class Runners:
             hold_up=hold_up,
             patience=patience,
             before_fork=before_fork,
-            preload=preload,
         )
+        # The one that forks, and those before it while something that they have forked lives.
         self._server: ForkServer | None = None
-        self._notes = Notes(self._places)
-        self._preloaded = False
+        self._servers: dict[ForkServer, Notes] = {}
+        self._servers_made = 0
+        self._outdated = False
         self._dismissed = False
         self._clock = clock
         self._idle: list[RunnerChild] = []
         self._alive: dict[int, RunnerChild] = {}
         self._remains = Remains[RunnerChild](clock)
-        self._leaves = None if cgroup is None else Leaves(cgroup)
+        self._leaves = None if cgroup is None else Leaves(cgroup, clock)
         self._cleared: list[RunnerChild] = []
+        self._lost = Outage("the fork server died", _log, clock)
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.
             with suppress(OSError):
@@ -97,7 +97,11 @@ class Runners:
             self._lose(self._server)
         if self._server is None:
             self.quiet()
-            self._server = self._new_server(partial(_live, self._main, self._notes))
+            # Each has its own: runners of two servers may have the same place.
+            notes = Notes(self._places)
+            self._server = self._new_server(partial(_live, self._main, notes))
+            self._servers[self._server] = notes
+            self._servers_made += 1
             self._spared |= {self._server.pid}
             self._dismissed = False
         return self._server
@@ -106,18 +110,17 @@ class Runners:
     def links(self) -> list[Waitable]:
         """What has news when one of them has."""
         links: list[Waitable] = [runner.link for runner in self._alive.values()]
-        if self._server is not None:
-            links.append(self._server.channel)
+        links += [server.channel for server in self._servers]
         return links
 
-    def preload(self) -> None:
-        """A task has used what `preload` loads: those that follow are to begin with it.
+    def renew(self) -> None:
+        """A task has used the store: runners that are forked from now on begin with its modules.
 
-        A fork server that is started later has it from this process, which uses it itself.
+        The first fork server was forked before this process had loaded them. The next one has
+        them from this process, so nobody waits for an import. It is forked when a runner is
+        needed; the first one stays until its runners have ended.
         """
-        if not self._preloaded and self._server is not None:
-            self._preloaded = True
-            self._server.preload()
+        self._outdated = self._servers_made == 1
 
     @property
     def waiting(self) -> bool:
@@ -168,30 +171,32 @@ class Runners:
         """Those that have ended; what they have left running is killed: see `cleared`."""
         # Our own children's: of orphans, and of the fork server, whose runners come to us then.
         exits = [*reap()]
-        told = self._server.exits() if self._server is not None else []
-        if self._server is not None:
-            # An end is never told before the beginning, but they may come together.
-            self._enrol(self._server.late())
-        exits += told
-        ended = []
+        own = {exit_.pid: exit_ for exit_ in exits}
         # A pid that has been reaped can be anybody's next.
-        self._spared -= {exit_.pid for exit_ in exits}
+        self._spared -= own.keys()
+        for server in [*self._servers]:
+            told = server.exits()
+            # An end is never told before the beginning, but they may come together.
+            self._enrol(server, server.late())
+            exits += told
+            server.bury([exit_.pid for exit_ in told])
+            # Before its runners' ends, which come of this and may come together with it.
+            if server.pid in own:
+                self._lose(server, f"it {own[server.pid]}")
+        ended = []
         for exit_ in exits:
             runner = self._alive.pop(exit_.pid, None)
             if runner is not None:  # else it is an orphan of a run that ended before
                 runner.reaped(exit_)
                 self._remains.add(runner, runner.cgroup)
                 ended.append(runner)
-            if self._server is not None and exit_.pid == self._server.pid:
-                self._lose(self._server, str(exit_))
-        if told and self._server is not None:
-            self._server.bury([exit_.pid for exit_ in told])
         self._hear_idle()
-        if self._server is not None:
-            self._server.watch(self._alive)
-            if self._server.channel.fault is not None:
-                self._lose(self._server)
-        self._let_server_go()
+        for server in [*self._servers]:
+            server.watch(self._alive)
+            if server.channel.fault is not None:
+                self._lose(server)
+        self._lost.passed()
+        self._let_servers_go()
         if exits or self._remains.due:
             cleared = self._remains.look(self._spared | self._alive.keys())
             for runner in cleared:
@@ -212,8 +217,7 @@ class Runners:
     @property
     def wakes(self) -> float:
         """When `reap` is to be called again, seconds of the monotonic clock."""
-        served = inf if self._server is None else self._server.wakes
-        return min(self._remains.wakes, served)
+        return min([self._remains.wakes, *(server.wakes for server in self._servers)])
 
     def kill(self, runner: RunnerChild) -> None:
         """KILL a runner and all below it; its end is seen by `reap`."""
@@ -234,12 +238,12 @@ class Runners:
         return True
 
     def dismiss(self) -> None:
-        """Let those go that wait for a task, and the fork server after the last of all."""
+        """Let those go that wait for a task, and the fork servers after the last of all."""
         for runner in self._idle:
             runner.link.close()
         self._idle.clear()
         self._dismissed = True
-        self._let_server_go()
+        self._let_servers_go()
 
     def _hear_idle(self) -> None:
         """See which waiting runners have died, or say what nobody has asked them."""
@@ -255,34 +259,56 @@ class Runners:
         if self._leaves is not None and runner.cgroup is not None and runner.exit is not None:
             self._leaves.take_back(runner.cgroup, as_new=runner.exit.signal is None)
 
-    def _lose(self, server: ForkServer, how: str = "has ended") -> None:
+    def _lose(self, server: ForkServer, how: str = "it has ended") -> None:
         if server.channel.fault is not None:
-            how = f"has sent {server.channel.fault}"
-        _log.error("the fork server %s: all that it has forked goes with it", how)
-        server.close()
+            how = f"it has sent {server.channel.fault}"
+        self._lost.failed(f"{how}, and all that it had forked dies with it")
+        for pid in server.unburied:
+            if pid in self._alive:
+                self._alive[pid].lost_server = True
+        self._let_go(server)
         if server.pid in self._spared:  # or it has been reaped, and may be anybody
             tree.send(server.pid, signal.SIGKILL)
-        self._server = None
-        # Runners of this one may still be dying, and have theirs.
-        self._notes = Notes(self._places)
 
-    def _let_server_go(self) -> None:
-        if self._dismissed and not self._alive and self._server is not None:
-            self._server.close()
+    def _let_servers_go(self) -> None:
+        for server in [*self._servers]:
+            if not server.unburied and (self._dismissed or server is not self._server):
+                self._let_go(server)
+
+    def _let_go(self, server: ForkServer) -> None:
+        server.close()
+        del self._servers[server]
+        if server is self._server:
             self._server = None
 
     def _fork(self, count: int) -> None:
+        server = self._up_to_date()
         try:
-            born = self.start().fork(count)
+            born = server.fork(count)
         except ConnectionError:
             # It had died, which nobody knew yet.
-            born = self.start().fork(count)
-        self._enrol(born)
+            server = self.start()
+            born = server.fork(count)
+        self._enrol(server, born)
 
-    def _enrol(self, born: Iterable[tuple[int, int, Link]]) -> None:
+    def _up_to_date(self) -> ForkServer:
+        """The fork server, or the one that takes its place; see `renew`."""
+        before = self._server
+        if self._outdated and before is not None and not before.owes:
+            self._outdated = False
+            self._server = None
+            try:
+                return self.start()
+            except (OSError, RuntimeError) as error:
+                # Tasks load for themselves what they need, which takes them longer.
+                _log.warning("no new fork server, the old one goes on: %s", error)
+                self._server = before
+        return self.start()
+
+    def _enrol(self, server: ForkServer, born: Iterable[tuple[int, int, Link]]) -> None:
         now = self._clock.monotonic()
         for place, pid, link in born:
-            runner = RunnerChild(pid, link, now, self._notes.at(place))
+            runner = RunnerChild(pid, link, now, self._servers[server].at(place))
             self._alive[pid] = runner
             self._remains.born(runner)
             if self._leaves is not None:

@@ -122,9 +122,8 @@ class Seat:
             runners.start()
         except RuntimeError as error:
             raise LoadError(str(error)) from None
-        except OSError as error:
-            # It is tried again before each claim.
-            _log.error("cannot fork: %s", error)
+        except OSError:
+            pass  # it is tried again, and told, before each claim
         store = make_store(settings)
         return Worker(
             self.link,
@@ -181,7 +180,6 @@ def make_runners(
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
         before_fork=log.follow,
-        preload=lambda: open_schedules().close(),
     )
 
 

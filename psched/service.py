@@ -20,7 +20,7 @@ from psched.errors import ConfigError
 from psched.generation import FromFile, FromProgram, read_settings
 from psched.log import Log
 from psched.seat import log_by
-from psched.supervisor import control, kernel, will
+from psched.supervisor import control, kernel, strays, will
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
 from psched.supervisor.cgroup import MasterCgroup, UnavailableError
 from psched.supervisor.control import Control
@@ -32,6 +32,7 @@ from psched.supervisor.signals import SIGNALS, SignalInbox
 from psched.supervisor.status import Status
 from psched.supervisor.titles import set_title
 from psched.supervisor.workers import Workers
+from psched.zone import find_zone
 
 _log = logging.getLogger("psched.master")
 
@@ -116,6 +117,7 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
     faulthandler.enable()
     kernel.handle_signals_on_the_stack()
     ours = will.make(os.environ)
+    strays.kill()
     # Two may name the same.
     dead = {*will.inherited(ours), *(cgroup.nonces if cgroup is not None else ())}
     workers = Workers(
@@ -137,11 +139,14 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
         ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
+    # Read once for all: no worker is to need a descriptor for that, when there may be none.
+    find_zone("UTC")
     # What is here stays as it is. Workers share it, if they do not search it for garbage: that
     # writes to all of it.
     gc.freeze()
     try:
-        return master.run()
+        with strays.marked():
+            return master.run()
     finally:
         memory.remove(os.getpid())
 

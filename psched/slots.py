@@ -1,6 +1,7 @@
 """A leased occurrence from the claim to the settle: what is known of it, and what it comes to."""
 
 import logging
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ class RunnerChild(Child):
     Attributes:
         note: tells it why it is being stopped.
         cgroup: the one that it is in, if one could be made.
+        lost_server: its fork server died before it.
     """
 
     def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
@@ -33,6 +35,12 @@ class RunnerChild(Child):
         link.expects = FROM_RUNNER
         self.note = note
         self.cgroup: Cgroup | None = None
+        self.lost_server = False
+
+    @property
+    def died_with_server(self) -> bool:
+        """Whether the kernel has killed it because its fork server had died."""
+        return self.lost_server and self.exit is not None and self.exit.signal == signal.SIGKILL
 
     def reaped(self, how: Exit) -> None:
         """See `Child.reaped`."""
@@ -58,6 +66,7 @@ class Slot:
         empty: nothing of the task's tree is left.
         begun: its runner has taken it up, or was killed for not doing so.
         lost: the lease is another worker's, or nobody's.
+        lost_server: it ended because its runner's fork server died.
         stopping: why it is being stopped.
         ladder: the signals of that.
     """
@@ -75,6 +84,7 @@ class Slot:
     empty: bool = False
     begun: bool = False
     lost: bool = False
+    lost_server: bool = False
     stopping: Reason = Reason.NONE
     ladder: Ladder | None = None
 
@@ -110,6 +120,11 @@ class Slot:
             return Retry(reason="stopped at its time limit")
         if self.stopping is not Reason.NONE:
             return Release()
+        if self.lost_server:
+            # As for a worker that died: see `Backend.recover`.
+            retry_wait = self.definition.settings.retry_wait
+            wait = attempts.wait_after_death(self.row.attempt, retry_wait)
+            return Retry(wait, self.failure)
         return Retry(reason=self.failure)
 
 
@@ -147,5 +162,6 @@ def tell_end(slot: Slot) -> None:
         case Retry(wait, reason):
             if wait is None:
                 wait = attempts.wait_before_next(slot.row, slot.definition)
-            text = "failed after %.3f s, again in %.3g s: %s"
-            tell(slot, text, took, wait, reason, level=logging.WARNING)
+            what = "released" if slot.lost_server else "failed"
+            text = "%s after %.3f s, again in %.3g s: %s"
+            tell(slot, text, what, took, wait, reason, level=logging.WARNING)

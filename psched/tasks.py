@@ -126,6 +126,9 @@ class Tasks:
             slot_or_none = by_runner.get(runner)
             if slot_or_none is not None:
                 self._take(slot_or_none, runner.last_words, lessor)
+                if runner.died_with_server and not slot_or_none.over:
+                    slot_or_none.lost_server = True
+                    slot_or_none.end("its fork server died", self._clock.monotonic())
                 slot_or_none.end(f"its process {runner.exit}", self._clock.monotonic())
         for runner in self._runners.cleared():
             if runner in by_runner:
@@ -161,7 +164,7 @@ class Tasks:
                 slot.decision = Quarantine(message["quarantine"])
             slot.end(message.get("done"), self._clock.monotonic())
             if message.get("store"):
-                self._runners.preload()
+                self._runners.renew()
             if not message["last"]:
                 slot.empty = self._runners.give_back(slot.runner)
             return

@@ -126,9 +126,8 @@ class Worker:
         except RuntimeError as error:
             _log.error("%s", error)
             return BAD_HANDLERS
-        except OSError as error:
-            # It is tried again before each claim.
-            _log.error("cannot fork: %s", error)
+        except OSError:
+            pass  # it is tried again, and told, before each claim
         self._link.send({"ready": reported})
         if not self._admitted():
             return DRAINED

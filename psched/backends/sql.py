@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause
 
+from psched.attempts import wait_after_death
 from psched.backend import Claimed, Settled
 from psched.backends import facts, sending
 from psched.backends.batches import BATCH, holds, in_batches, result_of
@@ -223,7 +224,7 @@ class SqlBackend(TableStore[Statements]):
                 token=row.token,
                 version=row.version,
                 next_time=row.next_time,
-                wait=ceil(retry_wait) if row.attempt > 1 else 0,
+                wait=ceil(wait_after_death(row.attempt, retry_wait)),
                 attempt=row.attempt,
                 status=row.status,
                 reason="its worker died",

@@ -21,6 +21,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from psched.clock import Clock
+from psched.outage import Outage
 from psched.supervisor import tree
 
 _log = logging.getLogger("psched.master")
@@ -125,15 +127,17 @@ class Leaves:
 
     Args:
         above: the worker's.
+        clock: this host's clocks.
 
     Attributes:
         spare: those that wait for a runner.
     """
 
-    def __init__(self, above: Cgroup) -> None:
+    def __init__(self, above: Cgroup, clock: Clock) -> None:
         self.spare: list[Cgroup] = []
         self._above = above
         self._made = 0
+        self._none = Outage("runners have no cgroups of their own", _log, clock)
 
     def give(self, pid: int) -> Cgroup | None:
         """Put a runner into one of its own; where that fails, there is still the walk."""
@@ -148,8 +152,9 @@ class Leaves:
         except OSError as error:
             if leaf is not None:
                 leaf.remove()
-            _log.warning("runner %d has no cgroup of its own: %s", pid, error)
+            self._none.failed(error)
             return None
+        self._none.passed()
         return leaf
 
     def take_back(self, leaf: Cgroup, *, as_new: bool) -> None:
@@ -260,7 +265,8 @@ def _lock(path: Path) -> int:
 def _clear(path: Path) -> list[str]:
     """Kill what a master that is dead has left, and remove its cgroups; its workers' nonces."""
     pid, start = map(int, path.name.split(".")[1:])
-    if tree.start_time(pid) == start:
+    # A master that lives need not have locked its own yet.
+    if tree.lives(pid, start):
         return []
     try:
         lock = _lock(path)

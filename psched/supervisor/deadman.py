@@ -4,7 +4,8 @@ A worker that is stopped, hangs in a system call or spins cannot guard its lease
 does not need its cooperation: it fires in a process that is stopped, and its SIGKILL cannot be
 held off; fork server and runners die with it. The clock goes on while the machine is suspended.
 
-The timer is not inherited by fork(2), and gone after execve(2): timer_create(2).
+The timer is not inherited by fork(2), and gone after execve(2): timer_create(2). A `Timer` sends
+any signal; a `DeadMan` is one that KILLs.
 """
 
 import ctypes
@@ -47,24 +48,27 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-class DeadMan:
-    """The switch of this process; not set at first.
+class Timer:
+    """Sends this process a signal at an instant; not set at first.
+
+    Args:
+        number: the signal.
 
     Raises:
         OSError: the kernel has no such timer to give.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: signal.Signals) -> None:
         self._library = _library()
         self._timer = ctypes.c_void_p()
         self._at: float | None = None
-        event = _SigEvent(sigev_signo=signal.SIGKILL, sigev_notify=_SIGEV_SIGNAL)
+        event = _SigEvent(sigev_signo=number, sigev_notify=_SIGEV_SIGNAL)
         self._call(
             "timer_create", time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)
         )
 
     def set(self, at: float | None) -> None:
-        """Be KILLed at an instant, unless this is called again before.
+        """Send the signal at an instant, unless this is called again before.
 
         Args:
             at: seconds of the boot-time clock; None: not at all.
@@ -78,12 +82,19 @@ class DeadMan:
         self._call("timer_settime", self._timer, _TIMER_ABSTIME, ctypes.byref(spec), None)
         self._at = at
 
-    def hasten(self, at: float) -> None:
-        """Be KILLed at an instant, or earlier, if that is what was set."""
-        if self._at is None or at < self._at:
-            self.set(at)
-
     def _call(self, name: str, *arguments: object) -> None:
         if getattr(self._library, name)(*arguments) != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+class DeadMan(Timer):
+    """The switch of this process: a timer that KILLs it."""
+
+    def __init__(self) -> None:
+        super().__init__(signal.SIGKILL)
+
+    def hasten(self, at: float) -> None:
+        """Be KILLed at an instant, or earlier, if that is what was set."""
+        if self._at is None or at < self._at:
+            self.set(at)

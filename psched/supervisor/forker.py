@@ -25,6 +25,9 @@ _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
 """Looked up here, as bare numbers: what a runner does before its task is paid for with each."""
 
+NO_DESCRIPTOR = 71
+"""Exit status of a fork server that has no descriptor left to begin with (sysexits.h: EX_OSERR)."""
+
 _LONG = 3600.0
 """Seconds of a sleep that is not to end."""
 
@@ -42,13 +45,11 @@ class Forker:
         *,
         keep: Sequence[int],
         before_fork: Callable[[], object],
-        preload: Callable[[], object],
     ) -> None:
         self._channel = channel
         self._main = main
         self._keep = keep
         self._before_fork = before_fork
-        self._preload = preload
         self._not_theirs: Sequence[tuple[int, bool]] = ()
         # Those that have not been buried; false: that has ended.
         self._alive: dict[int, bool] = {}
@@ -56,11 +57,16 @@ class Forker:
     def run(self, worker: int) -> int:
         """Its life; the exit status."""
         kernel.die_with_parent(worker)
-        # Runners begin with these handlers, but for CHLD: to set them in each would cost each much
-        # copying.
-        self._inbox = SignalInbox(SIGNALS)
+        try:
+            # Runners begin with these handlers, but for CHLD: to set them in each would cost each
+            # much copying.
+            self._inbox = SignalInbox(SIGNALS)
+            self._not_theirs = inherited((0, *self._keep))
+        except OSError:
+            return NO_DESCRIPTOR
         set_title("fork server")
-        self._stay_so()
+        # Runners share what is here now, if nobody searches it for garbage.
+        gc.freeze()
         while not self._channel.closed:
             arrived = self._inbox.wait(_LONG, [self._channel])
             while (received := self._channel.receive()) is not None:
@@ -70,12 +76,6 @@ class Forker:
         if self._channel.fault is not None:
             _log.error("the worker has sent %s", self._channel.fault)
         return 0
-
-    def _stay_so(self) -> None:
-        """What is here now is here in each runner, too."""
-        self._not_theirs = inherited((0, *self._keep))
-        # They share it, if nobody searches it for garbage.
-        gc.freeze()
 
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
@@ -87,19 +87,12 @@ class Forker:
             self._say(answer)
             # Of who has ended meanwhile nobody was told.
             self._tell()
-        elif "bury" in message:
+        else:
             for pid in message["bury"]:
                 # To wait for one that lives, or is nobody's child, would be the end of us.
                 if self._alive.get(pid) is False:
                     os.waitpid(pid, 0)
                     del self._alive[pid]
-        else:
-            # It is to save time: what fails here fails again where somebody is told.
-            with suppress(Exception):
-                self._preload()
-            # It may have set handlers of its own.
-            self._inbox.take_over()
-            self._stay_so()
 
     def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
         """Fork some runners; the answer to that."""

@@ -11,6 +11,8 @@ afterwards. A worker holds all that it needs to speak to its database, and works
 run. The fork server is forked before the worker loads that, and sleeps between two forks: so a
 task in a fresh process costs a third less.
 
+A worker may have several fork servers: one that forks, and older ones whose runners still run.
+
 Runners die with it (the kernel sees to that), and it dies with the worker. One that has ended
 stays a zombie until the worker has taken that down: until then its pid is nobody else's, and
 what is sent to it reaches nobody else.
@@ -19,7 +21,7 @@ what is sent to it reaches nobody else.
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -63,7 +65,6 @@ class ForkServer:
         hold_up: seconds for which the worker may be held up by a fork.
         patience: seconds after which it hangs that owes an answer, or an end.
         before_fork: called in the fork server before it forks.
-        preload: called there when `preload` is.
 
     Attributes:
         pid: the process.
@@ -84,10 +85,9 @@ class ForkServer:
         hold_up: float,
         patience: float,
         before_fork: Callable[[], object],
-        preload: Callable[[], object],
     ) -> None:
         self.channel, theirs = Channel.pair(FROM_FORK_SERVER, TO_FORK_SERVER)
-        forker = Forker(theirs, main, keep=keep, before_fork=before_fork, preload=preload)
+        forker = Forker(theirs, main, keep=keep, before_fork=before_fork)
         try:
             self.pid = launch(partial(forker.run, os.getpid()), keep=[theirs.fileno(), *keep])
         except BaseException:
@@ -127,12 +127,13 @@ class ForkServer:
         """KILL it if it does not answer, or does not tell of an end.
 
         Args:
-            runners: pids of those of whose end it has not told.
+            runners: pids of runners that are not known to have ended; others than its own do
+                not matter.
         """
         now = self._clock.monotonic()
         if now < self._watched + _STEP:
             return
-        owed = [pid for pid in runners if not tree.alive(pid)]
+        owed = [pid for pid in runners if pid in self._places and not tree.alive(pid)]
         if self.owes:
             owed.append(_ORDER)
         # Step by step: when all has stood still, it is given its time all the same.
@@ -186,11 +187,6 @@ class ForkServer:
         answer, self._answer = self._answer, None
         return self._born(answer["born"])
 
-    def preload(self) -> None:
-        """Have loaded there, once for all, what runners have turned out to need."""
-        with suppress(OSError):
-            self.channel.send({"preload": True})
-
     def exits(self) -> list[Exit]:
         """How runners have ended, each once; their pids are kept until `bury`."""
         # What is left then wakes us again: who sends without end must not hold us up.
@@ -201,8 +197,15 @@ class ForkServer:
         exits, self._exits = self._exits, []
         return exits
 
+    @property
+    def unburied(self) -> Collection[int]:
+        """The pids of all that it has forked, but for those that were given to `bury`."""
+        return self._places.keys()
+
     def bury(self, pids: Sequence[int]) -> None:
         """These are not to be sent anything any more, and their places are free."""
+        if not pids:
+            return
         self._free += [self._places.pop(pid) for pid in pids]
         with suppress(OSError):
             self.channel.send({"bury": pids})

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from psched.clock import Clock
+from psched.outage import Outage
 from psched.supervisor.blueprint import HOPELESS, Blueprint, Plan, PlanError
 from psched.supervisor.respawn import Respawn
 from psched.supervisor.signals import SignalInbox
@@ -88,6 +89,7 @@ class Master:
         self._stopping_since: float | None = None
         self._patience = float("inf")
         self._exit_status = 0
+        self._no_forks = Outage("cannot fork", _log, clock)
 
     def run(self) -> int:
         """Work until told to stop; the exit status."""
@@ -268,8 +270,9 @@ class Master:
                 try:
                     self._workers.spawn(number, self._generation, self._blueprint)
                 except OSError as error:
-                    _log.error("cannot fork: %s", error)
-                    self._respawn.failed(number, 0.0, now)
+                    self._no_forks.failed(error)
+                    self._respawn.refused(number, now)
+        self._no_forks.passed()
         for number, worker in there.items():
             if number >= self._wanted:
                 worker.leave(None, now)

@@ -41,6 +41,15 @@ class Respawn:
         pause = 0 if failures == 1 else min(longest, shortest * 2 ** (failures - 2))
         self._not_before[number] = now + pause * self._rng.uniform(0.8, 1.2)
 
+    def refused(self, number: int, now: float) -> None:
+        """The system had no process to give to this place: no failure of its worker's.
+
+        Args:
+            number: the place.
+            now: seconds of the monotonic clock.
+        """
+        self._not_before[number] = now + _BACKOFF[0] * self._rng.uniform(0.8, 1.2)
+
     def allowed(self, number: int, now: float) -> bool:
         """Whether this place may be filled now."""
         return now >= self._not_before.get(number, now)

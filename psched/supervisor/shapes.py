@@ -207,7 +207,6 @@ TO_FORK_SERVER = Shapes(
     {
         "fork": {"fork": listed(whole(0, 100_000), 64)},
         "bury": {"bury": listed(_pid, 100_000)},
-        "preload": {"preload": flag},
     },
     longest=2**17,
 )

@@ -96,19 +96,26 @@ def alive(pid: int) -> bool:
     return state is not None and (state[0] not in ("Z", "X") or int(state[17]) > 1)
 
 
-def ends(pid: int) -> bool:
-    """Whether a process is gone, or on its way out; false if one cannot look.
+def lives(pid: int, start: int) -> bool:
+    """Whether the process that was started at this time still runs.
 
-    Who is killed closes its files first, and others learn of its end by that: it is only some
-    time later that it is a zombie.
+    A zombie keeps its pid and its start time until its parent reaps it, which may be never. It
+    does not run, so it counts as dead. So does a process that is on its way out: it closes its
+    files first, and others learn of its end by that, some time before it is a zombie.
+
+    Args:
+        pid: the process.
+        start: its `start_time`.
+
+    Raises:
+        OSError: one cannot look.
     """
-    try:
-        state = _stat(pid)
-    except OSError:
+    state = _stat(pid)
+    if state is None or int(state[19]) != start:
         return False
-    if state is None:
-        return True
-    return (state[0] in ("Z", "X") or bool(int(state[6]) & _EXITING)) and int(state[17]) <= 1
+    is_ending = state[0] in ("Z", "X") or int(state[6]) & _EXITING
+    # Its first thread may have ended before the others.
+    return not is_ending or int(state[17]) > 1
 
 
 def start_time(pid: int) -> int | None:
@@ -119,6 +126,16 @@ def start_time(pid: int) -> int | None:
     """
     state = _stat(pid)
     return None if state is None else int(state[19])
+
+
+def parent(pid: int) -> int | None:
+    """The pid of a process's parent, 0 if that is in no namespace of ours; None: it is gone.
+
+    Raises:
+        OSError: one cannot look.
+    """
+    state = _stat(pid)
+    return None if state is None else int(state[1])
 
 
 def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int]:

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from psched.clock import SystemClock
+from psched.outage import Outage
 from psched.supervisor import cgroup, tree
 from psched.supervisor.control import service_folder
 
@@ -30,6 +32,8 @@ class Will:
         self._cgroup = cgroup
         self._name = f"nonces.{os.getpid()}.{tree.start_time(os.getpid())}"
         self._written: frozenset[str] = frozenset()
+        what = "if this master is killed, its tasks wait for alive_time"
+        self._unwritten = Outage(what, _log, SystemClock())
 
     @property
     def kept(self) -> bool:
@@ -49,8 +53,9 @@ class Will:
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("if this master is killed, its tasks wait for alive_time: %s", error)
+            self._unwritten.failed(error)
             return
+        self._unwritten.passed()
         self._written = frozenset(nonces)
 
     def inherit(self) -> list[str]:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from psched.clock import Clock
+from psched.outage import Outage
 from psched.supervisor import tree
 from psched.supervisor.blueprint import CLEANER, DRAINED, Blueprint, Place
 from psched.supervisor.cgroup import Cgroup
@@ -59,6 +60,7 @@ class Workers:
         self._keep = keep
         self._by_pid: dict[int, WorkerChild] = {}
         self._cgroup = cgroup
+        self._no_cgroups = Outage("workers have no cgroups of their own", _log, clock)
         self._remains = Remains[WorkerChild](clock)
         self._dead = [*dead]
         self._will = will
@@ -101,7 +103,7 @@ class Workers:
         nonce = self._draw_nonce()
         self._owing.add(nonce)
         self._will.write(self._owing)
-        place = Place(number, generation, nonce, self._cgroup_for(number, nonce))
+        place = Place(number, generation, nonce, self._cgroup_for(nonce))
         try:
             pid, link = spawn(lambda link: blueprint.work(link, place), keep=self._keep())
         except BaseException:
@@ -157,15 +159,17 @@ class Workers:
             _log.warning(text, worker.place, what)
         self._remains.late.clear()
 
-    def _cgroup_for(self, number: int, nonce: str) -> Cgroup | None:
+    def _cgroup_for(self, nonce: str) -> Cgroup | None:
         """Make a worker's cgroup; where that fails, its trees are found by walking."""
         if self._cgroup is None:
             return None
         try:
-            return self._cgroup.below(nonce)
+            made = self._cgroup.below(nonce)
         except OSError as error:
-            _log.warning("worker %d has no cgroup of its own: %s", number, error)
+            self._no_cgroups.failed(error)
             return None
+        self._no_cgroups.passed()
+        return made
 
     def recover(self) -> None:
         """Have a living worker release what dead ones still hold."""

@@ -12,7 +12,7 @@ from support.cgroups import below, cgroup_of, members, own_cgroup, populated
 from support.processes import children, descendants, kill, runners, title
 from support.runlog import never_two_at_once
 from support.trees import SCRIPTS
-from support.waiting import has_ended, wait_until
+from support.waiting import has_ended, wait_for_end, wait_for_text, wait_until
 
 ESCAPES = "echo 0 >{}/cgroup.procs; " + SCRIPTS["daemons"] + "; sleep 1000"
 
@@ -43,11 +43,11 @@ def start(request, walking):
         assert below(made) == []
 
 
-def started(service, group, *, before="", **options):
+def started(service, group, *arguments, **options):
     """Start a master in a cgroup."""
-    enter = f'{before}echo 0 >{group}/cgroup.procs && exec "$@"'
-    command = ["/bin/sh", "-c", enter, "sh", *service.master_command, "-c", service.config.name]
-    return service.start(*command, **options)
+    enter = f'echo 0 >{group}/cgroup.procs && exec "$@"'
+    command = [*service.master_command, "-c", service.config.name, *arguments]
+    return service.start("/bin/sh", "-c", enter, "sh", *command, **options)
 
 
 def add(service, key, script, **fields):
@@ -206,6 +206,61 @@ def test_a_master_finds_what_one_that_was_killed_with_all_its_workers_has_left(
     assert below(group) == []
 
 
+def daemon(service, group):
+    """Start a daemon below a process 1 that reaps no orphan; its pid, and that process's tree."""
+    shell = started(service, group, "--daemon", "pid", generation=0, leave_zombies=True)
+    assert shell.wait() == 0, shell.text
+    return int((service.folder / "pid").read_text()), shell
+
+
+def killed_with_its_workers(pid):
+    """Kill a master and its workers so that none has a moment to act for another."""
+    workers = children(pid)
+    for each in workers:
+        kill(each, signal.SIGSTOP)
+    for each in [pid, *workers]:
+        kill(each)
+    for each in [pid, *workers]:
+        wait_for_end(each)
+    assert Path(f"/proc/{pid}").exists(), "somebody has reaped it"
+
+
+def test_a_killed_daemon_that_process_1_does_not_reap_leaves_nothing_to_the_next_ones(
+    walking, group
+):
+    service, log = walking, walking.folder / "log"
+    service.configure(cgroup="auto", log="log")
+    service.add("s", data={"until": "gate", "companions": ["daemon"]})
+    shells, killed = [], []
+    for number in 1, 2:
+        pid, shell = daemon(service, group)
+        shells.append(shell)
+        [*cut, run] = service.runs.wait(
+            "s", lambda runs, number=number: len(runs) == number and len(pids_of(runs[-1])) == 2
+        )
+        assert len(killed) == len(cut)
+        wait_for_text(log, f"psched.{pid}.")
+        killed_with_its_workers(pid)
+        killed.append(pids_of(run))
+    pid, shell = daemon(service, group)
+    service.runs.wait("s", lambda runs: len(runs) == 3)
+    assert all(has_ended(each) for tree in killed for each in tree)
+    assert log.read_text().count("s: released, its worker has died") == 2
+    service.open_gate("gate")
+    service.wait_for_finish("s")
+    never_two_at_once(service.runs.runs())
+
+    kill(pid, signal.SIGTERM)
+
+    for each in [*shells, shell]:
+        each.wait_until_nothing_is_left()
+    assert below(group) == []
+
+
+def pids_of(run):
+    return {note["pid"] for note in run.notes}
+
+
 def test_the_workers_of_a_killed_master_may_release_what_they_hold(walking, group):
     service = walking
     service.configure(cgroup="auto")
@@ -246,7 +301,7 @@ def test_a_worker_and_a_run_without_a_cgroup_cost_no_task(walking, group):
     for key in "abcd":
         service.wait_for_finish(key)
     assert strangers(master) == []
-    assert re.search(r"(worker|runner) \d+ has no cgroup of its own: ", master.text)
+    assert re.search("(workers|runners) have no cgroups of their own: ", master.text)
     assert master.stop() == 0
     assert below(group) == []
 

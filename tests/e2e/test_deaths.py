@@ -153,6 +153,35 @@ def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(serv
     finish_all(service, second)
 
 
+def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_left(service):
+    service.configure(alive_time=6)
+    service.add("s", data={"until": "gate", "companions": ["child", "daemon"]})
+    # As by whoever starts it again: orphans of the first are the child of one above the second.
+    twice = ["/bin/sh", "-c", '"$@"; "$@"', "sh"]
+    shell = service.start(*twice, *service.master_command, "-c", "psched.yml", generation=0)
+    shell.wait_for_log("generation 1 serves")
+    [first] = children(shell.pid)
+    tree = wait_for_crowd(service, ["s"])["s"]
+    workers = children(first)
+    for pid in workers:
+        kill(pid, signal.SIGSTOP)  # so that none has a moment to act for another
+
+    for pid in [first, *workers]:
+        kill(pid)
+
+    shell.wait_for_log("generation 1 serves", count=2)
+    assert all(map(has_ended, tree))
+    assert shell.text.count("left by a task of a master that is dead; killing it: ") >= 1
+    service.runs.wait("s", lambda runs: len(runs) == 2)
+    service.open_gate("gate")
+    service.wait_for_finish("s")
+    never_two_at_once(service.runs.runs())
+    [second] = children(shell.pid)
+    kill(second, signal.SIGTERM)
+    assert shell.wait() == 0
+    shell.wait_until_nothing_is_left()
+
+
 def test_a_worker_that_hangs_is_killed_and_replaced(service):
     service.configure(child_heartbeat_limit=3, database_timeout=0.5)
     service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
@@ -171,8 +200,8 @@ def test_a_worker_that_hangs_is_killed_and_replaced(service):
     assert master.descendants == []
 
 
-def test_a_fork_server_that_is_killed_takes_its_tasks_along_and_is_replaced(service):
-    service.configure(retry_wait=0)
+def test_a_fork_server_that_is_killed_is_replaced_and_its_tasks_run_again_at_once(service):
+    service.configure(retry_wait=300)
     service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
     master = service.start()
     [worker] = master.workers()
@@ -181,8 +210,10 @@ def test_a_fork_server_that_is_killed_takes_its_tasks_along_and_is_replaced(serv
     kill(server_of(worker))
 
     # Its end is seen by its line, or by its parent, whichever is asked first.
-    master.wait_for_log("worker 0 the fork server (was killed by SIGKILL|has ended): all that")
-    master.wait_for_log(r"\[long\..*failed .*: its process was killed by SIGKILL")
+    master.wait_for_log(
+        "worker 0 the fork server died: it (was killed by SIGKILL|has ended), and all that"
+    )
+    master.wait_for_log(r"\[long\..*released after .*again in 0 s: its fork server died")
     service.runs.wait("long", lambda runs: len(runs) == 2)
     assert all(map(has_ended, tree))
     service.open_gate("gate")
@@ -262,9 +293,10 @@ def test_what_a_process_had_started_before_it_became_a_master_is_left_alone(serv
     kill(sidecar)
 
 
-def test_a_task_that_kills_its_worker_twice_waits_for_its_third_try(service):
+@pytest.mark.parametrize("whom", ["worker", "server"])
+def test_a_task_that_kills_its_worker_or_fork_server_twice_waits_for_its_third_try(service, whom):
     service.configure(retry_wait=3)
-    service.add("poison", data={"kills": "worker", "times": 2})
+    service.add("poison", data={"kills": whom, "times": 2})
     master = service.start()
 
     runs = service.runs.wait("poison", completed(1))
@@ -276,7 +308,8 @@ def test_a_task_that_kills_its_worker_twice_waits_for_its_third_try(service):
     assert second.started - first.last_sign < third.started - second.last_sign
     service.wait_for_finish("poison")
     assert master.stop() == 0
-    assert master.text.count("was killed by SIGKILL") == 2
+    died = {"worker": "worker 0 .* was killed by SIGKILL", "server": "its fork server died"}
+    assert len(re.findall(died[whom], master.text)) == 2
 
 
 def test_a_task_that_kills_its_own_process_is_a_failed_attempt(service):

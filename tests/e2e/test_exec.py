@@ -25,7 +25,7 @@ def test_a_command_gets_its_arguments_input_environment_and_folder(each_service)
         "more": ["for", "the", "command"],
     }
     service.add("s 1", "exec", data=data)
-    service.start()
+    master = service.start()
 
     service.wait_for_finish("s 1")
 
@@ -35,6 +35,7 @@ def test_a_command_gets_its_arguments_input_environment_and_folder(each_service)
     environ = dict(line.split("=", 1) for line in (folder / "environ").read_text().splitlines())
     assert (environ["COLOUR"], environ["HOME"]) == ("grün", "/nowhere")
     assert environ["PATH"] == service.env["PATH"]
+    assert environ.pop("PSCHED_MASTER").startswith(f"{master.pid}.")
     assert {name: value for name, value in environ.items() if name.startswith("PSCHED_")} == {
         "PSCHED_KEY": "s 1",
         "PSCHED_TYPE": "exec",

@@ -11,12 +11,13 @@ import pytest
 
 from psched.supervisor import tree
 from psched.supervisor.cgroup import Cgroup, MasterCgroup, UnavailableError, own_path
+from psched.supervisor.spawn import spawn
 from support.apart import apart, say, started_apart
 from support.bench import Bench
 from support.cgroups import below, cgroup_of, leave, members, own_cgroup, populated
 from support.processes import kill
 from support.trees import SCRIPTS
-from support.waiting import wait_until
+from support.waiting import wait_for_end, wait_until
 
 
 @pytest.fixture
@@ -243,6 +244,22 @@ def test_what_a_killed_master_has_left_is_killed_and_removed(group, name):
     assert below(group) == []
 
 
+def master_after_a_zombie(group, script):
+    """The dead master's parent, this process, does not reap it."""
+    enter(group)
+    dead, _link = spawn(lambda _link: left_behind(group, script))
+    wait_for_end(dead)
+    with contextlib.closing(MasterCgroup()) as made:
+        state = Path(f"/proc/{dead}/stat").read_text().rpartition(")")[2].split()[0]
+        return state, made.nonces, below(Path(group)) == [made.path.name]
+
+
+@pytest.mark.parametrize("name", ["daemons", "deaf"])
+def test_a_killed_master_that_nobody_has_reaped_is_dead(group, name):
+    assert apart(master_after_a_zombie, str(group), SCRIPTS[name]) == ["Z", ["worker"], True]
+    assert below(group) == []
+
+
 def alive(group):
     enter(group)
     with contextlib.closing(MasterCgroup()) as made:
@@ -387,5 +404,5 @@ def full(group):
 def test_a_run_for_which_there_is_no_cgroup_runs_without(group):
     conclusions, log = apart(full, str(group))
     assert conclusions == ["Finish()"] * 3
-    assert "has no cgroup of its own: " in log
+    assert log.count("runners have no cgroups of their own: ") == 1
     assert below(group) == []

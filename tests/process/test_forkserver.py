@@ -1,5 +1,6 @@
 """The process that forks runners: what it keeps, and what it lets go."""
 
+import json
 import os
 import resource
 import select
@@ -17,6 +18,7 @@ from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
 from support.wild import HANDLERS
 
+RELEASED = "Retry(wait=0, reason='its fork server died')"
 SHORT = {"child_heartbeat_limit": 3, "database_timeout": 0.5}
 
 
@@ -117,20 +119,6 @@ def no_descriptor_left():
 
 def test_it_survives_that_there_is_no_descriptor_to_look_with():
     assert apart(no_descriptor_left) == ["Too many open files", "Too many open files", 1]
-
-
-def handlers_of_what_is_preloaded():
-    server = fork_server(
-        lambda _place, _link: signal.getsignal(signal.SIGTERM) == signal.SIG_IGN,
-        preload=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),  # noqa: TID251
-    )
-    server.preload()
-    server.fork(1)
-    return [each.status for each in told(server)]
-
-
-def test_what_is_loaded_there_changes_no_runners_way_with_signals():
-    assert apart(handlers_of_what_is_preloaded) == [0]
 
 
 def heard_beside_an_answer():
@@ -265,8 +253,7 @@ def runner_killed_whose_child_holds_its_line():
 
 
 def test_an_end_that_is_not_told_is_seen_though_a_child_of_the_task_holds_its_line():
-    failed = "Retry(wait=None, reason='its process was killed by SIGKILL')"
-    assert apart(runner_killed_whose_child_holds_its_line) == failed
+    assert apart(runner_killed_whose_child_holds_its_line) == RELEASED
 
 
 # --- what runners find ---------------------------------------------------------------
@@ -279,20 +266,14 @@ def prepared():
         link.deliver({"calls": calls, "opened": str(Path("/proc/self/fd/99").readlink())})
         return 0
 
-    def opens_and_fails():
-        calls.append("preload")
-        os.dup2(os.open("opened", os.O_CREAT), 99)
-        raise ValueError("of the module")
-
-    server = fork_server(tells, before_fork=lambda: calls.append("fork"), preload=opens_and_fails)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 99)
-    server.preload()
+    os.dup2(os.open("opened", os.O_CREAT), 99)
+    server = fork_server(tells, before_fork=lambda: calls.append("fork"))
     told = [link.wait() for _, _, link in server.fork(2)]
     return [[each["calls"], each["opened"]] for each in told], calls
 
 
-def test_what_is_done_there_is_done_once_for_all_and_what_it_leaves_open_nobody_has():
-    assert apart(prepared) == [[[["preload", "fork"], "/dev/null"]] * 2, []]
+def test_what_is_done_there_is_done_once_for_all_and_what_was_open_before_nobody_has():
+    assert apart(prepared) == [[[["fork"], "/dev/null"]] * 2, []]
 
 
 def with_a_thread_after_each_fork():
@@ -308,3 +289,80 @@ def with_a_thread_after_each_fork():
 
 def test_it_does_not_fork_beside_a_thread_that_a_module_has_started_after_a_fork():
     assert "2 threads" in apart(with_a_thread_after_each_fork)
+
+
+# --- tasks that use the store --------------------------------------------------------
+
+
+class SlowToOpen:
+    """The schedules of a task; whoever opens them after the first waits for a gate."""
+
+    def __init__(self):
+        if Path("opened").exists():
+            wait_until(Path("gate").exists, what="the gate")
+        Path("opened").touch()
+
+    def close(self):
+        pass
+
+
+def uses_the_store(task):
+    assert task.schedules is not None
+
+
+def shows_its_server(task):
+    task.update_data({"server": os.getppid()})
+
+
+def waits_for_a_file(_task):
+    wait_until(Path("finish").exists, what="the end that the test allows")
+
+
+def used_and_went_on():
+    handlers = {
+        "uses": uses_the_store,
+        "shows": shows_its_server,
+        "waits": waits_for_a_file,
+    }
+    bench = Bench(handlers, open_schedules=SlowToOpen, concurrency=4)
+    first = bench.server
+    running = bench.start("waits")
+    outcomes = [bench.run("uses")]
+    # The gate is shut: nobody but a task may wait for what it opens.
+    waiting = bench.start("uses", "again")
+    outcomes += [bench.run("shows", key) for key in ("a", "b", "c")]
+    servers = [json.loads(data)["server"] for data in bench.ledger.data]
+    second = bench.server
+    lives = [not has_ended(first)]
+    for name in "gate", "finish":
+        Path(name).touch()
+    outcomes += [bench.finish(slot) for slot in (running, waiting)]
+    # Those that were forked ahead end with their tasks; then nobody needs it any more.
+    bench.until(lambda: has_ended(first))
+    lives.append(not has_ended(second))
+    bench.close()
+    return outcomes, servers[-1] == second != first, lives, len(bench.runners.links)
+
+
+def test_no_task_waits_for_what_another_has_to_load_for_the_store():
+    expected = [["Finish()"] * 6, True, [True, True], 0]
+    assert apart(used_and_went_on) == expected
+
+
+def replaced_server_killed():
+    kernel.adopt_orphans()
+    bench = Bench({"uses": uses_the_store, "waits": waits_for_a_file}, open_schedules=SlowToOpen)
+    old = bench.start("waits", "old")
+    first = bench.server
+    bench.run("uses")
+    Path("gate").touch()
+    new = bench.start("waits", "new")
+    second = bench.server
+    kill(first)
+    outcome = bench.finish(old)
+    Path("finish").touch()
+    return outcome, second != first, bench.finish(new)
+
+
+def test_the_death_of_a_replaced_server_costs_only_its_own_tasks():
+    assert apart(replaced_server_killed) == [RELEASED, True, "Finish()"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from psched import log
+from psched.errors import ProcessStopError
 from psched.supervisor.signals import SignalInbox
 from support.apart import apart, say, started_apart
 from support.processes import kill
@@ -107,6 +108,18 @@ def half_a_character():
 
 def test_what_is_no_text_is_escaped():
     assert apart(half_a_character).endswith("<\\ud800>\n")
+
+
+class StopsTheTask:
+    """TERM arrives while a task logs this."""
+
+    def __str__(self):
+        raise ProcessStopError("shutdown")
+
+
+def test_a_task_that_logs_is_stopped_all_the_same(journal):  # noqa: ARG001  # it is the log
+    with pytest.raises(ProcessStopError):
+        logging.getLogger("anything").info("%s", StopsTheTask())
 
 
 class Unprintable:

@@ -109,7 +109,8 @@ def test_who_is_spared_is_spared_with_all_below():
 def zombie():
     process = subprocess.Popen(["sh", "-c", "exit 0"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    before = Path(f"/proc/{process.pid}/stat").exists(), tree.alive(process.pid)
+    start = tree.start_time(process.pid)
+    before = start is not None, tree.alive(process.pid) or tree.lives(process.pid, start)
     kill_all(os.getpid())
     return [*before, process.wait(), tree.alive(process.pid)]
 
@@ -124,18 +125,19 @@ def seen_to_end():
         ours, theirs = os.pipe()
         child = subprocess.Popen(["sleep", "1000"], pass_fds=[theirs])
         os.close(theirs)
-        if tree.ends(child.pid):
-            return "it ended before it was killed"
+        start = tree.start_time(child.pid)
+        if not tree.lives(child.pid, start) or tree.lives(child.pid, start - 1):
+            return "it did not live, or another that had its pid before did"
         kill(child.pid)
         os.read(ours, 1)
-        if not tree.ends(child.pid):
+        if tree.lives(child.pid, start):
             return "it did not end with its files"
         os.close(ours)
         child.wait()
     return ""
 
 
-def test_a_process_ends_when_its_files_are_closed_though_it_is_not_a_zombie_yet():
+def test_a_process_does_not_live_once_its_files_are_closed_though_it_is_no_zombie_yet():
     assert not apart(seen_to_end)
 
 

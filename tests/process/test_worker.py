@@ -11,7 +11,7 @@ import pytest
 from psched import AlreadyExistsError
 from psched.clock import SystemClock
 from psched.supervisor.blueprint import BAD_HANDLERS
-from support.processes import descendants, kill, runners
+from support.processes import children, descendants, kill, runners, title
 from support.runlog import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
@@ -189,7 +189,7 @@ def test_a_worker_that_cannot_fork_gives_back_what_it_cannot_run_and_goes_on(ser
     master = service.start(*limited_to(4, command))
     [worker] = master.workers()
     wait_until(service.runs.runs, what="the task that can be run")
-    master.wait_for_log("cannot fork: .*temporarily unavailable", count=2)
+    master.wait_for_log("cannot fork: .*temporarily unavailable")
     [running] = service.runs.runs()
     other = {"one": "two", "two": "one"}[running.key]
     row = service.wait_for_row(other, lambda seen: seen.row.owner is None).row
@@ -200,6 +200,23 @@ def test_a_worker_that_cannot_fork_gives_back_what_it_cannot_run_and_goes_on(ser
         service.wait_for_finish(key)
     assert [run.attempt for run in service.runs.runs()] == [1, 1]
     assert master.workers() == [worker]
+    master.wait_for_log(r"cannot fork: over after \d+\.\d s, \d+ times")
+    assert master.text.count("cannot fork: ") == 2
+
+
+def test_a_want_of_processes_is_told_once_and_rows_are_not_claimed_in_vain(service, limited_to):
+    service.configure(concurrency=4)
+    keys = [f"k{number}" for number in range(60)]
+    for key in keys:
+        service.add(key)
+    command = [*service.master_command, "-c", service.config.name]
+    master = service.start(*limited_to(4, command))
+    for key in keys:
+        service.wait_for_finish(key)
+    assert master.text.count("cannot fork: ") == 1
+    # Those of the first claim, which found out.
+    assert sum(service.row(key).row.fence > 1 for key in keys) < 4
+    assert [run.attempt for run in service.runs.runs()] == [1] * len(keys)
 
 
 def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limited_to):
@@ -207,9 +224,45 @@ def test_a_worker_that_cannot_fork_at_all_takes_nothing_and_waits(service, limit
     command = [*service.master_command, "-c", service.config.name]
     master = service.start(*limited_to(2, command))
     [worker] = master.workers()
-    master.wait_for_log("cannot fork: .*temporarily unavailable", count=3)
-    assert master.workers() == [worker]
+    master.wait_for_log("worker 0 cannot fork: .*temporarily unavailable")
+    stays(lambda: master.workers() == [worker], seconds=3, what="its worker")
+    assert master.text.count("cannot fork: ") == 1
     assert service.row("one").row.fence == 0
+
+
+def test_a_want_of_descriptors_costs_no_worker_and_few_lines(service):
+    if not (prlimit := shutil.which("prlimit")):
+        pytest.skip("there is no prlimit of util-linux's")
+    service.add("one")
+    command = [*service.master_command, "-c", service.config.name]
+    # A fork server cannot even begin.
+    master = service.start(prlimit, "--nofile=14", "--", *command)
+    [worker] = master.workers()
+    master.wait_for_log("worker 0 cannot fork: ")
+    stays(lambda: master.workers() == [worker], seconds=4, what="its worker")
+    assert "Traceback" not in master.text
+    assert master.text.count("ERROR") <= 6
+    assert service.row("one").row.attempt == 0
+    assert master.stop() == 0
+
+
+def test_a_master_that_cannot_fork_says_so_once_and_has_all_its_workers_when_it_can(
+    service, limited_to
+):
+    service.configure(processors=2)
+    others = ["/bin/sh", "-p", "-c", 'for i in 1 2 3; do sleep 1000 & done; exec "$@"', "sh"]
+    command = [*others, *service.master_command, "-c", service.config.name]
+    # The master, one worker, its fork server and its runner; and three others.
+    master = service.start(*limited_to(7, command), generation=0)
+    master.wait_for_log("master cannot fork: .*temporarily unavailable")
+    stays(lambda: master.status is None, seconds=6, what="the master")
+    assert master.text.count("master cannot fork: ") == 1
+    for pid in children(master.pid):
+        if title(pid) == "sleep 1000":
+            kill(pid)
+    master.wait_for_workers(2)
+    master.wait_for_log(r"master cannot fork: over after \d+\.\d s, \d+ times")
+    assert master.stop() == 0
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_task_runs_on_another_at_once(each_service):

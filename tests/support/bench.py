@@ -59,6 +59,7 @@ class Bench:
         handlers: by the types of tasks.
         log_file: where lines are logged; default: standard error.
         cgroup: this process's, below which each runner is given one.
+        open_schedules: opens the schedules for a task; default: none does.
         settings: psched's.
 
     Attributes:
@@ -71,6 +72,7 @@ class Bench:
         *,
         log_file: str | None = None,
         cgroup: Cgroup | None = None,
+        open_schedules: Callable[[], Any] | None = None,
         **settings: Any,
     ) -> None:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
@@ -80,7 +82,7 @@ class Bench:
         self.runners = make_runners(
             self._settings,
             handlers.get,
-            _no_schedules,
+            open_schedules or _no_schedules,
             log=self.log,
             clock=CLOCK,
             cgroup=cgroup,

@@ -7,7 +7,8 @@ beside the run log. What a canary does is said by its schedule's data:
 ``until``       stay until this file, in the same folder, exists
 ``companions``  start these first: "child", a subprocess; "daemon", one in a session of its own
 ``fail``        raise, in the first so many attempts
-``kills``       whom to KILL, in the first ``times`` attempts: "worker" or "runner"
+``kills``       whom to KILL, in the first ``times`` attempts: "worker", "server" (its fork
+                server) or "runner"
 ``stubborn``    take no notice of being stopped
 ==============  =================================================================================
 """
@@ -43,7 +44,8 @@ class Canary(Base):
             for kind in data.get("companions", ()):
                 self.accompany(kind)
             if self.task.attempt <= data.get("times", 0):
-                os.kill({"worker": self.worker, "runner": os.getpid()}[data["kills"]], 9)
+                pids = {"worker": self.worker, "server": os.getppid(), "runner": os.getpid()}
+                os.kill(pids[data["kills"]], 9)
                 signal.pause()
             if "until" in data:
                 self.stay(FOLDER / data["until"])

@@ -13,7 +13,6 @@ def fork_server(
     keep: Sequence[int] = (),
     hold_up: float = 20,
     before_fork: Callable[[], object] = list,
-    preload: Callable[[], object] = list,
 ) -> ForkServer:
     """One that forks what runs ``main``."""
     return ForkServer(
@@ -24,5 +23,4 @@ def fork_server(
         hold_up=hold_up,
         patience=20,
         before_fork=before_fork,
-        preload=preload,
     )

@@ -1,6 +1,6 @@
 """Starts a command and answers for everything that comes of it.
 
-    python -I -S leash.py OUTPUT COMMAND...
+    python -I -S leash.py [--leave-zombies] OUTPUT COMMAND...
 
 Run as a program of its own: as the subreaper of all that the command starts it is the one to
 whom every orphan comes, a daemon in a session of its own too, so that nothing can get away.
@@ -8,6 +8,9 @@ When its standard input ends, because the test is over or has died, it kills all
 
 It writes two lines to its standard output: the command's pid, and, when that has ended, its exit
 status (negative: the signal that killed it). The command's own output goes to a file.
+
+With --leave-zombies it reaps the command and no orphan: as process 1 of a container does that
+was not written for that.
 """
 
 import contextlib
@@ -22,13 +25,15 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main() -> None:
     """The leash's whole life."""
-    output, *command = sys.argv[1:]
+    leaves_zombies = sys.argv[1] == "--leave-zombies"
+    output, *command = sys.argv[1 + leaves_zombies :]
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # Not to be told of its end before its pid is known.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     pid = _start(command, output)
     _say(pid)
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(pid))
+    reaped = pid if leaves_zombies else -1
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(pid, reaped))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     while os.read(0, 1):
         pass
@@ -65,10 +70,11 @@ def _children() -> list[int]:
     return [int(pid) for pid in listed.split()]
 
 
-def _reap(command: int) -> None:
+def _reap(command: int, which: int = -1) -> None:
+    """Reap one process, or by default whatever has ended, and tell of the command's end."""
     with contextlib.suppress(ChildProcessError):
         while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(which, os.WNOHANG)
             if pid == 0:
                 return
             if pid == command:

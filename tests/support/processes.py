@@ -21,16 +21,24 @@ class Leashed:
         output: the file to which its output is appended.
         cwd: the folder to run it in.
         env: its environment.
+        leave_zombies: orphans that have ended are not reaped before the test is over.
 
     Attributes:
         pid: the command's.
     """
 
     def __init__(
-        self, command: Sequence[str], *, output: Path, cwd: Path, env: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        *,
+        output: Path,
+        cwd: Path,
+        env: Mapping[str, str],
+        leave_zombies: bool = False,
     ) -> None:
+        options = ["--leave-zombies"] if leave_zombies else []
         self._leash = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(LEASH), str(output), *command],
+            [sys.executable, "-I", "-S", str(LEASH), *options, str(output), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=cwd,

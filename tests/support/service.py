@@ -48,12 +48,19 @@ class Master(Leashed):
         log: where its log is.
         folder: the folder it was started in.
         env: its environment.
+        leave_zombies: its orphans are not reaped.
     """
 
     def __init__(
-        self, command: list[str], *, log: Path, folder: Path, env: Mapping[str, str]
+        self,
+        command: list[str],
+        *,
+        log: Path,
+        folder: Path,
+        env: Mapping[str, str],
+        leave_zombies: bool,
     ) -> None:
-        super().__init__(command, output=log, cwd=folder, env=env)
+        super().__init__(command, output=log, cwd=folder, env=env, leave_zombies=leave_zombies)
         self.log = log
 
     @property
@@ -274,13 +281,20 @@ class Service:
         """Create the table."""
         make_store(read_config(self.config)).init()
 
-    def start(self, *command: object, log: str | None = None, generation: int = 1) -> Master:
+    def start(
+        self,
+        *command: object,
+        log: str | None = None,
+        generation: int = 1,
+        leave_zombies: bool = False,
+    ) -> Master:
         """Start a master.
 
         Args:
             command: the command line; default: ``psched-master`` with our psched.yml.
             log: the file its output goes to; default: one of its own.
             generation: wait until this one serves; 0: do not wait.
+            leave_zombies: what comes of it and is orphaned is not reaped when it ends.
         """
         words = command or (*self.master_command, "-c", self.config.name)
         master = Master(
@@ -288,6 +302,7 @@ class Service:
             log=self.folder / (log or f"master{len(self._masters)}.log"),
             folder=self.folder,
             env=self.env,
+            leave_zombies=leave_zombies,
         )
         self._masters.append(master)
         if generation:

@@ -65,6 +65,15 @@ def test_it_wakes_for_the_place_that_may_be_filled_first(respawn):
     assert respawn.wakes(1004.0) == float("inf")
 
 
+def test_a_fork_that_the_system_refuses_is_tried_again_later_and_is_no_failure(respawn):
+    for _ in range(10):
+        respawn.refused(0, 1000.0)
+    assert not respawn.allowed(0, 1000.9)
+    assert respawn.allowed(0, 1001.0)
+    assert not respawn.hopeless(1)
+    assert pauses(respawn, 2) == [0, 1]
+
+
 def test_a_new_generation_is_not_judged_by_the_failures_of_the_old_one(respawn):
     for _ in range(5):
         respawn.failed(0, 0.0, 1000.0)

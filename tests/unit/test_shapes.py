@@ -60,7 +60,6 @@ GOOD = [
     (shapes.FROM_FORK_SERVER, {"ended": [[100, 0, None], [101, None, 9]]}),
     (shapes.TO_FORK_SERVER, {"fork": [0, 1]}),
     (shapes.TO_FORK_SERVER, {"bury": [100]}),
-    (shapes.TO_FORK_SERVER, {"preload": True}),
 ]
 
 

@@ -1,0 +1,123 @@
+"""What the tasks of dead masters have left: found by its mark, and nothing else is touched."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from psched.supervisor import strays, tree
+from psched.supervisor.spawn import spawn
+from support.apart import apart
+from support.trees import SCRIPTS
+from support.waiting import has_ended, wait_for_end, wait_until
+
+
+def mark(pid, start, *, namespace=None, user=None):
+    namespace = namespace or Path("/proc/self/ns/pid").stat().st_ino
+    return f"{pid}.{start}.{namespace}.{os.geteuid() if user is None else user}"
+
+
+def orphan(name, mark, script="exec sleep 1000"):
+    """Start a program with a mark whose parent exits at once; its pid."""
+    command = 'sh -c "echo \\$\\$ >$0.tmp && mv $0.tmp $0; $1" &'
+    environment = {**os.environ, "PSCHED_MASTER": mark}
+    subprocess.run(["sh", "-c", command, name, script], env=environment, check=True)
+    wait_until(Path(name).exists, what="its pid")
+    return int(Path(name).read_text())
+
+
+def dead():
+    """A process that has ended: its pid, and when it was started."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        start = tree.start_time(process.pid)
+        process.kill()
+    return process.pid, start
+
+
+def cases():
+    me, (gone, then) = os.getpid(), dead()
+    mine = tree.start_time(me)
+    doomed = {
+        "dead": mark(gone, then),
+        "another has its pid": mark(me, mine - 1),
+    }
+    spared = {
+        "living": mark(me, mine),
+        "namespace": mark(gone, then, namespace=1),
+        "user": mark(gone, then, user=os.geteuid() + 1),
+        "garbage": "x",
+        "longer": f"{mark(gone, then)}.1",
+        "empty": "",
+    }
+    pids = {name.replace(" ", "_"): orphan(name.replace(" ", "_"), text)
+            for name, text in {**doomed, **spared}.items()}  # fmt: skip
+    # Handed to somebody who is alive, as to a batch system.
+    clerk = subprocess.Popen(
+        ["sh", "-c", 'PSCHED_MASTER="$0" sleep 1000 & echo $! >handed; wait', mark(gone, then)],
+        env={name: text for name, text in os.environ.items() if name != "PSCHED_MASTER"},
+    )
+    wait_until(lambda: Path("handed").exists() and Path("handed").read_text(), what="its pid")
+    pids["handed"] = int(Path("handed").read_text())
+    strays.kill()
+    found = sorted(name for name, pid in pids.items() if has_ended(pid))
+    clerk.kill()
+    return found
+
+
+def test_only_orphans_that_a_dead_master_of_this_user_and_namespace_has_marked_are_killed():
+    assert apart(cases) == ["another_has_its_pid", "dead"]
+
+
+def left_by_a_master(script):
+    """A master starts a tree and dies; nobody reaps it."""
+
+    def master(_link):
+        with strays.marked():
+            subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL, start_new_session=True)
+            wait_until(lambda: tree.children(os.getpid()), what="the tree")
+            os.kill(os.getpid(), 9)  # noqa: TID251  # as anybody may
+        return 0
+
+    pid, _link = spawn(master)
+    wait_for_end(pid)
+    return pid
+
+
+def all_that_carry_a_mark():
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"PSCHED_MASTER={os.environ['OF_DEAD']}.".encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def cleared(script):
+    os.environ["OF_DEAD"] = str(left_by_a_master(script))
+    wait_until(all_that_carry_a_mark, what="what the dead master has left")
+    strays.kill()
+    return all_that_carry_a_mark()
+
+
+@pytest.mark.parametrize("name", ["daemons", "deaf", "stopped", "weed"])
+def test_nothing_is_left_of_what_the_tasks_of_a_killed_master_execute(name):
+    assert apart(cleared, SCRIPTS[name]) == []
+
+
+def marked_for_a_while():
+    before = "PSCHED_MASTER" in os.environ
+    with strays.marked():
+        code = "import os; print(os.environ['PSCHED_MASTER'])"
+        shown = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+    expected = mark(os.getpid(), tree.start_time(os.getpid()))
+    return before, shown.stdout.strip() == expected, "PSCHED_MASTER" in os.environ
+
+
+def test_the_mark_is_there_while_a_master_runs_and_no_longer():
+    assert apart(marked_for_a_while) == [False, True, False]
