@@ -6,15 +6,20 @@ from contextlib import contextmanager
 
 import pytest
 
+import psched
 from psched.clock import SystemClock
 from psched.timing import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from support.processes import descendants, kill
+from support.proxy import Proxy
 from support.runlog import never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 CLOCK = SystemClock()
 SHORT = {"alive_time": SHORTEST_ALIVE_TIME}
 CROWD = ["child", "daemon"]
+
+SLOWLY = 0.7
+"""Seconds for each answer: less than `longest_answer` of so short a lease."""
 
 AWAY = r"running tasks go on while their leases last"
 BACK = r"the store answers again"
@@ -125,6 +130,37 @@ def test_a_store_that_is_away_for_less_than_a_lease_costs_no_task(on_mariadb, ma
     assert "connect" in refused["text"]
     assert len(re.findall(AWAY, master.text)) == 1
     assert len(re.findall(BACK, master.wait_for_log(BACK))) == 1
+
+
+@pytest.mark.parametrize(
+    "database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
+)
+def test_tasks_are_started_and_keep_their_leases_on_a_store_that_answers_slowly(
+    make_service, database
+):
+    """A claim takes two answers there: more than a quarter of so short a lease."""
+    service = make_service(database.url, **SHORT)
+    near, port = psched.open({"url": database.url}), database.server.port
+    with Proxy(port) as proxy, near:
+        far = database.url.replace(f":{port}/", f":{proxy.port}/")
+        service.configure(url=far, processors=1, concurrency=4)
+        master = service.start()
+        with proxy.slow(SLOWLY):
+            near.add("long", "canary", next_time=1, data={"until": "gate"})
+            service.runs.wait("long")
+            near.add("short", "canary", next_time=1)
+            service.runs.wait("short", lambda runs: runs[-1].completed)
+            stays(
+                lambda: len(service.runs.runs("long")) == 1,
+                seconds=2 * SHORTEST_ALIVE_TIME,
+                what="a single run",
+            )
+        service.open_gate("gate")
+        service.wait_for_finish("long")
+        assert [near[key].metadata().row.fence for key in ("long", "short")] == [1, 1]
+        assert len(re.findall("the store answers slowly.*set alive_time to", master.text)) == 1
+        assert "killing it" not in master.text
+        master.stop()
 
 
 # --- lost ----------------------------------------------------------------------------
