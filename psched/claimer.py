@@ -189,7 +189,8 @@ class Claimer:
             return
         self._begin(claimed, sent)
         if self._room > 0 and not self._backlog:
-            # For the next one: who is due then does not wait for a fork either.
+            # For the next one: who is due then does not wait for a fork either. Nor do leases.
+            self._asker.before()
             self._prepare(1)
 
     def _prepare(self, count: int) -> bool:

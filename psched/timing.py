@@ -12,13 +12,13 @@ do something and D stands the margin m. With T for the driver's timeout::
      |         again until it    starts         sent      is dead     kills us    may grant it
      |         succeeds
 
-**What holds the loop up.** One answer takes T at most, or its request has failed. A request that
-has to connect first, or that consists of several statements, begins none of them later than T
-after its own begin (see `psched.backends.bounded`): it takes 2T at most, and more than T only if
-all answers but the last have arrived. The guard looks at the leases before each request.
+**What holds the loop up.** One request to the store, which fails after T in which nothing arrives,
+and after 2T in any case, whether it has to connect first or consists of several statements (see
+`psched.backends.bounded`). The guard looks at the leases before each request. A fork takes T at
+most.
 
 **Why no task runs without its lease.** A tree is killed at D - m - T, so that a request that was
-begun just before, and is not answered, ends before D - m. Because 2T < m, even a request of 2T ends
+begun just before, and gets no answer, has ended by D - m. Because 2T < m, even one of 2T ends
 before the kernel's timer.
 
 **Why a task may start until D - m - 2T.** It is killed at D - m - T like every other, so to stop it
