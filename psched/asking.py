@@ -71,9 +71,8 @@ class Slowness:
         if self._since is not None:
             return
         self._since = now
-        timeout = self._settings.database_timeout
-        # Of the two answers of a claim, each may take as long again as it did.
-        enough = timing.sufficient_alive_time(took, timeout)
+        # A claim is two answers: so each of them may take twice as long as it did.
+        enough = timing.sufficient_alive_time(took, self._settings.database_timeout)
         _log.warning(
             "%s; with alive_time %d, tasks can be killed although the store answers: set"
             " alive_time to %d or more, or make the store or the way to it faster",

@@ -121,7 +121,8 @@ class Connector:
             connect_args=dict(self.dialect.connect_args(timeout, tls)),
             # Errors must not carry a payload into the log.
             hide_parameters=True,
-            # What a session needs, `Dialect.begin_session` sends, in fewer requests.
+            # SQLAlchemy's own flag, for its tests: nothing is asked of a new connection. What a
+            # session needs, `Dialect.begin_session` sends, in fewer requests.
             _initialize=self._reflects or not ours,
             **self.dialect.engine_args,
         )
@@ -340,6 +341,7 @@ class Connector:
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
+        """What fails within is told as a failure to connect."""
         shown = self._cannot_connect
         try:
             yield

@@ -31,6 +31,7 @@ class MeasuredConnection(Connection):
 
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
         """See PyMySQL's Connection.set_character_set; `Dialect.begin_session` sends it."""
+        del charset, collation
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002  # PyMySQL's
         """See PyMySQL's Connection.query."""
