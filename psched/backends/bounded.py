@@ -29,7 +29,8 @@ class Budget:
         self._clock = clock
         self._seconds = seconds
         self._begun = clock.monotonic()
-        self._ends = self._latest = self._begun + seconds
+        self._ends = self._begun + seconds
+        self._latest: float | None = None
 
     def begin(self) -> None:
         """A request begins."""
@@ -38,7 +39,7 @@ class Budget:
 
     def renew(self) -> None:
         """A step begins, however long those before have taken."""
-        self._ends = self._latest = self._clock.monotonic() + self._seconds
+        self._ends, self._latest = self._clock.monotonic() + self._seconds, None
 
     def step(self, *, answers: bool = False) -> None:
         """A step begins.
@@ -60,7 +61,8 @@ class Budget:
 
     def answered(self) -> None:
         """Something has arrived."""
-        self._ends = max(self._ends, min(self._clock.monotonic() + self._seconds, self._latest))
+        if self._latest is not None:
+            self._ends = min(self._clock.monotonic() + self._seconds, self._latest)
 
     @property
     def left(self) -> float:
