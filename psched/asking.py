@@ -5,7 +5,9 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
+from psched import timing
 from psched.clock import Clock
+from psched.config import Config
 from psched.errors import StoreError, StoreUnavailableError
 from psched.texts import brief
 
@@ -16,8 +18,69 @@ _log = logging.getLogger("psched.worker")
 _FIRST_PAUSE = 0.1
 """Seconds; each further failure in a row doubles it."""
 
+_CALM = 10.0
+"""Seconds without a slow answer after which the store counts as fast enough."""
+
 _REASONS = 5
 """Said about one outage at most, each once: what has begun it need not be what keeps it up."""
+
+
+class Slowness:
+    """Warns of answers that are slow for the leases: once when it begins, once when it is over.
+
+    Args:
+        settings: the installation's.
+        clock: this host's clocks.
+    """
+
+    def __init__(self, settings: Config, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._limit = timing.slow_request(settings.alive_time, settings.driver_timeout)
+        self._since: float | None = None
+        self._last = 0.0
+        self._given_back = 0
+
+    def note(self, took: float) -> None:
+        """A request was answered.
+
+        Args:
+            took: after so many seconds.
+        """
+        now = self._clock.monotonic()
+        if took > self._limit:
+            self._begin(f"the store answers slowly: a request took {took:.1f} s", took, now)
+        elif self._since is not None and now >= self._last + _CALM:
+            text = "the store answers in time again, after %.1f s; leases given back unrun: %d"
+            _log.warning(text, now - self._since, self._given_back)
+            self._since, self._given_back = None, 0
+
+    def gave_back(self, key: str, lease: float) -> None:
+        """A lease was given back, because there was not enough left of it to start its task.
+
+        Args:
+            key: the row's.
+            lease: the length of the lease in seconds.
+        """
+        now = self._clock.monotonic()
+        text = f"{key}: given back unrun, its lease of {lease:g} s was too old when it could start"
+        self._begin(text, self._limit, now)
+        self._given_back += 1
+
+    def _begin(self, text: str, took: float, now: float) -> None:
+        self._last = now
+        if self._since is not None:
+            return
+        self._since = now
+        # A claim is two answers: so each of them may take twice as long as it did.
+        enough = timing.sufficient_alive_time(took, self._settings.database_timeout)
+        _log.warning(
+            "%s; with alive_time %d, tasks can be killed although the store answers: set"
+            " alive_time to %d or more, or make the store or the way to it faster",
+            text,
+            self._settings.alive_time,
+            max(enough, self._settings.alive_time + 1),
+        )
 
 
 class Asker:
@@ -27,9 +90,13 @@ class Asker:
         clock: this host's clocks.
         rng: draws the jitter, so that workers do not come back in step.
         longest_pause: seconds between two tries at most.
-        before: called before each request, which may take as long as the driver waits.
+        before: called before each request, which may hold the caller up for two driver timeouts;
+            it may send requests of its own.
+        slowness: is told how long each answered request took.
 
     Attributes:
+        before: the same; to be called also before other things that may hold the caller up.
+        slowness: the same.
         not_before: when to ask again, seconds of the monotonic clock.
     """
 
@@ -40,11 +107,13 @@ class Asker:
         rng: random.Random,
         longest_pause: float,
         before: Callable[[], object],
+        slowness: "Slowness",
     ) -> None:
+        self.before = before
+        self.slowness = slowness
         self._clock = clock
         self._rng = rng
         self._longest_pause = longest_pause
-        self._before = before
         self._pause = _FIRST_PAUSE
         self._away_since: float | None = None
         self._answered = False
@@ -71,9 +140,11 @@ class Asker:
                 the store's reason is, a missing table or a wrong password too: somebody may be
                 about to mend it.
         """
+        if self.ready:
+            self.before()
         if not self.ready:
             raise StoreUnavailableError(self._reason)
-        self._before()
+        begun = self._clock.monotonic()
         try:
             answer = request()
         except StoreUnavailableError as error:
@@ -83,6 +154,7 @@ class Asker:
             self._failed(error)
             raise StoreUnavailableError(str(error)) from error
         self._answered = True
+        self.slowness.note(self._clock.monotonic() - begun)
         return answer
 
     def all_answered(self) -> None:

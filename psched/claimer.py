@@ -2,6 +2,8 @@
 
 import logging
 import random
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -11,6 +13,8 @@ from psched.asking import Asker
 from psched.backend import Backend, Claimed, ClaimUnknownError
 from psched.clock import Clock
 from psched.config import Config
+from psched.errors import StoreUnavailableError
+from psched.extending import Extender
 from psched.model import Row, Settlement
 from psched.outage import Outage
 from psched.policy import Run, opening
@@ -20,7 +24,11 @@ from psched.timing import Deadlines
 _log = logging.getLogger("psched.worker")
 
 _LONGEST_JUDGEMENT = 0.5
-"""Seconds that the rows of one claim may take; those that are left are given back."""
+"""Seconds that it may take to judge the rows of one claim, and to start them; those that are left
+are given back."""
+
+_LONGEST_START = 0.2
+"""Seconds of the same after which running tasks are looked after."""
 
 _FORK_PAUSE = 1.0
 """Seconds before the next claim when the system had no process to give."""
@@ -39,6 +47,15 @@ _AHEAD = 0.006
 
 _EARLIER = 1 / 200
 """The part of a longer time that is left: so late may its end come, if the process is nice."""
+
+
+@dataclass(slots=True)
+class _Granted:
+    """A lease on which nothing runs yet; see `psched.extending.Lease`."""
+
+    row: Row
+    deadlines: Deadlines
+    lost: bool = False
 
 
 @dataclass(slots=True)
@@ -67,6 +84,7 @@ class Claimer:
     Args:
         store: where the schedules are.
         asker: the pace of requests to it.
+        extender: extends leases that are due before their tasks have been started.
         settings: the installation's.
         nonce: drawn for this worker alone; its leases carry it.
         tasks: runs what is leased.
@@ -85,6 +103,7 @@ class Claimer:
         self,
         store: Backend,
         asker: Asker,
+        extender: Extender,
         settings: Config,
         *,
         nonce: str,
@@ -94,6 +113,7 @@ class Claimer:
     ) -> None:
         self._store = store
         self._asker = asker
+        self._extender = extender
         self._settings = settings
         self._nonce = nonce
         self._tasks = tasks
@@ -140,16 +160,22 @@ class Claimer:
         if not self._prepare(room if self._backlog else 1):
             return
         self._claims += 1
-        request = partial(
-            self._store.claim,
-            f"{self._nonce}.{self._claims}",
-            # What is claimed beyond the runner that there is would have to be given back.
-            limit=1 if self._no_forks.lasts else room,
-            alive_time=self._settings.alive_time,
-            shortest=self._shortest,
-            horizon=self._settings.poll_interval,
-        )
-        sent, asked = self._clock.boottime(), self._clock.monotonic()
+        owner = f"{self._nonce}.{self._claims}"
+        sent = asked = 0.0
+
+        def request() -> Claimed:
+            # Not before: leases may have been extended first, and that takes its time.
+            nonlocal sent, asked
+            sent, asked = self._clock.boottime(), self._clock.monotonic()
+            return self._store.claim(
+                owner,
+                # What is claimed beyond the runner that there is would have to be given back.
+                limit=1 if self._no_forks.lasts else room,
+                alive_time=self._settings.alive_time,
+                shortest=self._shortest,
+                horizon=self._settings.poll_interval,
+            )
+
         try:
             claimed = self._asker.ask(request)
         except ClaimUnknownError as unknown:
@@ -166,7 +192,8 @@ class Claimer:
             return
         self._begin(claimed, sent)
         if self._room > 0 and not self._backlog:
-            # For the next one: who is due then does not wait for a fork either.
+            # For the next one: who is due then does not wait for a fork either. Nor do leases.
+            self._asker.before()
             self._prepare(1)
 
     def _prepare(self, count: int) -> bool:
@@ -204,31 +231,57 @@ class Claimer:
         return leased is not None and leased.token == row.token
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
-        until = self._clock.monotonic() + _LONGEST_JUDGEMENT
-        for place, row in enumerate(claimed.rows):
-            if self._clock.monotonic() >= until:
-                # Long backlogs take their time. What runs meanwhile wants to be watched.
+        # Before anybody asks how old these leases are.
+        self._asker.before()
+        granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
+        until = (watched := self._clock.monotonic()) + _LONGEST_JUDGEMENT
+        for place, lease in enumerate(granted):
+            row, mono = lease.row, self._clock.monotonic()
+            if mono >= watched + _LONGEST_START:
+                # To fork has taken its time. What runs wants to be watched, and extended.
+                self._asker.before()
+                watched = self._clock.monotonic()
+                until += watched - mono
+            if mono >= until:
+                # Long backlogs take their time.
                 self.returns[row.key] = row
                 continue
             if row.key in claimed.expired:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
             verdict = opening(row, self._settings, claimed.now or 0)
             if isinstance(verdict, Run):
-                self._start(row, verdict, sent, following=len(claimed.rows) - place - 1)
+                self._start(lease, verdict, following=len(granted) - place - 1)
             else:
                 self.moves[row.key] = verdict
 
-    def _start(self, row: Row, run: Run, sent: float, *, following: int) -> None:
+    def _granted(self, row: Row, sent: float) -> _Granted:
         lease = timing.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
-        deadlines = Deadlines(sent, lease, self._settings.driver_timeout)
+        return _Granted(row, Deadlines(sent, lease, self._settings.driver_timeout))
+
+    def _fresh(self, granted: Sequence[_Granted]) -> Sequence[_Granted]:
+        """Those that are still ours; extended first, if their claim took so long that one is due.
+
+        So a slow claim costs one more request, and not its rows.
+        """
+        # Reported where it is asked; those that could not be extended may be too old then.
+        with suppress(StoreUnavailableError):
+            self._extender.extend_due(granted)
+        for lease in granted:
+            if lease.lost:
+                _log.warning("%s: preempted before it was started", lease.row.key)
+        return [lease for lease in granted if not lease.lost]
+
+    def _start(self, lease: _Granted, run: Run, *, following: int) -> None:
+        row, deadlines = lease.row, lease.deadlines
         full = len(self._tasks) >= self._settings.concurrency  # if it was found late
-        if full or self.stopped or row.key in self._tasks.slots:
+        unwanted = full or self.stopped or row.key in self._tasks.slots
+        if unwanted or not self._prepare(1 + following):
             self.returns[row.key] = row
-            return
-        if self._prepare(1 + following) and self._clock.boottime() < deadlines.last_start:
-            self._tasks.start(row, run, deadlines)
+        elif self._clock.boottime() >= deadlines.last_start:
+            self._asker.slowness.gave_back(row.key, deadlines.lease)
+            self.returns[row.key] = row
         else:
-            self.returns[row.key] = row
+            self._tasks.start(row, run, deadlines)
 
     @property
     def _room(self) -> int:

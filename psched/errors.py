@@ -96,6 +96,10 @@ class StoreBusyError(StoreUnavailableError):
         self.answered = answered or {}
 
 
+class StoreSlowError(StoreBusyError):
+    """Answers take so long that the rest of a request was not sent."""
+
+
 class UnknownOutcomeError(StoreUnavailableError):
     """The connection broke while a request was under way: it may have been applied."""
 

@@ -1,4 +1,6 @@
-"""A worker's tick: hear, extend, settle, look, recover, claim. It waits for no task.
+"""A worker's tick: hear, settle, look, recover, claim. It waits for no task.
+
+Leases are extended whenever one is due, before each of these and before each single request.
 
 A request that fails ends the tick's dealings with the store; the loop comes back before any
 deadline (see `psched.timing`), and asks again after a pause.
@@ -7,16 +9,16 @@ deadline (see `psched.timing`), and asks again after a pause.
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace as changed
 from functools import partial
-from math import ceil, inf, isfinite
+from math import inf, isfinite
 
-from psched.asking import Asker
+from psched.asking import Asker, Slowness
 from psched.backend import Backend, Settled
 from psched.claimer import Claimer
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError
+from psched.extending import Extender
 from psched.guard import IMMEDIATE
 from psched.janitor import Janitor
 from psched.model import DELETING, Release
@@ -64,10 +66,19 @@ class Leaser:
             clock=clock,
             rng=rng,
             longest_pause=min(5.0, settings.alive_time / 20),
-            before=tasks.brace,
+            before=self._brace,
+            slowness=Slowness(settings, clock),
         )
+        self._extender = Extender(store, self._asker, settings, clock=clock, held=lambda: [*tasks])
         self._claimer = Claimer(
-            store, self._asker, settings, nonce=nonce, tasks=tasks, clock=clock, rng=rng
+            store,
+            self._asker,
+            self._extender,
+            settings,
+            nonce=nonce,
+            tasks=tasks,
+            clock=clock,
+            rng=rng,
         )
         self._preparation = Preparation(prepare, self._asker)
         self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
@@ -127,7 +138,6 @@ class Leaser:
         self._tasks.hear(self)
         if self._asker.ready:
             try:
-                self._extend()
                 self._settle()
                 self._move()
                 self._look()
@@ -178,46 +188,24 @@ class Leaser:
 
     def extend_now(self, slot: Slot) -> bool:
         """See `Lessor.extend_now`."""
-        self._extend_these([slot])
+        self._extender.extend([slot])
         return not slot.lost
 
     def update_data(self, slot: Slot, data: str) -> bool:
         """See `Lessor.update_data`."""
         return self._asker.ask(partial(self._store.update_data, slot.row.key, slot.row.token, data))
 
-    def _extend(self) -> None:
-        boot = self._clock.boottime()
-        held = [slot for slot in self._tasks if not slot.lost]
-        if any(boot >= slot.deadlines.extend for slot in held):
-            self._extend_these(held)
-
-    def _extend_these(self, slots: Sequence[Slot]) -> None:
-        for lease in sorted({slot.deadlines.lease for slot in slots}):
-            self._extend_alike([slot for slot in slots if slot.deadlines.lease == lease], lease)
-
-    def _extend_alike(self, slots: Sequence[Slot], lease: float) -> None:
-        """Extend leases of the same length, by that length at least.
-
-        What the schedules say by now may be less: it is for their next leases. These are guarded
-        by what they were claimed for.
-        """
-        request = partial(
-            self._store.extend,
-            {slot.row.key: slot.row.token for slot in slots},
-            alive_time=self._settings.alive_time,
-            shortest=ceil(lease),
-        )
-        sent = self._clock.boottime()
-        try:
-            held = self._asker.ask(request)
-        except StoreBusyError as busy:
-            # Somebody has locked one of the rows: that is no reason to lose the others.
-            _note_extended(slots, busy.answered, sent)
-            raise
-        _note_extended(slots, {slot.row.key: slot.row.key in held for slot in slots}, sent)
+    def _brace(self) -> None:
+        """Something may hold us up now: stop what must be stopped, extend what is due."""
+        self._tasks.brace()
+        if self._extender.keep():
+            # The kernel's timer is to know of it.
+            self._tasks.brace()
 
     def _settle(self) -> None:
         """End the leases whose tasks have ended with all they had started."""
+        # First what may change what is known of these leases.
+        self._asker.before()
         # Also those that seem to be lost: their end may have been written, and never answered.
         endings = [_ending(slot) for slot in self._tasks if slot.empty]
         endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
@@ -309,11 +297,3 @@ class Leaser:
 
 def _ending(slot: Slot) -> Ending:
     return Ending(slot.row, slot.conclusion, 0.0 if slot.lost else slot.deadlines.end)
-
-
-def _note_extended(slots: Sequence[Slot], held: Mapping[str, bool], sent: float) -> None:
-    for slot in slots:
-        if slot.row.key in held:
-            slot.lost = not held[slot.row.key]
-            if not slot.lost:
-                slot.deadlines = changed(slot.deadlines, sent=sent)

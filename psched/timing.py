@@ -3,20 +3,39 @@
 A lease of ``alive_time`` seconds ends, for its holder, at the deadline D: the instant
 *before* the claim or the last successful extend was sent, plus ``alive_time``, on a clock
 that counts suspended time. In the store it ends later than D, because the store's clock is
-read after the request was sent and rounded up. Between the last moment at which a task may
-still do something and D stands the margin m::
+read after the request was sent and rounded up. Between the last moment at which a task may still
+do something and D stands the margin m. With T for the driver's timeout::
 
-    sent          sent + alive_time/4       D - 2m        D - m         D - m/2         D
-     |------------------|----------------------|-------------|-------------|-----------|
-     |                 extend, and again       no new task   every tree    the kernel  the store
-     |                 until it succeeds       starts        is dead       kills us    may grant it
+    sent       extend           D - m - 2T   D - m - T    D - m      D - m/2       D
+     |------------|------------------|------------|---------|-----------|-----------|
+     |         extend, and       no new task    KILL is   every tree  the kernel  the store
+     |         again until it    starts         sent      is dead     kills us    may grant it
+     |         succeeds
 
-The holder's loop can be held up by one call to the database, or by a reconnect and a call;
-each is bounded by the driver's timeout T. It kills a tree at D - m - T, so that a call begun
-just before still ends before D - m; and 2T < m, so that even a reconnect and a call end before
-the kernel's timer.
+**What holds the loop up.** One request to the store, which fails after T in which nothing arrives,
+and after 2T in any case, whether it has to connect first or consists of several statements (see
+`psched.backends.bounded`). The guard looks at the leases before each request. A fork takes T at
+most.
+
+**Why no task runs without its lease.** A tree is killed at D - m - T, so that a request that was
+begun just before, and gets no answer, has ended by D - m. Because 2T < m, even one of 2T ends
+before the kernel's timer.
+
+**Why a task may start until D - m - 2T.** It is killed at D - m - T like every other, so to stop it
+in time needs no more than that. The T before is for its lease, which is due to be extended by
+then: that request is sent at once, and if it is answered, it is answered before the KILL. A row
+whose claim took long enough for its lease to be due is extended before it is started, so its age
+is one answer, however slow the claim was.
+
+**Why a lease is extended while the store answers.** An extend is sent between any two other
+requests, once it is due. In a long lease it is due after a quarter, which is long before the KILL.
+In a short one it is due so early that a request of 2T that was begun just before still ends before
+D - m - T, as far as that leaves an eighth of the lease in peace. With r for the time that an answer
+takes, at most an extend and a claim of two statements lie between two extends: 3r. That is shorter
+than alive_time - m - T if r is shorter than `longest_answer`.
 """
 
+import itertools
 from dataclasses import dataclass
 
 MARGIN_LIMIT = 15.0
@@ -37,9 +56,39 @@ def margin(alive_time: float) -> float:
     return min(MARGIN_LIMIT, MARGIN_SHARE * alive_time)
 
 
-def extend_interval(alive_time: float) -> float:
+def extend_interval(alive_time: float, driver_timeout: float) -> float:
     """Seconds after which a lease is extended, counted from the last success."""
-    return alive_time / 4
+    in_time = _usable(alive_time, driver_timeout) - 2 * driver_timeout
+    return min(alive_time / 4, max(alive_time / 8, in_time))
+
+
+def longest_answer(alive_time: float, driver_timeout: float) -> float:
+    """Seconds that each answer may take while leases of this length are still kept."""
+    return min(driver_timeout, _usable(alive_time, driver_timeout) / 3)
+
+
+def slow_request(alive_time: float, driver_timeout: float) -> float:
+    """Seconds; a request that takes longer uses up half of the time that an extend has."""
+    return _usable(alive_time, driver_timeout) / 2
+
+
+def sufficient_alive_time(answer: float, driver_timeout: float | None) -> int:
+    """The shortest lease in whole seconds that is long enough for such answers.
+
+    Args:
+        answer: seconds that one takes.
+        driver_timeout: the setting; None: it follows the lease.
+    """
+    for lease in itertools.count(SHORTEST_ALIVE_TIME):
+        timeout = default_driver_timeout(lease) if driver_timeout is None else driver_timeout
+        if _usable(lease, timeout) >= 3 * answer:
+            return lease
+    raise AssertionError
+
+
+def _usable(alive_time: float, driver_timeout: float) -> float:
+    """Seconds from an extend until the task is killed if no other succeeds."""
+    return alive_time - margin(alive_time) - driver_timeout
 
 
 def default_driver_timeout(alive_time: float) -> float:
@@ -85,12 +134,12 @@ class Deadlines:
     @property
     def extend(self) -> float:
         """Extend it from here on."""
-        return self.sent + extend_interval(self.lease)
+        return self.sent + extend_interval(self.lease, self.driver_timeout)
 
     @property
     def last_start(self) -> float:
         """No task is started on it after this."""
-        return self.end - 2 * margin(self.lease)
+        return self.kill - self.driver_timeout
 
     @property
     def warn(self) -> float:
@@ -98,12 +147,12 @@ class Deadlines:
 
         In a lease of up to some 40 s, `kill` comes first: there is no time for a warning.
         """
-        return max(self.last_start, self.sent + self.lease / 2)
+        return max(self.end - 2 * margin(self.lease), self.sent + self.lease / 2)
 
     @property
     def kill(self) -> float:
         """Its task's tree gets KILL."""
-        return self.end - margin(self.lease) - self.driver_timeout
+        return self.sent + _usable(self.lease, self.driver_timeout)
 
     @property
     def deadman(self) -> float:

@@ -39,7 +39,8 @@ def in_batches(
         patience: seconds after which locked items are waited for no more.
 
     Raises:
-        StoreBusyError: somebody has locked one; it tells what became of the others.
+        StoreBusyError: somebody has locked one, or there was no time for all of them; it tells what
+            became of the others.
     """
     answered: dict[str, R] = {}
     busy: StoreBusyError | None = None
@@ -66,7 +67,7 @@ def in_batches(
             if clock.monotonic() < give_up_at:
                 attempt([item])
     if busy is not None and len(answered) < len(items):
-        raise StoreBusyError(str(busy), answered)
+        raise type(busy)(str(busy), answered)
     return answered
 
 

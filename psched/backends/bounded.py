@@ -17,19 +17,54 @@ from psched.clock import Clock
 class Budget:
     """How long the present request may still take.
 
+    A request may have several steps: to connect, to greet, a statement, another. None begins when
+    the request has used up more than the time that an answer is given. A step has that time, too;
+    one of many answers has it for each, but its request ends after twice that time. So a request
+    is given up after the time in which nothing arrives, and after twice the time in any case.
+
     Args:
         clock: this host's clocks.
-        seconds: that each request is given.
+        seconds: that an answer is given.
     """
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
         self._seconds = seconds
-        self._ends = clock.monotonic() + seconds
+        self._begun = clock.monotonic()
+        self._ends = self._begun + seconds
+        self._latest: float | None = None
 
     def begin(self) -> None:
         """A request begins."""
-        self._ends = self._clock.monotonic() + self._seconds
+        self._begun = self._clock.monotonic()
+        self.renew()
+
+    def renew(self) -> None:
+        """A step begins, however long those before have taken."""
+        self._ends, self._latest = self._clock.monotonic() + self._seconds, None
+
+    def step(self, *, answers: bool = False) -> None:
+        """A step begins.
+
+        Args:
+            answers: it is several, and each is given the whole time.
+
+        Raises:
+            TimeoutError: those before have taken too long.
+        """
+        used = self._clock.monotonic() - self._begun
+        if used > self._seconds:
+            raise TimeoutError(
+                f"its first answers took {used:.1f} s, and database_timeout is {self._seconds:g} s"
+            )
+        self.renew()
+        if answers:
+            self._latest = self._begun + 2 * self._seconds
+
+    def answered(self) -> None:
+        """Something has arrived."""
+        if self._latest is not None:
+            self._ends = min(self._clock.monotonic() + self._seconds, self._latest)
 
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
@@ -61,11 +96,15 @@ class _Socket(socket.socket):
 
     def recv(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401  # socket's
         self.settimeout(self.budget.left)
-        return super().recv(*args, **more)
+        received = super().recv(*args, **more)
+        self.budget.answered()
+        return received
 
     def recv_into(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # socket's
         self.settimeout(self.budget.left)
-        return super().recv_into(*args, **more)
+        received = super().recv_into(*args, **more)
+        self.budget.answered()
+        return received
 
     def sendall(self, *args: Any, **more: Any) -> None:  # noqa: ANN401  # socket's
         self.settimeout(self.budget.left)
@@ -78,21 +117,31 @@ class _EncryptedSocket(ssl.SSLSocket):
     def do_handshake(self, *args: Any, **more: Any) -> None:  # noqa: ANN401  # ssl's
         self._bound()
         super().do_handshake(*args, **more)
+        self._budget.answered()
 
     def recv(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401  # ssl's
         self._bound()
-        return super().recv(*args, **more)
+        received = super().recv(*args, **more)
+        self._budget.answered()
+        return received
 
     def recv_into(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # ssl's
         self._bound()
-        return super().recv_into(*args, **more)
+        received = super().recv_into(*args, **more)
+        self._budget.answered()
+        return received
 
     def send(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # ssl's
         self._bound()
         return super().send(*args, **more)
 
     def _bound(self) -> None:
-        self.settimeout(self.context.budget.left)  # type: ignore[attr-defined]  # see `bound`
+        self.settimeout(self._budget.left)
+
+    @property
+    def _budget(self) -> Budget:
+        budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `bound`
+        return budget
 
 
 def bound(context: ssl.SSLContext, budget: Budget) -> None:
@@ -122,6 +171,7 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
             opened.close()
             failure = error
             continue
+        budget.answered()
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return opened

@@ -9,6 +9,9 @@ the node has applied all that was committed before. What its worker writes later
 this same node. To have each statement wait would cost half as much again for every claim.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -18,27 +21,33 @@ from psched.errors import StoreUnavailableError
 _SYNCED = "4"
 """See wsrep_local_state in Galera's documentation; 2 is Donor/Desynced, 1 and 3 are joining."""
 
+T = TypeVar("T")
 
-def catch_up(connection: Connection, dialect: Dialect) -> bool:
-    """Wait until a node of a Galera cluster has applied what was committed before.
 
-    Returns:
-        Whether it is one.
+def caught_up(connection: Connection, dialect: Dialect, read: Callable[[Connection], T]) -> T:
+    """Read at a node of a cluster when it has applied what was committed before.
+
+    Args:
+        connection: to the node.
+        dialect: the database's ways.
+        read: sends one query.
 
     Raises:
         StoreUnavailableError: it takes longer than the driver waits.
     """
-    if dialect.galera is None or not connection.exec_driver_sql(dialect.galera).all():
-        return False
+    if dialect.catch_up is None:
+        return read(connection)
+    wait, wait_no_more = dialect.catch_up
     try:
-        for statement in dialect.catch_up:
-            connection.exec_driver_sql(statement)
+        connection.exec_driver_sql(wait)
+        found = read(connection)
+        connection.exec_driver_sql(wait_no_more)
     except DBAPIError as error:
         raise StoreUnavailableError(
             f"the database is unavailable: this node of a Galera cluster has not caught up with"
             f" the others: {error.orig}"
         ) from None
-    return True
+    return found
 
 
 def desynced(connection: Connection, dialect: Dialect) -> str | None:

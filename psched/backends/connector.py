@@ -10,9 +10,10 @@ them at each request that needs a connection: no request takes longer for there 
 
 import random
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
@@ -21,7 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from psched.backends import cluster, sending
 from psched.backends.bounded import Budget
-from psched.backends.dialects import Dialect, Fault, dialect_of
+from psched.backends.dialects import Dialect, Fault, Standing, dialect_of
 from psched.backends.evenness import Evenness
 from psched.backends.failures import ERRORS, MESSAGES
 from psched.clock import Clock
@@ -31,6 +32,7 @@ from psched.errors import (
     ConfigError,
     ScheduleError,
     StoreError,
+    StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
@@ -54,11 +56,12 @@ class Connector:
         rng: draws the pauses between tries.
         greet: called with every new connection before it is used; may refuse it.
         tls: how connections are encrypted; None: as the url's own options, or the driver, will.
+        reflects: it will be asked how tables are made; SQLAlchemy then asks each new server first
+            what it is, which takes it six answers.
 
     Attributes:
         evenness: for how long this host's clock has not been set.
-        is_replica: whether the server that was connected to last was one.
-        in_cluster: whether it was a node of a Galera cluster.
+        standing: what the server is that was connected to last.
     """
 
     def __init__(
@@ -70,10 +73,13 @@ class Connector:
         rng: random.Random,
         greet: Callable[[Connection], None],
         tls: Tls | None = None,
+        reflects: bool = False,
     ) -> None:
         hosts = urls.each_host(url)
         self._budget = Budget(clock, timeout)
+        self._in_request = False
         self._milliseconds = round(timeout * 1000)
+        self._reflects = reflects
         try:
             self.url = make_url(hosts[0])
             self.dialect: Dialect = dialect_of(self.url)
@@ -88,10 +94,26 @@ class Connector:
         self._unreachable = self.dialect.unreachable + (f" {tls.wanted}" if tls else "")
         self._whether_replica = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
-        self.is_replica = False
-        self.in_cluster = False
+        self._ready = 0  # how many steps of its greeting a new connection has behind it
+        self.standing = Standing()
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether the server that was connected to last was one."""
+        return self.standing.replica
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether it was a node of a Galera cluster."""
+        return self.standing.in_cluster
+
+    @property
+    def server(self) -> Hashable:
+        """What it was, for who keeps what it has found out about a server."""
+        return self._engines[0].url, self.standing.version, self.standing.in_cluster
 
     def _engine(self, url: str, timeout: float, tls: Tls | None) -> Engine:
+        ours = make_url(url).get_dialect().driver == self.dialect.driver
         engine = create_engine(
             url,
             poolclass=NullPool,
@@ -99,10 +121,12 @@ class Connector:
             connect_args=dict(self.dialect.connect_args(timeout, tls)),
             # Errors must not carry a payload into the log.
             hide_parameters=True,
+            # SQLAlchemy's own flag, for its tests: nothing is asked of a new connection. What a
+            # session needs, `Dialect.begin_session` sends, in fewer requests.
+            _initialize=self._reflects or not ours,
             **self.dialect.engine_args,
         )
-        event.listen(engine, "connect", self._set_up_session)
-        if engine.dialect.driver == self.dialect.driver:
+        if ours:
             event.listen(
                 engine,
                 "do_connect",
@@ -111,6 +135,22 @@ class Connector:
                 ),
             )
         return engine
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """What is done within is one request, also if it is several pieces of work; see `Budget`.
+
+        For what is asked while others wait: it takes two timeouts at most.
+        """
+        if self._in_request:
+            yield
+            return
+        self._in_request = True
+        self._budget.begin()
+        try:
+            yield
+        finally:
+            self._in_request = False
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Do a piece of work: at most one statement that writes.
@@ -126,11 +166,15 @@ class Connector:
         return self._run(work, writing=True)
 
     def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+        with self.request():
+            return self._tried(work, writing=writing)
+
+    def _tried(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         give_up_at = self._clock.monotonic() + LOCK_WAIT
         while True:
             try:
                 connection = self._connected()
-                self._budget.begin()
+                self._step()
                 if self.is_replica and (writing or len(self._engines) > 1):
                     self._look_whether_replica(connection)  # it may have been promoted
                     self.refuse_read_only(self.is_replica)
@@ -139,6 +183,7 @@ class Connector:
                 fault = self._fault(error)
                 if fault is Fault.NOT_APPLIED and self._clock.monotonic() < give_up_at:
                     self._clock.sleep(self._rng.uniform(*_PAUSES))
+                    self._budget.begin()
                     continue
                 if fault is Fault.NOT_APPLIED:
                     self._leave_desynced(error)
@@ -188,8 +233,8 @@ class Connector:
         return self.run(within)
 
     def renew(self) -> None:
-        """A further request begins, in the midst of a piece of work: it may take its own time."""
-        self._budget.begin()
+        """A further statement begins, in the midst of a piece of work: it may take its own time."""
+        self._budget.renew()
 
     def catch_up(self) -> None:
         """Wait until the server has applied what was committed before, by others too.
@@ -197,7 +242,9 @@ class Connector:
         Raises:
             StoreUnavailableError: it is late, and takes too long.
         """
-        self.read(lambda connection: cluster.catch_up(connection, self.dialect))
+        self.read(lambda _connection: None)  # connected: so it is known what the server is
+        if self.in_cluster:
+            self.read(lambda c: cluster.caught_up(c, self.dialect, _ask_anything))
 
     def borrow(self, connection: Connection, work: Callable[[Connection], object]) -> None:
         """Do a piece of work on somebody else's connection, as a part of their transaction.
@@ -238,42 +285,78 @@ class Connector:
 
     def disconnect(self) -> None:
         """Close the connection; the next piece of work opens another."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._ready = self._connection, None, 0
         if connection is not None:
             # Not a polite goodbye, which waits: the other end may not be listening.
             connection.invalidate()
             connection.close()
 
     def _connected(self) -> Connection:
+        """The connection, ready for work.
+
+        What a slow server leaves undone of that in one request, the next one does.
+        """
         if self._connection is not None and self._connection.invalidated:
             self.disconnect()
         if self._connection is None:
-            self._budget.begin()
+            self._connection = self._opened()
+        greeting = self._begin_session, self._welcome
+        while self._ready < len(greeting):
+            self._step(answers=True)
             try:
-                connection = self._engines[0].connect()
-            except DBAPIError as error:
-                if self._fault(error) is Fault.NOT_APPLIED:
-                    raise  # SQLite: somebody is opening or closing the file this very moment
-                why = f"{self._cannot_connect}: {self._explained(error)}; {self._unreachable}"
-                self._engines.rotate(-1)
-                # Nothing has been asked yet, whatever it was.
-                raise StoreUnavailableError(why) from None
-            except (TypeError, ValueError) as error:
-                # What follows a question mark in the url is the driver's affair.
-                raise StoreError(f"{self._cannot_connect}: {error}") from None
-            try:
-                self._look_whether_replica(connection)
-                self.in_cluster = cluster.catch_up(connection, self.dialect)
-                self._greet(connection)
+                greeting[self._ready](self._connection)
             except BaseException as error:
-                connection.invalidate()
-                connection.close()
+                self.disconnect()
                 self._engines.rotate(-1)
                 if isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN:
                     raise self._failure(Fault.UNAVAILABLE, error) from None
                 raise
-            self._connection = connection
+            self._ready += 1
         return self._connection
+
+    def _opened(self) -> Connection:
+        self._step(answers=True)
+        with self._connecting():
+            try:
+                return self._engines[0].connect()
+            except DBAPIError:
+                self._engines.rotate(-1)
+                raise
+
+    def _begin_session(self, connection: Connection) -> None:
+        with self._connecting():
+            self.standing = self.dialect.begin_session(connection, self._milliseconds)
+
+    def _welcome(self, connection: Connection) -> None:
+        if self.in_cluster:
+            cluster.caught_up(connection, self.dialect, self._greet)
+        else:
+            self._greet(connection)
+
+    def _step(self, *, answers: bool = False) -> None:
+        """A step of a request begins; see `Budget.step`."""
+        try:
+            self._budget.step(answers=answers)
+        except TimeoutError as error:
+            # Nothing was sent, and the connection is as good as it was.
+            raise StoreSlowError(f"the database answers too slowly: {error}") from None
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """What fails within is told as a failure to connect."""
+        shown = self._cannot_connect
+        try:
+            yield
+        except DBAPIError as error:
+            if self._fault(error) is Fault.NOT_APPLIED:
+                raise  # SQLite: somebody is opening or closing the file this very moment
+            # Nothing has been asked yet, whatever it was.
+            raise StoreUnavailableError(
+                f"{shown}: {self._explained(error)}; {self._unreachable}"
+            ) from None
+        except (TypeError, ValueError) as error:
+            # What follows a question mark in the url is the driver's affair.
+            raise StoreError(f"{shown}: {error}") from None
 
     @property
     def _cannot_connect(self) -> str:
@@ -281,7 +364,8 @@ class Connector:
         return f"cannot connect to {shown}"
 
     def _look_whether_replica(self, connection: Connection) -> None:
-        self.is_replica = bool(sending.rows(connection, self._whether_replica, {})[0][0])
+        replica = bool(sending.rows(connection, self._whether_replica, {})[0][0])
+        self.standing = replace(self.standing, replica=replica)
 
     def _leave_desynced(self, error: DBAPIError) -> None:
         """Leave a node of a Galera cluster whose locks hold up all writes, if there are others.
@@ -311,12 +395,6 @@ class Connector:
         except SQLAlchemyError:
             self.disconnect()
 
-    def _set_up_session(self, driver_connection: Any, _record: object) -> None:  # noqa: ANN401  # PEP 249
-        self.dialect.set_up(driver_connection)
-        cursor = driver_connection.cursor()
-        for statement in self.dialect.session:
-            cursor.execute(statement.format(milliseconds=self._milliseconds))
-
     def _fault(self, error: DBAPIError) -> Fault:
         return self.dialect.classify(error.orig or error)
 
@@ -332,6 +410,10 @@ class Connector:
 
     def _explained(self, error: DBAPIError) -> str:
         return self.dialect.explain(error.orig or error)
+
+
+def _ask_anything(connection: Connection) -> None:
+    connection.exec_driver_sql("SELECT 1").close()
 
 
 def _unusable(error: Exception) -> str:

@@ -2,9 +2,10 @@
 
 import abc
 import random
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, TextClause
 
@@ -25,6 +26,20 @@ class _Statements(Protocol):
 
 
 S = TypeVar("S", bound=_Statements)
+T = TypeVar("T", bound="TableStore[Any]")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+    """Have a method of a `TableStore` take two timeouts at most, whatever it consists of."""
+
+    @wraps(method)
+    def bounded(store: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with store.request():
+            return method(store, *args, **kwargs)
+
+    return bounded
 
 
 class TableStore(abc.ABC, Generic[S]):
@@ -69,7 +84,9 @@ class TableStore(abc.ABC, Generic[S]):
         # A connection of its own: there may be no table to check yet, and an upgrade of a
         # large one takes longer than any lease.
         self._connector.dialect.prepare(self._connector.url)
-        connector = self._connect(timeout=_INIT_TIMEOUT, greet=lambda _connection: None)
+        connector = self._connect(
+            timeout=_INIT_TIMEOUT, greet=lambda _connection: None, reflects=True
+        )
         try:
             return connector.run(self._make)
         finally:
@@ -92,6 +109,10 @@ class TableStore(abc.ABC, Generic[S]):
         if refused:
             rights, reason = ", ".join(refused), next(iter(refused.values()))
             raise StoreError(f"cannot {rights} in the table {self._table!r}: {reason}")
+
+    def request(self) -> AbstractContextManager[None]:
+        """See `Connector.request`."""
+        return self._connector.request()
 
     def disconnect(self) -> None:
         """See `Backend.disconnect`."""

@@ -43,8 +43,26 @@ def count(connection: Connection, statement: ClauseElement, values: Mapping[str,
     return met
 
 
+def only_rows(connection: Connection, script: str) -> Sequence[Columns]:
+    """Send statements without values as one request; the rows of the only one that returns any.
+
+    Raises:
+        DBAPIError: what the driver raised is in it, as if SQLAlchemy had asked.
+    """
+    found: Sequence[Columns] = _executed(connection, script, None, _fetch_only)
+    return found
+
+
 _fetch_all = methodcaller("fetchall")
 _row_count = attrgetter("rowcount")
+
+
+def _fetch_only(cursor: Any) -> Sequence[Columns]:  # noqa: ANN401  # PEP 249
+    while cursor.description is None:
+        if not cursor.nextset():
+            return []
+    found: Sequence[Columns] = cursor.fetchall()
+    return found
 
 
 def _sent(
@@ -54,19 +72,27 @@ def _sent(
     answer: Callable[[Any], Any],
 ) -> Any:  # noqa: ANN401  # PEP 249
     compiled = _compiled(statement, connection.dialect)
-    bound = compiled.bound(values)
+    return _executed(connection, compiled.text, compiled.bound(values), answer)
+
+
+def _executed(
+    connection: Connection,
+    text: str,
+    bound: Any,  # noqa: ANN401  # PEP 249
+    answer: Callable[[Any], Any],
+) -> Any:  # noqa: ANN401  # PEP 249
     refused = connection.dialect.loaded_dbapi.Error
     cursor = None
     try:
         cursor = connection.connection.cursor()
-        cursor.execute(compiled.text, bound)
+        cursor.execute(text, bound)
         return answer(cursor)
     except refused as error:
         if cursor is not None:
             # Or it would hold what it has read until nobody knows of the error any more.
             with suppress(refused):
                 cursor.close()
-        raise DBAPIError(compiled.text, None, error, hide_parameters=True) from None
+        raise DBAPIError(text, None, error, hide_parameters=True) from None
     except BaseException:
         # Somebody was stopped here, say. Nobody has read the answer to its end: the next one
         # would be taken for another's.

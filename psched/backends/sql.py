@@ -1,7 +1,7 @@
 """Stores on a relational database: the protocol of `psched.backend` in SQL."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil, floor
@@ -17,7 +17,7 @@ from psched.backends.claims import Strategy, choose, held_by
 from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
 from psched.backends.parcels import in_parcels
-from psched.backends.relational import TableStore
+from psched.backends.relational import TableStore, one_request
 from psched.backends.schema import Schema
 from psched.backends.statements import Statements, replaced
 from psched.clock import Clock
@@ -26,6 +26,7 @@ from psched.errors import (
     InvalidError,
     NotFoundError,
     StoreBusyError,
+    StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
@@ -72,6 +73,8 @@ class SqlBackend(TableStore[Statements]):
         self._in_batches = partial(in_batches, clock=clock, patience=timeout)
         self._wanted = strategy
         self._chosen: Strategy | None = None
+        # By what a server is: what it can do is not tried again after each reconnect.
+        self._known: dict[Hashable, Strategy] = {}
 
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
         """See `Backend.add`."""
@@ -138,6 +141,7 @@ class SqlBackend(TableStore[Statements]):
         # It was settled between the two statements: it is free now.
         return self.delete(key)
 
+    @one_request
     def claim(
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
@@ -150,6 +154,7 @@ class SqlBackend(TableStore[Statements]):
         rows = held_by(owner, self._connector, self._sql)
         return [row for row in rows if row.key in keys] if keys else rows
 
+    @one_request
     def extend(
         self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
     ) -> frozenset[str]:
@@ -167,6 +172,7 @@ class SqlBackend(TableStore[Statements]):
         held = self._in_batches([*leases], extend)
         return frozenset(key for key, is_held in held.items() if is_held)
 
+    @one_request
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
         """See `Backend.settle`."""
 
@@ -178,7 +184,8 @@ class SqlBackend(TableStore[Statements]):
             try:
                 rows = self.look([end.key for end in ends])
             except StoreUnavailableError as error:
-                if not written or isinstance(error, StoreBusyError):
+                locked = isinstance(error, StoreBusyError) and not isinstance(error, StoreSlowError)
+                if locked or not written:
                     raise
                 raise UnknownOutcomeError(str(error)) from None
             return {end.key: result_of(end, rows.get(end.key)) for end in ends}
@@ -201,6 +208,7 @@ class SqlBackend(TableStore[Statements]):
             return {}
         return dict(map(tuple, self._query(*self._sql.marked(keys))))
 
+    @one_request
     def purge(self, limit: int) -> int:
         """See `Backend.purge`."""
         found = [key for (key,) in self._query(self._sql.purgeable, {"limit": limit})]
@@ -212,6 +220,7 @@ class SqlBackend(TableStore[Statements]):
         rows = (row for batch in batches for row in self._read(*self._sql.look(batch)))
         return {row.key: row for row in rows}
 
+    @one_request
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
         """See `Backend.recover`."""
         # What begins with the nonce and a dot; a slash comes next to a dot.
@@ -246,7 +255,7 @@ class SqlBackend(TableStore[Statements]):
     def _check(self, connection: Connection) -> None:
         self._schema.check(connection)
         # It may be another server than the last.
-        self._chosen = None
+        self._chosen = self._known.get(self._connector.server)
 
     def _make(self, connection: Connection) -> Sequence[str]:
         return self._schema.init(connection)
@@ -255,7 +264,7 @@ class SqlBackend(TableStore[Statements]):
         if self._chosen is None:
             chosen = choose(self._connector, self._sql, self._wanted)
             # To choose may have been what connected.
-            self._chosen = chosen
+            self._chosen = self._known[self._connector.server] = chosen
         return self._chosen
 
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:

@@ -99,6 +99,7 @@ class Destination:
             clock=clock,
             rng=rng,
             greet=self._greet,
+            reflects=True,
         )
         self._schema = Schema(settings.table, self._connector.dialect)
         self._table = schedules_table(settings.table)

@@ -54,6 +54,7 @@ class Source:
             clock=clock,
             rng=rng,
             greet=lambda _connection: None,
+            reflects=True,
         )
         self._name = name
         self._place = f"{name!r} on {settings.safe_url}"

@@ -1,6 +1,10 @@
 """psched check: would a master start, would its workers find everything?"""
 
+import re
+
 import pytest
+
+from support.proxy import Proxy
 
 DISPATCH = """
     from psched.application import Dispatch as BaseDispatch
@@ -51,6 +55,8 @@ def test_a_good_installation_is_all_ok(make_service, database):
     assert shown["writable"] == "yes"
     assert float(shown["round trip"].removesuffix(" ms")) > 0
     assert shown["rights"] == "may be read and written: ok"
+    assert float(shown["connecting"].removesuffix(" ms")) > 0
+    assert "warning" not in shown
 
 
 @pytest.mark.parametrize(
@@ -106,6 +112,55 @@ def test_handlers_that_cannot_be_loaded_are_refused_in_one_line(service, code, s
     assert done.returncode == 1
     assert done.stderr.startswith(f"Error: {says}")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.postgresql
+class TestSlowStore:
+    """How long an answer may take is a matter of the lease."""
+
+    @pytest.fixture
+    def check(self, make_service, postgresql_server):
+        """Tries an installation whose store answers after so many seconds."""
+        name = postgresql_server.create_database()
+        near = postgresql_server.url(name)
+        make_service(near).init()
+
+        def check(answer, **settings):
+            with Proxy(postgresql_server.port) as proxy, proxy.slow(answer):
+                far = near.replace(f":{postgresql_server.port}/", f":{proxy.port}/")
+                return make_service(far, **settings).psched("check")
+
+        yield check
+        postgresql_server.drop_database(name)
+
+    def test_one_that_leaves_no_room_is_warned_of(self, check):
+        done = check(0.5, alive_time=6)
+        assert (done.returncode, done.stderr) == (0, "")
+        [line] = [line for line in done.stdout.splitlines() if "warning: answers" in line]
+        assert "leases with alive_time 6 are kept while they take less than 0.840 s" in line
+        alive_time = int(re.search(r"set alive_time to (\d+) or more", line)[1])
+        better = check(0.5, alive_time=alive_time + 1)
+        assert "warning: answers" not in better.stdout
+
+    def test_one_to_which_it_takes_long_to_connect_is_warned_of(self, check):
+        done = check(0.3, alive_time=6)
+        assert done.returncode == 0
+        assert "warning: to connect takes " in done.stdout
+        assert "given up after 2.16 s (twice database_timeout)" in done.stdout
+
+    def test_one_that_is_too_slow_for_the_leases_is_refused(self, check):
+        done = check(0.85, alive_time=6, database_timeout=1.19)
+        assert done.returncode == 1
+        assert re.match(
+            "Error: alive_time: 6 is too short for a store that answers in 0.8", done.stderr
+        )
+        assert "set alive_time to " in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_one_that_answers_at_once_is_not(self, check):
+        done = check(0, alive_time=6)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "warning" not in done.stdout
 
 
 def test_a_database_that_is_away_is_refused(make_service):

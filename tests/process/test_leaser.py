@@ -409,7 +409,7 @@ def leases_of_different_lengths():
     for key, alive_time in ("short", 6), ("default", None), ("long", 600):
         scene.add(key, "cleans_up", data={"gate": "gate"}, alive_time=alive_time)
     scene.until(lambda: len(scene.bench.tasks) == 3)
-    scene.leaser._extend_these([*scene.bench.tasks])
+    scene.leaser._extender.extend([*scene.bench.tasks])
     there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in scene.bench.tasks.slots}
     here = {slot.row.key: slot.deadlines.end - CLOCK.boottime() for slot in scene.bench.tasks}
     return here, there

@@ -6,15 +6,29 @@ from contextlib import contextmanager
 
 import pytest
 
+import psched
 from psched.clock import SystemClock
 from psched.timing import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from support.processes import descendants, kill
+from support.proxy import Fault, Proxy
 from support.runlog import never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 CLOCK = SystemClock()
 SHORT = {"alive_time": SHORTEST_ALIVE_TIME}
 CROWD = ["child", "daemon"]
+
+SLOWLY = 0.7
+"""Seconds for each answer: less than `longest_answer` of so short a lease."""
+
+servers = pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ],
+    indirect=True,
+)
 
 AWAY = r"running tasks go on while their leases last"
 BACK = r"the store answers again"
@@ -125,6 +139,73 @@ def test_a_store_that_is_away_for_less_than_a_lease_costs_no_task(on_mariadb, ma
     assert "connect" in refused["text"]
     assert len(re.findall(AWAY, master.text)) == 1
     assert len(re.findall(BACK, master.wait_for_log(BACK))) == 1
+
+
+class TestSlowly:
+    """On a store that answers slowly."""
+
+    @pytest.fixture
+    def near(self, database):
+        """The schedules, without the way through the proxy."""
+        with psched.open({"url": database.url}) as near:
+            yield near
+
+    @pytest.fixture
+    def proxy(self, database):
+        with Proxy(database.server.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def far(self, make_service, database, proxy):
+        """A service behind the proxy."""
+        service = make_service(database.url)
+        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        service.configure(url=url, processors=1, concurrency=4)
+        return service
+
+    @pytest.mark.parametrize(
+        "database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
+    )
+    def test_tasks_are_started_and_keep_their_leases(self, far, near, proxy):
+        """A claim takes two answers there: more than a quarter of so short a lease."""
+        far.configure(**SHORT)
+        master = far.start()
+        with proxy.slow(SLOWLY):
+            near.add("long", "canary", next_time=1, data={"until": "gate"})
+            far.runs.wait("long")
+            near.add("short", "canary", next_time=1)
+            far.runs.wait("short", lambda runs: runs[-1].completed)
+            stays(
+                lambda: len(far.runs.runs("long")) == 1,
+                seconds=2 * SHORTEST_ALIVE_TIME,
+                what="a single run",
+            )
+        far.open_gate("gate")
+        far.wait_for_finish("long")
+        assert [near[key].metadata().row.fence for key in ("long", "short")] == [1, 1]
+        assert len(re.findall("the store answers slowly.*set alive_time to", master.text)) == 1
+        assert "killing it" not in master.text
+        master.stop()
+
+    @servers
+    def test_a_connection_that_is_lost_comes_back_before_its_tasks_are_killed(
+        self, far, near, proxy
+    ):
+        """Within its time-out there is room for six answers, not for twelve."""
+        far.configure(alive_time=10)
+        master = far.start()
+        near.add("long", "canary", next_time=1, data={"until": "gate"})
+        far.runs.wait("long")
+        with proxy.slow(0.3):
+            with proxy.fault(Fault.LOSE_REPLY, b"SELECT"):
+                master.wait_for_log(AWAY)
+            master.wait_for_log(BACK)
+            stays(lambda: len(far.runs.runs("long")) == 1, seconds=5, what="a single run")
+        far.open_gate("gate")
+        far.wait_for_finish("long")
+        assert near["long"].metadata().row.fence == 1
+        assert "killing it" not in master.text
+        master.stop()
 
 
 # --- lost ----------------------------------------------------------------------------

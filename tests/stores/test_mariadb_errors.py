@@ -9,6 +9,7 @@ import pymysql
 import pytest
 
 from psched.backend import Settled
+from psched.backends.dialects.packets import MeasuredConnection
 from psched.errors import (
     ProcessStopError,
     SchemaError,
@@ -311,6 +312,24 @@ class TestConnections:
             wait_until(lambda: _works(store), what="a free connection")
         finally:
             wait_until(lambda: _set_limit(server, limit), what="room for the fixture's queries")
+
+
+def test_a_session_is_ours_also_where_the_server_is_not_what_it_says_it_is(store, monkeypatch):
+    """Behind a proxy, say, that tells a version of its own: that one's variables are unknown."""
+    greeted = MeasuredConnection._get_server_information
+
+    def say_another(connection):
+        greeted(connection)
+        connection.server_version = "8.0.36 (a proxy)"
+
+    monkeypatch.setattr(MeasuredConnection, "_get_server_information", say_another)
+    store.disconnect()
+    assert ("isolation", "read committed") in store.examine()
+    [[mode, zone]] = store._connector.read(
+        lambda c: c.exec_driver_sql("SELECT @@session.sql_mode, @@session.time_zone").all()
+    )
+    assert mode == "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+    assert zone == "+00:00"
 
 
 class TestReadOnly:

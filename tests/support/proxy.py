@@ -11,6 +11,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Self
@@ -51,6 +52,8 @@ class _Line:
         self.released = False
         self.answer = bytearray()
         self.next_drop = 0.0
+        self.asked = True  # a server may speak first
+        self.late: deque[tuple[float, bytes]] = deque()
 
     def close(self) -> None:
         self.client.close()
@@ -66,11 +69,14 @@ class Proxy:
     Attributes:
         port: what clients connect to.
         heard: how often a client has connected, or sent something.
+        answers: how many requests the server has answered; what it says first counts, too.
     """
 
     def __init__(self, server: int) -> None:
         self._server = server
         self.heard = 0
+        self.answers = 0
+        self._delay = 0.0
         self._armed: tuple[Fault, bytes] | None = None
         self._passing = threading.Event()
         self._passing.set()
@@ -126,6 +132,15 @@ class Proxy:
         finally:
             self._dripping = False
 
+    @contextlib.contextmanager
+    def slow(self, seconds: float) -> Iterator[None]:
+        """In this context each answer arrives so many seconds later."""
+        self._delay = seconds
+        try:
+            yield
+        finally:
+            self._delay = 0.0
+
     def release(self) -> None:
         """Let the request go on that was held; returns when the server has answered it."""
         self._late.clear()
@@ -135,7 +150,7 @@ class Proxy:
     def _run(self) -> None:
         while not self._stopping:
             self._passing.wait()
-            for key, _ in self._selector.select(_PERIOD):
+            for key, _ in self._selector.select(self._rest()):
                 if not self._passing.is_set():
                     break
                 if key.fileobj is self._listener:
@@ -144,12 +159,19 @@ class Proxy:
                     self._pass(key.data, key.fileobj)
             for line in [line for line in self._lines if line.answer]:
                 self._answer_a_little(line)
+            for line in [line for line in self._lines if line.late]:
+                self._answer_late(line)
             if self._releasing:
                 self._releasing = False
                 for line in [line for line in self._lines if line.held]:
                     line.server.sendall(line.held)
                     line.held.clear()
                     line.released = True
+
+    def _rest(self) -> float:
+        """Seconds until something is to be done at the latest."""
+        late = [line.late[0][0] - time.monotonic() for line in self._lines if line.late]
+        return max(0.0, min(late, default=_PERIOD))
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -176,6 +198,7 @@ class Proxy:
 
     def _ask(self, line: _Line, data: bytes) -> None:
         self.heard += 1
+        line.asked = True
         if self._armed is not None and self._armed[1] in data:
             line.fault, self._armed = self._armed[0], None
         if line.fault is Fault.HOLD_REQUEST:
@@ -191,11 +214,18 @@ class Proxy:
         if line.released:
             line.released = False
             self._late.set()
+        # An answer may come in several pieces.
+        self.answers += line.asked
+        line.asked = False
         if line.fault is Fault.LOSE_REPLY or not data:
             self._cut(line)
         elif self._dripping or line.answer:
             line.answer += data
-        elif line.fault is not Fault.HOLD_REPLY:
+        elif line.fault is Fault.HOLD_REPLY:
+            pass
+        elif self._delay or line.late:
+            line.late.append((time.monotonic() + self._delay, data))
+        else:
             line.client.sendall(data)
 
     def _answer_a_little(self, line: _Line) -> None:
@@ -210,6 +240,14 @@ class Proxy:
         except OSError:
             self._cut(line)
         del line.answer[:size]
+
+    def _answer_late(self, line: _Line) -> None:
+        """What has been kept back for long enough."""
+        try:
+            while line.late and line.late[0][0] <= time.monotonic():
+                line.client.sendall(line.late.popleft()[1])
+        except OSError:
+            self._cut(line)
 
     def _cut(self, line: _Line) -> None:
         self._lines.discard(line)

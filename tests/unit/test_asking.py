@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from psched.asking import Asker
+from psched.asking import Asker, Slowness
+from psched.config import from_mapping
 from psched.errors import (
     SchemaError,
     StoreError,
@@ -20,6 +21,10 @@ class Clock:
 
     def monotonic(self):
         return self.now
+
+
+def slowness(clock):
+    return Slowness(from_mapping({"url": "sqlite:///unused.db"}), clock)
 
 
 class Highest(random.Random):
@@ -65,6 +70,7 @@ def asker(clock, before):
         rng=Highest(),
         longest_pause=5.0,
         before=lambda: before.append(clock.now),
+        slowness=slowness(clock),
     )
 
 
@@ -172,6 +178,19 @@ def test_a_store_that_is_to_be_left_alone_is_not_asked_by_anybody(asker, store, 
     assert store.asked == 2
 
 
+def test_what_is_done_before_a_request_may_find_the_store_away(asker, store):
+    other = Store()
+    other.failure = StoreUnavailableError("gone")
+
+    def extend_first():
+        asker.before = lambda: None
+        refused(asker, other)
+
+    asker.before = extend_first
+    assert str(refused(asker, store)) == "gone"
+    assert (other.asked, store.asked) == (1, 0)
+
+
 @pytest.mark.parametrize("failure", [SchemaError("no table"), StoreError("no rights")])
 def test_what_somebody_may_be_about_to_mend_is_waited_for(asker, store, failure, caplog):
     store.failure = failure
@@ -196,7 +215,9 @@ def test_what_is_not_the_stores_failure_is_not_the_askers_either(asker, store):
 @pytest.mark.parametrize("seed", range(10))
 def test_workers_do_not_come_back_in_step(seed, clock, store):
     rng = random.Random(seed)  # noqa: S311  # jitter
-    asker = Asker(clock=clock, rng=rng, longest_pause=5.0, before=lambda: None)
+    asker = Asker(
+        clock=clock, rng=rng, longest_pause=5.0, before=lambda: None, slowness=slowness(clock)
+    )
     store.failure = StoreUnavailableError("gone")
     refused(asker, store)
     assert 0.05 <= asker.not_before - clock.now <= 0.1

@@ -4,10 +4,11 @@ import random
 
 import pytest
 
-from psched.asking import Asker
+from psched.asking import Asker, Slowness
 from psched.backend import Claimed
 from psched.claimer import Claimer
 from psched.config import from_mapping
+from psched.extending import Extender
 
 NEAR = 0.02
 """Seconds."""
@@ -58,10 +59,14 @@ def looks(due, *, poll_interval=1.0):
     """When a row is looked for that is due in so many seconds."""
     clock, rng = Clock(), random.Random(1)  # noqa: S311  # jitter
     store = Store(clock, due=due)
+    settings = from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval})
+    slowness = Slowness(settings, clock)
+    asker = Asker(clock=clock, rng=rng, longest_pause=5, before=lambda: None, slowness=slowness)
     claimer = Claimer(
         store,
-        Asker(clock=clock, rng=rng, longest_pause=5, before=lambda: None),
-        from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval}),
+        asker,
+        Extender(store, asker, settings, clock=clock, held=list),
+        settings,
         nonce="nonce",
         tasks=Tasks(),
         clock=clock,

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from psched.asking import Asker
+from psched.asking import Asker, Slowness
+from psched.config import from_mapping
 from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.janitor import Janitor
 
@@ -47,7 +48,13 @@ def store():
 @pytest.fixture
 def sweep(store, clock):
     rng = random.Random(1)  # noqa: S311  # jitter
-    asker = Asker(clock=clock, rng=rng, longest_pause=5, before=lambda: None)
+    asker = Asker(
+        clock=clock,
+        rng=rng,
+        longest_pause=5,
+        before=lambda: None,
+        slowness=Slowness(from_mapping({"url": "sqlite:///unused.db"}), clock),
+    )
     janitor = Janitor(store, asker, clock=clock, rng=rng)
 
     def sweep_after(seconds):

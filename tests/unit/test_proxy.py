@@ -6,8 +6,11 @@ import threading
 
 import pytest
 
+from psched.clock import SystemClock
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.waiting import wait_until
+
+CLOCK = SystemClock()
 
 
 @pytest.fixture
@@ -105,6 +108,18 @@ def test_an_answer_that_drips_comes_byte_by_byte_and_the_rest_of_it_afterwards(p
             client.sendall(b"onward")
             assert [client.recv(1), client.recv(1)] == [b"o", b"n"]
         assert client.recv(4, socket.MSG_WAITALL) == b"ward"
+
+
+def test_a_slow_answer_arrives_late_and_whole(ask, proxy):
+    begin = CLOCK.monotonic()
+    with proxy.slow(0.3):
+        assert ask(b"one") == b"one"
+    assert CLOCK.monotonic() - begin >= 0.3
+
+
+def test_answers_are_counted_once_however_many_pieces_they_have(ask, proxy):
+    assert [ask(b"one"), ask(b"two" * 100)] == [b"one", b"two" * 100]
+    assert proxy.answers == 2
 
 
 def test_a_fault_that_nothing_has_met_is_a_failure(proxy):

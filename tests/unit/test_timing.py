@@ -16,8 +16,10 @@ from psched.timing import (
     default_driver_timeout,
     extend_interval,
     lease_time,
+    longest_answer,
     margin,
     shortest_alive_time,
+    sufficient_alive_time,
 )
 
 LEASES = st.integers(SHORTEST_ALIVE_TIME, LONGEST_ALIVE_TIME)
@@ -58,9 +60,39 @@ def test_a_task_that_was_started_at_the_last_moment_has_time_to_be_killed(d):
 
 
 @given(deadlines())
+def test_a_task_that_was_started_at_the_last_moment_is_killed_in_time_after_any_request(d):
+    assert d.last_start + 2 * d.driver_timeout <= d.end - margin(d.lease) + TINY
+
+
+@given(deadlines())
+def test_a_request_that_was_begun_before_an_extend_was_due_ends_before_the_kill(d):
+    """Unless that would be due sooner than an eighth of the lease."""
+    begun = d.extend - TINY
+    assert begun + 2 * d.driver_timeout <= d.kill + TINY or d.extend <= d.sent + d.lease / 8 + TINY
+
+
+@given(deadlines(), st.floats(0, 1))
+def test_an_extend_and_a_claim_fit_between_two_extends_if_answers_are_as_short_as_is_said(d, part):
+    answer = part * longest_answer(d.lease, d.driver_timeout)
+    assert d.sent + 3 * answer <= d.kill + TINY
+    assert answer <= d.driver_timeout
+
+
+@given(st.floats(0.001, 20), st.none() | st.floats(0.1, 7))
+def test_a_lease_that_is_long_enough_for_an_answer_is_the_shortest_such(answer, given_timeout):
+    def enough(lease):
+        timeout = default_driver_timeout(lease) if given_timeout is None else given_timeout
+        return lease - margin(lease) - timeout >= 3 * answer
+
+    lease = sufficient_alive_time(answer, given_timeout)
+    assert enough(lease)
+    assert lease == SHORTEST_ALIVE_TIME or not enough(lease - 1)
+
+
+@given(deadlines())
 def test_a_lease_in_danger_has_used_up_half_of_its_length(d):
     assert d.warn >= d.sent + d.lease / 2 - TINY
-    assert d.warn >= d.last_start
+    assert d.warn >= d.end - 2 * margin(d.lease)
 
 
 @given(LEASES.filter(lambda lease: lease > 40), SENT)
@@ -86,7 +118,7 @@ def test_the_default_driver_timeout_fits_into_the_margin_twice(lease):
 @given(LEASES)
 def test_the_margin_leaves_most_of_a_lease(lease):
     assert 0 < margin(lease) <= min(MARGIN_LIMIT, 0.4 * lease)
-    assert extend_interval(lease) + margin(lease) < lease
+    assert extend_interval(lease, default_driver_timeout(lease)) + margin(lease) < lease
 
 
 @given(st.floats(0.001, MARGIN_LIMIT / 2, exclude_max=True))

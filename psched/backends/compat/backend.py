@@ -57,7 +57,7 @@ from psched.backends.compat.rows import Stored, as_row, as_stored
 from psched.backends.compat.statements import Statements, as_new, as_seen
 from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
-from psched.backends.relational import TableStore
+from psched.backends.relational import TableStore, one_request
 from psched.clock import Clock
 from psched.config.tls import Tls
 from psched.definition import decode
@@ -162,6 +162,7 @@ class CompatBackend(TableStore[Statements]):
             raise NotFoundError(f"no schedule has the key {key!r}")
         return True
 
+    @one_request
     def claim(
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:

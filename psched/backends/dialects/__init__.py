@@ -6,10 +6,10 @@ never look at a name.
 
 from sqlalchemy.engine import URL
 
-from psched.backends.dialects.dialect import Dialect, Fault
+from psched.backends.dialects.dialect import Dialect, Fault, Standing
 from psched.errors import ConfigError
 
-__all__ = ["Dialect", "Fault", "dialect_of"]
+__all__ = ["Dialect", "Fault", "Standing", "dialect_of"]
 
 
 def dialect_of(url: URL) -> Dialect:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from psched.backends.bounded import Budget
@@ -46,6 +47,21 @@ class Fault(Enum):
     """Not applied, and will not be: rights, database name, whatever else."""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a new connection has found its server to be.
+
+    Attributes:
+        replica: it is one, or has been made read-only.
+        in_cluster: it is a node of a Galera cluster.
+        version: the server's, as the driver knows it without asking; None: it does not.
+    """
+
+    replica: bool = False
+    in_cluster: bool = False
+    version: object = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """One database's ways.
@@ -74,9 +90,9 @@ class Dialect:
             all.
         aborts: an error ends the transaction that it meets.
         begin: begins a transaction that will write.
-        galera: a query that finds something on a node of a Galera cluster, if there is any.
+        catch_up: what is sent before a read, and after it, so that a node of a Galera cluster
+            waits with it for what others have committed; none: there are no such clusters.
         node_state: a query for the names and values of such a node's state.
-        catch_up: statements by which a node of one waits for what others have committed.
         strategies: ways to claim, the best first; the first that the server can do is taken.
         host_clock: its clock is the host's, which may step by hours under running tasks.
         driver: SQLAlchemy's name for the driver whose connections `connect` can open.
@@ -85,9 +101,9 @@ class Dialect:
         connect_args: arguments for a timeout in seconds, and for encryption if it is demanded:
             of the driver, or of ``connect``.
         engine_args: arguments for SQLAlchemy's engine.
-        set_up: prepares a new driver's connection.
-        session: statements that make a new connection's session ours, whatever the server's
-            settings are; ``{milliseconds}`` is the timeout.
+        begin_session: makes a new connection's session ours, whatever the server's settings are,
+            in as few answers as the server allows; tells what the server is. Its second argument
+            is the timeout in milliseconds.
         unreachable: what to look at when it cannot be connected to, for people.
         mend: what to do about a server that is `Fault.MISCONFIGURED`, for people.
         unsuitable: a query for what forbids to use this database at all, for people; no rows
@@ -115,17 +131,15 @@ class Dialect:
     encryption: str
     aborts: bool
     begin: str
-    galera: str | None
+    catch_up: tuple[str, str] | None
     node_state: str | None
-    catch_up: tuple[str, ...]
     strategies: tuple[str, ...]
     host_clock: bool
     driver: str
     connect: Callable[[Mapping[str, Any], Budget], Any]
     connect_args: Callable[[float, Tls | None], Mapping[str, object]]
     engine_args: Mapping[str, object]
-    set_up: Callable[[Any], None]
-    session: tuple[str, ...]
+    begin_session: Callable[[Connection, int], Standing]
     unreachable: str
     mend: str
     unsuitable: str | None

@@ -4,9 +4,12 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from psched.backends import bounded, encryption
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from psched.backends import bounded, encryption, sending
 from psched.backends.bounded import Budget
-from psched.backends.dialects.dialect import Dialect, Fault
+from psched.backends.dialects.dialect import Dialect, Fault, Standing
 from psched.config.tls import Tls
 
 _MYSQL_FAULTS: Mapping[int, Fault] = {
@@ -110,6 +113,7 @@ def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
         "read_timeout": timeout,
         "write_timeout": timeout,
         "charset": "utf8mb4",
+        "autocommit": True,
     }
     return arguments if tls is None else {**arguments, "tls": tls}
 
@@ -153,6 +157,46 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     return connection
 
 
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+"""No gap locks: two workers that claim neighbouring rows do not meet."""
+
+_NOT_IN_ONE = frozenset({1064, 1193})
+"""A word of that is not understood, or no variable has that name: a proxy's, or a fork's."""
+
+
+def _begin_session(connection: Connection, _milliseconds: int) -> Standing:
+    opened: Any = connection.connection.driver_connection
+    version = getattr(opened, "server_version", None)
+    names = "NAMES utf8mb4"
+    if collation := getattr(opened, "collation", None):
+        names += f" COLLATE {collation}"
+    ours = (
+        "@@session.sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',"
+        " @@session.time_zone = '+00:00', @@session.innodb_lock_wait_timeout = 1,"
+        " @@session.lock_wait_timeout = 1"
+    )
+    isolation = "tx_isolation" if "MariaDB" in str(version) else "transaction_isolation"
+    try:
+        sending.only_rows(
+            connection, f"SET {names}, {ours}, @@session.{isolation} = 'READ-COMMITTED'"
+        )
+    except DBAPIError as error:
+        number = error.orig.args[0] if error.orig and error.orig.args else None
+        if number not in _NOT_IN_ONE:
+            raise
+        for statement in (f"SET {names}", f"SET {ours}", _ISOLATION):
+            sending.only_rows(connection, statement)
+    shown = sending.only_rows(
+        connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'wsrep_on')"
+    )
+    values = dict(map(tuple, shown))
+    return Standing(
+        replica=values.get("read_only", "OFF") not in ("OFF", "0"),
+        in_cluster=values.get("wsrep_on") == "ON",
+        version=version,
+    )
+
+
 MYSQL = Dialect(
     # Not UNIX_TIMESTAMP(), which is NULL after 2038 on MariaDB 10.11, nor NOW(), which
     # follows the session's zone.
@@ -179,14 +223,9 @@ MYSQL = Dialect(
     encryption="SHOW SESSION STATUS LIKE 'Ssl_version'",
     aborts=False,
     begin="BEGIN",
-    galera="SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'",
+    catch_up=("SET SESSION wsrep_sync_wait = 1", "SET SESSION wsrep_sync_wait = DEFAULT"),
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"
-    ),
-    catch_up=(
-        "SET SESSION wsrep_sync_wait = 1",
-        "SELECT 1",
-        "SET SESSION wsrep_sync_wait = DEFAULT",
     ),
     # By measurement: SKIP LOCKED costs a transaction's round trips, and under READ COMMITTED
     # wins nothing back.
@@ -196,15 +235,7 @@ MYSQL = Dialect(
     connect=_connect,
     connect_args=_connect_args,
     engine_args={},
-    set_up=lambda _connection: None,
-    session=(
-        (
-            "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',"
-            " time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
-        ),
-        # No gap locks: two workers that claim neighbouring rows do not meet.
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    ),
+    begin_session=_begin_session,
     unreachable=(
         "is the server running, has it a connection left,"
         " and are host, port, user and password right?"

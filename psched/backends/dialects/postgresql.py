@@ -4,8 +4,11 @@ from collections.abc import Generator, Mapping
 from math import ceil
 from typing import Any
 
+from sqlalchemy import Connection
+
+from psched.backends import sending
 from psched.backends.bounded import Budget
-from psched.backends.dialects.dialect import Dialect, Fault
+from psched.backends.dialects.dialect import Dialect, Fault, Standing
 from psched.config.tls import Tls
 from psched.packing import in_base64
 
@@ -88,9 +91,10 @@ def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     return {
         **({} if tls is None else _tls_args(tls)),
         # Whole seconds, at least two; the budget knows better.
-        "connect_timeout": max(2, ceil(timeout)),
+        "connect_timeout": max(2, ceil(2 * timeout)),
         "client_encoding": "utf8",
         "application_name": "psched",
+        "autocommit": True,
         # A pooler between us and the server may give each statement another session.
         "prepare_threshold": None,
     }
@@ -115,21 +119,24 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     and never answers. With ``tls``, the connection is encrypted: libpq sees to that, but not on a
     Unix socket.
     """
-    from psycopg import Connection, OperationalError  # noqa: PLC0415  # an extra
+    import psycopg  # noqa: PLC0415  # an extra
 
     def bounded(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         try:
             wanted = next(steps)
             while True:
                 # psycopg comes back after its interval at the latest.
-                wanted = steps.send((yield wanted))
+                arrived = yield wanted
+                if arrived:
+                    budget.answered()
+                wanted = steps.send(arrived)
                 _ = budget.left
         except StopIteration as end:
             return end.value
         except TimeoutError as error:
-            raise OperationalError(str(error)) from None
+            raise psycopg.OperationalError(str(error)) from None
 
-    class Bounded(Connection[Any]):
+    class Bounded(psycopg.Connection[Any]):
         @classmethod
         def _connect_gen(cls, *args: Any, **more: Any) -> Any:  # noqa: ANN401  # psycopg's
             return bounded(super()._connect_gen(*args, **more))
@@ -140,10 +147,36 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     connection = Bounded.connect(**{k: v for k, v in arguments.items() if k != "tls"})
     if "tls" in arguments and not connection.pgconn.ssl_in_use:
         connection.close()
-        raise OperationalError(
+        raise psycopg.OperationalError(
             "a Unix socket is never encrypted; name a host in the url, or remove the settings ssl_…"
         )
     return connection
+
+
+_READ_ONLY = "CAST(current_setting('transaction_read_only') AS BOOLEAN)"
+"""True on a replica, and where somebody has made the database read-only."""
+
+_SESSION = "; ".join(
+    (
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "SET standard_conforming_strings = on",
+        # The server does not go on with what nobody waits for any more.
+        "SET statement_timeout = {milliseconds}",
+        # Somebody who waits for a lock holds up everything else that we hold.
+        "SET lock_timeout = '1s'",
+        # With statistics from before a crowd of rows fell due, it would collect and sort them all
+        # for each claim, instead of reading the first ones through the index.
+        "SET enable_bitmapscan = off",
+        f"SELECT {_READ_ONLY}",
+    )
+)
+"""One request. These could be options of the connection, but poolers refuse such."""
+
+
+def _begin_session(connection: Connection, milliseconds: int) -> Standing:
+    [[replica]] = sending.only_rows(connection, _SESSION.format(milliseconds=milliseconds))
+    opened: Any = connection.connection.driver_connection
+    return Standing(replica=replica, version=opened.info.server_version)
 
 
 POSTGRESQL = Dialect(
@@ -161,16 +194,14 @@ POSTGRESQL = Dialect(
     # It does not see that they all have the same time, none.
     rest_order="next_run_time, id",
     place="id",
-    # True on a replica, and where somebody has made the database read-only.
-    read_only="CAST(current_setting('transaction_read_only') AS BOOLEAN)",
+    read_only=_READ_ONLY,
     server="SELECT 'PostgreSQL ' || current_setting('server_version')",
     isolation="SELECT current_setting('transaction_isolation')",
     encryption="SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
     aborts=True,
     begin="BEGIN",
-    galera=None,
+    catch_up=None,
     node_state=None,
-    catch_up=(),
     strategies=("skip_locked", "update_first", "cas"),
     host_clock=False,
     driver="psycopg",
@@ -178,18 +209,7 @@ POSTGRESQL = Dialect(
     connect_args=_connect_args,
     # It would look for the type at every start.
     engine_args={"use_native_hstore": False},
-    set_up=lambda _connection: None,
-    session=(
-        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        "SET standard_conforming_strings = on",
-        # The server does not go on with what nobody waits for any more.
-        "SET statement_timeout = {milliseconds}",
-        # Somebody who waits for a lock holds up everything else that we hold.
-        "SET lock_timeout = '1s'",
-        # With statistics from before a crowd of rows fell due, it would collect and sort them all
-        # for each claim, instead of reading the first ones through the index.
-        "SET enable_bitmapscan = off",
-    ),
+    begin_session=_begin_session,
     unreachable=(
         "is the server running, has it a connection left,"
         " and are host, port, user and password right?"

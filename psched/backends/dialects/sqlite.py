@@ -4,10 +4,12 @@ import sqlite3
 from collections.abc import Mapping
 from operator import methodcaller
 from pathlib import Path
+from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
-from psched.backends.dialects.dialect import Dialect, Fault
+from psched.backends.dialects.dialect import Dialect, Fault, Standing
 
 _SQLITE_FAULTS: Mapping[int, Fault] = {
     sqlite3.SQLITE_BUSY: Fault.NOT_APPLIED,
@@ -36,10 +38,14 @@ def _classify_sqlite(error: BaseException) -> Fault:
     return _SQLITE_FAULTS.get(code & 0xFF, Fault.REFUSED)
 
 
-def _read_any_text(connection: sqlite3.Connection) -> None:
-    """SQLite keeps text that is not UTF-8; a row with such must be read, to be set aside."""
+def _begin_session(connection: Connection, _milliseconds: int) -> Standing:
+    opened: Any = connection.connection.driver_connection
+    # SQLite keeps text that is not UTF-8; a row with such must be read, to be set aside.
     # No function of ours: it is called for every text that is read.
-    connection.text_factory = methodcaller("decode", "utf-8", "replace")
+    opened.text_factory = methodcaller("decode", "utf-8", "replace")
+    # Every settled occurrence survives a power cut.
+    connection.exec_driver_sql("PRAGMA synchronous = FULL").close()
+    return Standing()
 
 
 def _make_folder(url: URL) -> None:
@@ -70,9 +76,8 @@ SQLITE = Dialect(
     encryption="SELECT 'no need to, a file'",
     aborts=False,
     begin="BEGIN IMMEDIATE",
-    galera=None,
+    catch_up=None,
     node_state=None,
-    catch_up=(),
     # Who takes over a lease looks at the clock twice.
     strategies=("cas",),
     host_clock=True,
@@ -82,9 +87,7 @@ SQLITE = Dialect(
     # layer waits instead (see `Connector`).
     connect_args=lambda _timeout, _tls: {"timeout": 0},
     engine_args={},
-    set_up=_read_any_text,
-    # Every settled occurrence survives a power cut.
-    session=("PRAGMA synchronous = FULL",),
+    begin_session=_begin_session,
     unreachable="does its folder exist, and may it be written? `psched init` makes it",
     mend="",
     unsuitable=None,

@@ -1,0 +1,198 @@
+"""How many answers a store waits for, and what it makes of slow ones."""
+
+import contextlib
+import re
+
+import pytest
+
+from psched.backends.batches import BATCH, in_batches
+from psched.backends.bounded import Budget
+from psched.clock import SystemClock
+from psched.errors import StoreSlowError, StoreUnavailableError
+from psched.timing import SHORTEST_ALIVE_TIME, default_driver_timeout
+from support.proxy import Proxy
+from support.stores import make_store
+
+CLOCK = SystemClock()
+CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
+TIMEOUT = default_driver_timeout(SHORTEST_ALIVE_TIME)
+
+GREETING = {"mariadb": 5, "postgresql": 4, "galera": 7}
+"""Answers between the begin of a connection and its first request, without TLS."""
+
+SCRAM = 2
+"""And with a password, on PostgreSQL."""
+
+servers = pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ],
+    indirect=True,
+)
+
+
+@contextlib.contextmanager
+def behind_a_proxy(url, port, *, timeout=10.0, login=None):
+    """A store on the other side of a proxy; its table made.
+
+    Args:
+        url: the database's, for its administrator.
+        port: the server's.
+        timeout: the store's.
+        login: name and password of who uses the store; None: the administrator.
+    """
+    near = make_store(url)
+    near.init()
+    near.disconnect()
+    with Proxy(port) as proxy:
+        far = url.replace(f":{port}/", f":{proxy.port}/")
+        if login is not None:
+            far = re.sub("//[^@]*@", f"//{login}@", far)
+        store = make_store(far, timeout=timeout)
+        try:
+            yield store, proxy
+        finally:
+            store.disconnect()
+
+
+def answers(proxy, request):
+    """How many answers a request waits for."""
+    before = proxy.answers
+    request()
+    return proxy.answers - before
+
+
+def check(store, proxy, greeting):
+    for _ in range(2):  # no different from the first
+        assert answers(proxy, store.now) == greeting + 1
+        assert answers(proxy, store.now) == 1
+        store.disconnect()
+
+
+@servers
+def test_a_connection_is_made_with_few_answers(database):
+    with behind_a_proxy(database.url, database.server.port) as (store, proxy):
+        check(store, proxy, GREETING[database.kind])
+
+
+@pytest.mark.galera
+def test_so_is_one_to_a_node_of_a_cluster(galera):
+    name, node = galera.create_database(), galera.nodes[0]
+    try:
+        with behind_a_proxy(node.url(name), node.port) as (store, proxy):
+            check(store, proxy, GREETING["galera"])
+    finally:
+        galera.drop_database(name)
+
+
+@pytest.fixture
+def user(postgresql_server):
+    """A user who may do everything, by password: name and password."""
+    postgresql_server.create_user("reconnects", "s3cret")
+    yield "reconnects:s3cret"
+    postgresql_server.query("DROP ROLE reconnects")
+
+
+@pytest.mark.parametrize(
+    "database", [pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True
+)
+def test_so_is_one_with_a_password(database, user):
+    with behind_a_proxy(database.url, database.server.port, login=user) as (store, proxy):
+        check(store, proxy, GREETING["postgresql"] + SCRAM)
+
+
+@servers
+def test_what_a_server_can_do_is_tried_once(database):
+    with behind_a_proxy(database.url, database.server.port) as (store, proxy):
+        store.claim("w.1", **CLAIM)
+        store.disconnect()
+        claim = answers(proxy, lambda: store.claim("w.2", **CLAIM))
+        assert claim == GREETING[database.kind] + 1
+
+
+@servers
+def test_a_slow_link_is_connected_to_within_more_than_one_request(database):
+    """As slow as the first step bears, which is of two answers."""
+    slowly = 0.9 * TIMEOUT
+    with behind_a_proxy(database.url, database.server.port, timeout=TIMEOUT) as (store, proxy):
+        with proxy.slow(slowly):
+            for _ in range(2):
+                begin, before = CLOCK.monotonic(), proxy.answers
+                with pytest.raises(StoreUnavailableError, match=r"too slowly: .*database_timeout"):
+                    store.now()
+                assert CLOCK.monotonic() - begin < 2 * TIMEOUT + 1
+                assert proxy.answers == before + 2
+            rest = GREETING[database.kind] - 4
+            assert answers(proxy, store.now) == rest + 1
+        assert answers(proxy, store.now) == 1
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_a_step_has_the_whole_time_and_begins_while_the_request_has_not_used_it_up():
+    clock = Clock()
+    budget = Budget(clock, 2.0)
+    budget.begin()
+    for _ in range(3):
+        budget.step()
+        assert budget.left == 2.0
+        clock.now += 1.0
+    with pytest.raises(TimeoutError, match=r"took 3\.0 s, and database_timeout is 2 s"):
+        budget.step()
+    budget.begin()
+    budget.step()
+    clock.now += 1.0
+    budget.answered()  # but not to its end
+    assert budget.left == 1.0
+    clock.now += 1.0
+    budget.step()
+    clock.now += 2.0
+    with pytest.raises(TimeoutError, match="no answer within 2 s"):
+        _ = budget.left
+
+
+def test_a_step_of_several_answers_has_the_time_for_each_and_twice_in_all():
+    clock = Clock()
+    budget = Budget(clock, 2.0)
+    budget.begin()
+    budget.step(answers=True)
+    for left in (2.0, 1.5):
+        clock.now += 1.25
+        budget.answered()
+        assert budget.left == left
+    clock.now += 1.5
+    budget.answered()
+    with pytest.raises(TimeoutError, match="no answer within 2 s"):
+        _ = budget.left
+    budget.begin()
+    budget.step(answers=True)
+    clock.now += 2.0
+    with pytest.raises(TimeoutError, match="no answer within 2 s"):
+        _ = budget.left
+
+
+def test_what_there_is_no_time_for_is_told_apart_from_what_was_answered():
+    """Or leases by the thousand would never all be extended on a slow link."""
+    clock = Clock()
+    budget = Budget(clock, 2.0)
+    budget.begin()
+
+    def write(batch):
+        try:
+            budget.step()
+        except TimeoutError as error:
+            raise StoreSlowError(str(error)) from None
+        clock.now += 1.5
+        return dict.fromkeys(batch, True)
+
+    keys = [f"k{number}" for number in range(3 * BATCH)]
+    with pytest.raises(StoreSlowError) as raised:
+        in_batches(keys, write, clock=clock, patience=2.0)
+    assert raised.value.answered == dict.fromkeys(keys[: 2 * BATCH], True)
