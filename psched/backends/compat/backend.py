@@ -15,9 +15,19 @@ column                  is
 **The token.** There is no column for an owner, a fence, an attempt, a status or a version. A
 lease is fenced by ``next_time`` and by the last ``timeout`` that we know we wrote, both compared
 by every write; `Leases` remembers them, so a lease is worth nothing in another process, or in
-another instance in this one. ``Row.fence`` is made of ``next_time`` and of the ``timeout`` that
-the claim wrote, so it grows; ``Row.version`` is a checksum of the definition, but what is compared
+another instance in this one. ``Row.version`` is a checksum of the definition, but what is compared
 by a settle is the definition itself.
+
+**No two leases have the same token.** The end of a lease is worked out from the second in which
+the store's clock was read: second + alive_time + 1. Whoever gives an occurrence back makes it due
+in a later second than any from which an end of its own lease was worked out (`Lease.second`); and
+a lease that has run out is over in a later second, too. So each claim of an occurrence is made in
+a later second than all claims and extends before it, and writes a later end, as long as all workers
+have the same ``alive_time``. An occurrence that is over gives its place to another ``next_time``.
+``Row.fence`` is made of the second of the claim and of ``next_time``: it grows with every claim,
+whatever the workers' ``alive_time``. What psched cannot prevent stands in docs/rdb_compat.md: the
+ends that a worker of PerfectSched's writes, workers with another ``alive_time``, and a person who
+deletes and adds a row, or sets it back, within the second of a claim.
 
 **Time.** All instants are whole seconds of the store's clock, chosen here and written as
 literals, so that they can be known again. A lease ends at floor(now) + alive_time + 1.
@@ -30,8 +40,8 @@ run the first again. It also means that an occurrence which was never leased can
 that was (`Stored.untouched`): that one is carried through, whatever the catch-up policy says.
 
 **Unknown outcomes.** An extend is found out by the next request (`Lease.stands`), a settle as
-well (`Lease.ended_as`). A claim is not: two workers that claim in the same second write the same.
-It counts as not held, and runs out.
+well (`Lease.ended_as`). A claim is not: of two workers that try to claim a row in the same second,
+one succeeds, and both would have written the same. It counts as not held, and runs out.
 
 **Deleting** removes a row at once, whoever holds it: the holder finds it gone. Nothing can be
 recovered from a dead worker: its leases run out.
