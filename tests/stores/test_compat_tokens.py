@@ -41,12 +41,12 @@ class Unanswered:
     """
 
     def __init__(self, store, wrote=lambda _subject, _met: None):
-        self._run = store._connector.run  # noqa: SLF001  # the last line before the driver
+        self._run = store._connector.run  # the last line before the driver
         self._wrote = wrote
         self.fault = None
         self.subject = None
         self.late = []
-        store._connector.run = self._send  # noqa: SLF001
+        store._connector.run = self._send
 
     @contextlib.contextmanager
     def losing(self, fault):
@@ -144,7 +144,7 @@ def test_the_fence_grows_over_many_occurrences_in_one_second_and_if_one_is_set_a
         end = ending(held, next_time=following, not_before=following)
         assert store.settle([end]) == {"k": Settled.DONE}
     clock.advance(1)
-    Sql(store._connector.url)(  # noqa: SLF001
+    Sql(store._connector.url)(
         "UPDATE {table} SET next_time = :first, timeout = :first", first=first
     )
     fences.append(claim(store, "w.6").rows[0].fence)

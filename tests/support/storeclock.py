@@ -22,7 +22,8 @@ class StoreClock:
     """
 
     def __init__(self, url, start):
-        self._sql = Sql(url)
+        self._open = contextlib.ExitStack()
+        self._sql = self._open.enter_context(Sql(url).session())
         self.now = start
         self._sql("CREATE TABLE store_clock (now DOUBLE PRECISION, second INTEGER)")
         self._sql("INSERT INTO store_clock VALUES (0, 0)")
@@ -36,6 +37,9 @@ class StoreClock:
             now=self.now,
             second=floor(self.now),
         )
+
+    def close(self):
+        self._open.close()
 
 
 @contextlib.contextmanager
@@ -55,4 +59,5 @@ def store_clock(url, *, start, **changes) -> Iterator[StoreClock]:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(connector, "dialect_of", lambda _url: dialect)
-        yield StoreClock(url, start)
+        with contextlib.closing(StoreClock(url, start)) as clock:
+            yield clock

@@ -68,6 +68,7 @@ from psched.backends.compat.statements import Statements, as_new, as_seen
 from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
 from psched.backends.relational import TableStore
+from psched.catchup import iso
 from psched.clock import Clock
 from psched.config.tls import Tls
 from psched.definition import decode
@@ -83,6 +84,12 @@ from psched.timing import lease_time
 _BATCH = 200
 """Rows in one statement at most."""
 
+_USUAL_ALIVE_TIME = 300
+"""Seconds; that of PerfectSched's workers, if nobody has set it."""
+
+_CLOCKS_DIFFER = 60
+"""Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
+
 
 class CompatBackend(TableStore[Statements]):
     """Schedules in a table of PerfectSched's.
@@ -94,6 +101,7 @@ class CompatBackend(TableStore[Statements]):
         clock: this host's clocks.
         rng: draws the pauses between tries.
         tls: how connections are encrypted; None: as the url's own options, or the driver, will.
+        alive_time: seconds; the length of the workers' leases. What ends much later is no lease.
     """
 
     def __init__(
@@ -105,11 +113,13 @@ class CompatBackend(TableStore[Statements]):
         clock: Clock,
         rng: random.Random,
         tls: Tls | None = None,
+        alive_time: int = _USUAL_ALIVE_TIME,
     ) -> None:
         super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
         self._reader = Reader(self._connector, self._sql)
         self._leases = Leases()
+        self._longest = max(alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
         self._claims = Claims(
             self._connector, self._sql, self._leases, clock=clock, patience=timeout
         )
@@ -154,13 +164,15 @@ class CompatBackend(TableStore[Statements]):
         """
         now, found = self._reader.look([seen.key])
         row = found.get(seen.key)
-        if row is None or not _is_as_seen(row, seen, now):
+        if row is None:
             return False
-        held = is_leased(row, now)
+        held = self._leases.row(row, now).owner is not None or is_leased(row, now, self._longest)
+        if not _is_as_seen(row, seen, held=held):
+            return False
         if held and new.next_time != seen.next_time and _same_trigger(seen, new):
             raise NotSupportedError(
-                f"next_time: {seen.key!r} may be running, and this table keeps no lease apart from"
-                " its times; set it when the task has ended"
+                f"next_time: {seen.key!r} may be running until {iso(row.until)}, and this table"
+                " keeps no lease apart from its times; set it when the task has ended"
             )
         values = {**as_seen(row), **as_new(_new(new))}
         return self._write(self._sql.redefine if held else self._sql.replace, values) == 1
@@ -273,7 +285,7 @@ def _new(row: Row) -> Stored:
     return as_stored(row)
 
 
-def _is_as_seen(row: Stored, seen: Row, now: float) -> bool:
+def _is_as_seen(row: Stored, seen: Row, *, held: bool) -> bool:
     """Whether a row is what somebody has seen, but for a lease that was extended since."""
     was = as_row(row)
     if (was.version, was.next_time) != (seen.version, seen.next_time):
@@ -281,7 +293,7 @@ def _is_as_seen(row: Stored, seen: Row, now: float) -> bool:
     if was.next_run_time == seen.next_run_time:
         return True
     seen_leased = seen.next_run_time != (seen.next_time or 0) + seen.delay
-    return seen_leased and seen.next_run_time is not None and is_leased(row, now)
+    return held and seen_leased and seen.next_run_time is not None
 
 
 def _same_trigger(one: Row, other: Row) -> bool:

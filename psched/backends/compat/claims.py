@@ -88,10 +88,16 @@ class Claims:
     def _take(
         self, owner: str, due: Sequence[Stored], limit: int, second: int, length: int
     ) -> tuple[Sequence[Row], int]:
-        """Take rows that were due in this second until there are enough; these, and how many
-        were tried.
+        """Take rows that are due, until there are enough; these, and how many were tried.
 
         What is taken is never lost: when the store goes away, those are returned that we have.
+
+        Args:
+            owner: of their leases.
+            due: rows that were due …
+            second: … in this second.
+            limit: at most that many.
+            length: of their leases, seconds.
         """
         taken: list[Row] = []
         until = second + length + 1

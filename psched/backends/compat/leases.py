@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from psched.backends.compat.rows import NEVER, Stored, as_row
+from psched.backends.compat.rows import Stored, as_row
 from psched.model import Row, Token
 
 _MOST = 10_000
@@ -104,6 +104,15 @@ class Leases:
         self._by_key.pop(key, None)
 
 
-def is_leased(row: Stored, now: float) -> bool:
-    """Whether somebody may hold this row; who waits for a retry looks alike."""
-    return row.until != NEVER and row.until > now and not row.untouched
+def is_leased(row: Stored, now: float, longest: float) -> bool:
+    """Whether somebody may hold this row.
+
+    A row that waits for a retry looks like a leased one. But nobody runs an occurrence whose
+    time is still to come, and no lease ends later than the longest one would.
+
+    Args:
+        row: the row.
+        now: the store's clock.
+        longest: seconds; no lease of anybody's ends later than this from now.
+    """
+    return row.occurrence <= now < row.until <= now + longest and not row.untouched
