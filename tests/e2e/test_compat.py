@@ -115,7 +115,7 @@ def mix(make_service, database):
     with contextlib.ExitStack() as made:
 
         def make(*, schedules, occurrences, **settings):
-            service = make_service(database.url, type="rdb_compat", **settings)
+            service = make_service(database.url, type="rdb_compat", table="psched", **settings)
             mixed = Mixed(service, database.url, schedules=schedules, occurrences=occurrences)
             made.callback(service.close)
             made.callback(mixed.close)

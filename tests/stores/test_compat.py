@@ -4,6 +4,7 @@ import gzip
 import itertools
 import json
 from dataclasses import replace as changed
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,12 @@ from psched.catchup import iso
 from psched.clock import SystemClock
 from psched.collection import ScheduleCollection
 from psched.declare import redeclare
-from psched.errors import InvalidError, NotFoundError, NotSupportedError
+from psched.errors import (
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+    StoreUnavailableError,
+)
 from psched.model import FINISHED, Finish, Release, Retry
 from psched.policy import Run, conclusion, opening
 from psched.settling import Ending, settle
@@ -38,7 +44,7 @@ def open_store(database):
 
 @pytest.fixture
 def settings(database):
-    return config.from_mapping({"url": database.url, "type": "rdb_compat"})
+    return config.from_mapping({"url": database.url, "type": "rdb_compat", "table": "psched"})
 
 
 @pytest.fixture
@@ -185,6 +191,29 @@ def test_a_key_that_the_database_takes_for_the_same_is_left_alone(store):
         store.delete("K")
     assert store.get("K") is None
     assert store.look(["K", "k"]).keys() == {"k"}
+
+
+@pytest.mark.parametrize(
+    "setting", [{"max_attempts": 3}, {"retry_backoff": "exponential"}], ids=str
+)
+def test_what_would_need_a_count_of_attempts_is_refused_by_name(store, sql, collection, setting):
+    insert(sql)
+    (name,) = setting
+    for request in (
+        partial(collection(store).add, "new", cron="@daily"),
+        partial(collection(store).modify, "k"),
+    ):
+        with pytest.raises(InvalidError, match=f"^{name}: PerfectSched's table does not count"):
+            request(**setting)
+
+
+def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):
+    with (
+        compat_factory(f"sqlite:///{tmp_path}/elsewhere/sched.db") as open_store,
+        pytest.raises(StoreUnavailableError, match="cannot connect to sqlite:"),
+    ):
+        open_store().init()
+    assert not [*tmp_path.iterdir()]
 
 
 # --- moving on ---------------------------------------------------------------------------

@@ -85,7 +85,10 @@ _BATCH = 200
 """Rows in one statement at most."""
 
 _USUAL_ALIVE_TIME = 300
-"""Seconds; that of PerfectSched's workers, if nobody has set it."""
+"""Seconds; that of PerfectSched's workers, if nobody has set it …"""
+
+_FORMER_ALIVE_TIME = 3600
+"""… and that of its older versions."""
 
 _CLOCKS_DIFFER = 60
 """Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
@@ -113,7 +116,7 @@ class CompatBackend(TableStore[Statements]):
         clock: Clock,
         rng: random.Random,
         tls: Tls | None = None,
-        alive_time: int = _USUAL_ALIVE_TIME,
+        alive_time: int = _FORMER_ALIVE_TIME,
     ) -> None:
         super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
@@ -249,6 +252,9 @@ class CompatBackend(TableStore[Statements]):
         """See `Backend.examine`."""
         strategy = "cas, beside PerfectSched's workers"
         return facts.examine(self._connector, self.now, self._clock, strategy=strategy)
+
+    def _prepare(self) -> None:
+        """No folder is made: where none is, PerfectSched's database is somewhere else."""
 
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
