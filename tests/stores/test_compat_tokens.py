@@ -170,6 +170,15 @@ def test_what_was_held_for_a_second_is_released_at_once(open_store, clock):
     assert len(claim(store, "w.2").rows) == 1
 
 
+def test_nobody_waits_for_a_clock_that_was_set_back(open_store, clock):
+    store = open_store()
+    add(store, "k")
+    (held,) = claim(store, "w.1").rows
+    clock.advance(-3600)
+    assert store.settle([ending(held)]) == {"k": Settled.DONE}
+    assert found(store, "k").next_run_time - clock.now < 10
+
+
 # --- any sequence ----------------------------------------------------------------------------
 
 

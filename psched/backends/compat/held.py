@@ -28,6 +28,9 @@ _log = logging.getLogger("psched.store")
 _ROUNDS = 5
 """How often a row that has changed since it was read is read again."""
 
+_CLOCK_STEP = 5
+"""Seconds; if the store's clock has been set back by more, nobody waits until it is right again."""
+
 _PUT_OFF = 3600
 """Seconds until a row that could not be understood is looked at again."""
 
@@ -189,7 +192,7 @@ def _times(end: Settlement, lease: Lease, row: Stored, now: float) -> tuple[obje
     if end.next_time == row.next_time:
         # Not in a second from which this lease's end was worked out: the next lease's end would
         # be the same. See "The token" in `psched.backends.compat.backend`.
-        earliest = max(earliest, lease.second + 1)
+        earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
     elif end.not_before is not None and not end.wait:
         # Not now, if that is past: see "Moving on" in `psched.backends.compat.backend`.
         return end.next_time, not_before
