@@ -27,7 +27,7 @@ have the same ``alive_time``. An occurrence that is over gives its place to anot
 ``Row.fence`` is made of the second of the claim and of ``next_time``: it grows with every claim,
 whatever the workers' ``alive_time``. What psched cannot prevent stands in docs/rdb_compat.md: the
 ends that a worker of PerfectSched's writes, workers with another ``alive_time``, and a person who
-deletes and adds a row, or sets it back, within the second of a claim.
+deletes and adds a row, or sets its times, within the second of a claim.
 
 **Time.** All instants are whole seconds of the store's clock, chosen here and written as
 literals, so that they can be known again. A lease ends at floor(now) + alive_time + 1.
