@@ -212,7 +212,8 @@ class Backend(Protocol):
         of the row is settled.
 
         ``next_run_time`` becomes the later of ``not_before`` and floor(now) + wait + 1, or
-        floor(now) if there is no wait.
+        floor(now) if there is no wait. A store that tells two leases of an occurrence apart by
+        their seconds alone may write floor(now) + 1 instead of floor(now).
         """
         ...
 

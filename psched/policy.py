@@ -129,6 +129,8 @@ def _concluded(
         return _at(current, definition, current.next_time)
     if isinstance(decision, Finish):
         same = (leased.cron, leased.timezone) == (current.cron, current.timezone)
+        if not same and definition.settings.type == "rdb_compat":
+            return _carried_on(leased, current, definition, now)
         # What another trigger would have shown before it was set was never scheduled.
         return _following(current, definition, since=0 if same else math.ceil(now) - 1)
     if isinstance(decision, Quarantine) and leased.version == current.version:
@@ -136,6 +138,30 @@ def _concluded(
     if isinstance(decision, Release | Quarantine):
         return _again(current, wait=0, attempt=current.attempt - 1)
     return _failed(current, definition, decision)
+
+
+def _carried_on(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
+    """What comes next in PerfectSched's table, where the trigger was changed under the task.
+
+    PerfectSched's ``modify`` changes a trigger and no times. Its workers go on from the
+    occurrence that they have run, with the trigger that they had acquired: so no backlog is
+    dropped. We go on from there as well, with the new trigger, unless an earlier occurrence of
+    the old one has been due by now: the change may be later than that.
+    """
+    cursor = current.next_time or 0
+    before, after = understand(leased, definition.settings).trigger, definition.trigger
+    due = before.next_after(cursor) if before else None
+    following = after.next_after(cursor) if after else None
+    if due is not None and due <= now and (following is None or due < following):
+        following = due
+    onward = "rests" if following is None else f"goes on with {iso(following)}"
+    return _at(
+        current,
+        definition,
+        following,
+        reason=f"while {iso(cursor)} ran, its trigger was changed from {leased.cron!r} in"
+        f" {leased.timezone} to {current.cron!r} in {current.timezone}: it {onward}",
+    )
 
 
 def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:

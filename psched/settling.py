@@ -1,5 +1,6 @@
 """Ending leases, whatever has happened to the schedules meanwhile."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,8 +8,10 @@ from psched.backend import Backend, Settled
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
-from psched.model import Decision, Row, Token
+from psched.model import WAITING, Decision, Finish, Row, Token
 from psched.policy import conclusion
+
+_log = logging.getLogger("psched.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +134,14 @@ def settle(
     now = 0.0
     # Ends because every further round needs a person to change a definition in between.
     while open_endings:
-        results |= backend.settle(
-            [
-                conclusion(ending.leased, current[key], ending.decision, settings, now)
-                for key, ending in open_endings.items()
-            ]
-        )
+        settlements = [
+            conclusion(ending.leased, current[key], ending.decision, settings, now)
+            for key, ending in open_endings.items()
+        ]
+        results |= backend.settle(settlements)
+        for each in settlements:
+            if results[each.key] is Settled.DONE and each.status == WAITING and each.reason:
+                _tell(open_endings[each.key], each.reason)
         open_endings = {
             key: ending for key, ending in open_endings.items() if results[key] is Settled.REDEFINED
         }
@@ -150,3 +155,12 @@ def settle(
             results |= dict.fromkeys(gone, Settled.PREEMPTED)
             open_endings = {k: e for k, e in open_endings.items() if k not in gone}
     return results
+
+
+def _tell(ending: Ending, reason: str) -> None:
+    """Log what was decided about the occurrences after one that is over.
+
+    Why an attempt has failed is told with its task.
+    """
+    if isinstance(ending.decision, Finish):
+        _log.warning("%s: %s", ending.leased.key, reason)

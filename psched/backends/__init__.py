@@ -34,6 +34,7 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
             tls=settings.tls,
             table=settings.table,
             timeout=settings.driver_timeout,
+            alive_time=settings.alive_time,
             clock=clock,
             rng=rng,
         )

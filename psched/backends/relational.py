@@ -83,7 +83,7 @@ class TableStore(abc.ABC, Generic[S]):
         """See `Backend.init`."""
         # A connection of its own: there may be no table to check yet, and an upgrade of a
         # large one takes longer than any lease.
-        self._connector.dialect.prepare(self._connector.url)
+        self._prepare()
         connector = self._connect(
             timeout=_INIT_TIMEOUT, greet=lambda _connection: None, reflects=True
         )
@@ -91,6 +91,10 @@ class TableStore(abc.ABC, Generic[S]):
             return connector.run(self._make)
         finally:
             connector.disconnect()
+
+    def _prepare(self) -> None:
+        """Make what must be there before the database can be connected to."""
+        self._connector.dialect.prepare(self._connector.url)
 
     def now(self) -> float:
         """See `Backend.now`."""

@@ -14,7 +14,17 @@ _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"}
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
-_NO_JITTER = "PerfectSched's table knows of none: what starts later has been leased; remove it"
+_LACKING = (
+    "is missing: type: rdb_compat works in PerfectSched's own table; take it from PerfectSched's"
+    " configuration"
+)
+_UNCOUNTED = "PerfectSched's table does not count attempts; remove it"
+_NOT_IN_COMPAT = {
+    "jitter": "PerfectSched's table knows of none: what starts later has been leased; remove it",
+    "max_attempts": _UNCOUNTED,
+    "retry_backoff": _UNCOUNTED,
+}
+"""Settings that cannot be kept with ``type: rdb_compat``, and why."""
 
 
 class _Rule(NamedTuple):
@@ -51,10 +61,12 @@ def combine(
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
         values["dst_policy"] = "wallclock"  # PerfectSched's
     yield from redis_urls.settle(values, given, before)
+    for key in _lacking(values, given, before):
+        yield key, _LACKING
+        refused = {*refused, key}
     try:
-        if "url" not in given and values["url"] is None:
-            own = ":" in values["type"]
-            values["url"] = "" if own else urls.in_state_folder(around)
+        if "url" not in refused:
+            _place(values, around, given)
     except RefusedError as refusal:
         yield "url", str(refusal)
         refused = {*refused, "url"}
@@ -70,6 +82,28 @@ def combine(
             _log_in(values, given, before)
         except RefusedError as refusal:
             yield "password_file", str(refusal)
+
+
+def _lacking(
+    values: Mapping[str, Any], given: Collection[str], before: Mapping[str, Any] | None
+) -> list[str]:
+    """What must be said of PerfectSched's table, and was not: the defaults are psched's own."""
+    is_theirs = values["type"] == "rdb_compat"
+    was_theirs = before is not None and before["type"] == "rdb_compat"
+    if not is_theirs or was_theirs:
+        return []
+    return [name for name in ("url", "table") if name not in given]
+
+
+def _place(values: dict[str, Any], around: Surroundings, given: Collection[str]) -> None:
+    """Say where the database is, if it is a file, or nobody has named one."""
+    if "url" in given:
+        is_theirs = values["type"] == "rdb_compat"
+        url = urls.from_sequel(values["url"]) if is_theirs else values["url"]
+        values["url"] = urls.placed(url, around)
+    elif values["url"] is None:
+        own = ":" in values["type"]
+        values["url"] = "" if own else urls.in_state_folder(around)
 
 
 def _log_in(
@@ -135,8 +169,11 @@ def _check_types(values: Mapping[str, Any]) -> None:
         timeout = timing.default_driver_timeout(values["alive_time"])
     shortest = timing.shortest_alive_time(timeout)
     for name, own in values["types"].items():
-        if own.get("jitter") and values["type"] == "rdb_compat":
-            raise RefusedError(f"{named(name)}.jitter: {_NO_JITTER}")
+        for setting in _NOT_IN_COMPAT:
+            try:
+                _check_in_compat(setting, {**own, "type": values["type"]})
+            except RefusedError as refusal:
+                raise RefusedError(f"{named(name)}.{setting}: {refusal}") from None
         if "alive_time" not in own:
             continue
         if values["type"] == "rdb_compat":
@@ -151,9 +188,10 @@ def _check_types(values: Mapping[str, Any]) -> None:
             )
 
 
-def _check_jitter(values: Mapping[str, Any]) -> None:
-    if values["jitter"] and values["type"] == "rdb_compat":
-        raise RefusedError(_NO_JITTER)
+def _check_in_compat(setting: str, values: Mapping[str, Any]) -> None:
+    chosen = values.get(setting) not in {None, 0, "fixed"}
+    if chosen and values["type"] == "rdb_compat":
+        raise RefusedError(_NOT_IN_COMPAT[setting])
 
 
 def _check_strategy(values: Mapping[str, Any]) -> None:
@@ -206,7 +244,7 @@ _RULES = (
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
-    _Rule("jitter", {"type", "jitter"}, _check_jitter),
+    *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
     _Rule("exec", _HANDLERS, _check_exec),
     _Rule("script", _HANDLERS, _check_script),
     _Rule("script_class", _HANDLERS, _check_script_class),

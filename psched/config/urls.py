@@ -64,7 +64,7 @@ driver's words."""
 
 
 class Url:
-    """The url of a database, as SQLAlchemy reads it; a relative file is made absolute."""
+    """The url of a database, as SQLAlchemy reads it; `placed` makes a relative file absolute."""
 
     def describe(self) -> str:
         """See `Kind.describe`."""
@@ -89,8 +89,35 @@ class Url:
         if database not in _DATABASES:
             raise RefusedError(f"is of no known kind; known are {', '.join(_DATABASES)}, redis")
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
-        place = _file(rest, around) if database == "sqlite" else _server(rest)
+        place = rest if database == "sqlite" else _server(rest)
         return f"{dialect}://{place}"
+
+
+def placed(url: str, around: Surroundings) -> str:
+    """`url`, which `Url` has read, with the file that it names, if it names one, made absolute.
+
+    Raises:
+        RefusedError: it names no file that can be used.
+    """
+    scheme, divider, rest = url.partition("://")
+    if not scheme.startswith("sqlite"):
+        return url
+    return f"{scheme}{divider}{_file(rest, around)}"
+
+
+def from_sequel(url: str) -> str:
+    """A url as Ruby's Sequel reads it, written as psched does.
+
+    To Sequel, and so to PerfectSched, ``sqlite:///FILE`` is an absolute path and ``sqlite://FILE``
+    a relative one; and the option ``encoding`` has another name in each of our drivers.
+    """
+    scheme, divider, rest = url.partition("://")
+    if scheme.lower().startswith("sqlite") and rest.startswith("/"):
+        return f"{scheme}{divider}//{rest.lstrip('/')}"
+    login, at, place = rest.rpartition("@")
+    encoding = "client_encoding" if scheme.lower().startswith("postgres") else "charset"
+    place = re.sub(r"(?<=[?&])encoding=", f"{encoding}=", place)
+    return f"{scheme}{divider}{login}{at}{place}"
 
 
 def in_state_folder(around: Surroundings) -> str:
@@ -195,7 +222,7 @@ def _file(rest: str, around: Surroundings) -> str:
     # Two slashes are PerfectSched's way to write a relative file, three are SQLAlchemy's;
     # with four it is absolute.
     name = name.removeprefix("/")
-    if name in {"", ":memory:"}:
+    if name in {"", "/", ":memory:"}:
         raise RefusedError(
             "is a database in memory, of which each process would have its own; name a file, as in"
             " sqlite:////var/lib/psched/psched.db, or write memory: for what goes with its master"

@@ -256,10 +256,15 @@ def _elsewhere(settings: Config, url: str) -> Config:
 
     Where a url says nothing of encryption it is encrypted as psched's: no password goes to a
     server that nobody has checked because somebody forgot an option.
+
+    The url means what it means to PerfectSched and PerfectQueue.
     """
     encryption = {name: getattr(settings, name) for name in tls.SETTINGS}
     alone = settings.with_settings(
-        url=url, password_file=None, claim_strategy="auto", **dict.fromkeys(tls.SETTINGS)
+        url=urls.from_sequel(url),
+        password_file=None,
+        claim_strategy="auto",
+        **dict.fromkeys(tls.SETTINGS),
     )
     if alone.url.startswith("sqlite") or urls.tls_options(alone.url):
         return alone

@@ -91,7 +91,7 @@ def leased_for_a_moment(store: Backend, *keys: str, owner: str = "worker.1") -> 
 
 
 def wait_for_end(store: Backend, key: str) -> None:
-    """Wait until a row's lease has ended, by the store's clock."""
+    """Wait until a row may be claimed, by the store's clock: its lease has ended, or its wait."""
     end = found(store, key).next_run_time or 0
     give_up_at = _clock.monotonic() + _PATIENCE
     while store.now() < end:

@@ -132,6 +132,7 @@ class Claims:
         store = backend_factory()
         held = leased(store, "k")
         store.settle([ending(held)])
+        wait_for_end(store, "k")
         claimed = claim(store, "w.2")
         assert [row.key for row in claimed.rows] == ["k"]
         assert not claimed.expired

@@ -15,6 +15,7 @@ from psched.testing.bench import (
     leased,
     leased_for_a_moment,
     payload,
+    wait_for_end,
 )
 
 
@@ -74,6 +75,7 @@ class Leases:
         after = found(store, "k")
         assert changed(after, data=before.data, version=before.version) == before
         store.settle([ending(after)])
+        wait_for_end(store, "k")
         (again,) = claim(store, "w.2").rows
         assert payload(again.data) == '{"page":"2é"}'
 

@@ -1,6 +1,7 @@
 """psched beside PerfectSched's own workers, on PerfectSched's table; and the commands on it."""
 
 import contextlib
+import itertools
 import json
 import sys
 from collections import defaultdict
@@ -80,6 +81,15 @@ class Mixed:
         text = json.dumps({"type": "canary", **data}).encode()
         self._sql("UPDATE {table} SET data = :data WHERE id = :id", id=key, data=text)
 
+    def modify(self, key, cron, timezone):
+        """Change a trigger as PerfectSched's client does."""
+        self._sql(
+            "UPDATE {table} SET cron = :cron, timezone = :timezone WHERE id = :id",
+            id=key,
+            cron=cron,
+            timezone=timezone,
+        )
+
     def run_by(self, pid):
         """The runs of one worker."""
         return [run for run in self.done if run.worker == pid]
@@ -115,7 +125,7 @@ def mix(make_service, database):
     with contextlib.ExitStack() as made:
 
         def make(*, schedules, occurrences, **settings):
-            service = make_service(database.url, type="rdb_compat", **settings)
+            service = make_service(database.url, type="rdb_compat", table="psched", **settings)
             mixed = Mixed(service, database.url, schedules=schedules, occurrences=occurrences)
             made.callback(service.close)
             made.callback(mixed.close)
@@ -147,6 +157,35 @@ def test_beside_perfectscheds_workers_each_occurrence_is_run_once_and_in_order(m
     assert peers < {*workers}
     assert len([worker for worker in workers if worker not in peers]) > len(runs) / 20
     assert " ERROR " not in master.text
+
+
+@pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
+)
+def test_while_triggers_are_modified_no_occurrence_is_lost(mix):
+    mixed = mix(schedules=4, occurrences=60, processors=2)
+    mixed.start_peer()
+    master = mixed.service.start()
+    master.wait_for_workers(2)
+    mixed.fill()
+    # Whatever the trigger is, it fires every five minutes.
+    counted = {one for one in mixed.occurrences if one[1] % (5 * MINUTE) == 0}
+    crons = itertools.cycle(["* * * * *", "*/5 * * * *", "0-59 * * * *", "*/1 * * * *"])
+    zones = itertools.cycle(["Asia/Tokyo", "UTC", "Asia/Kolkata"])
+
+    def all_done():
+        for key in {key for key, _ in mixed.occurrences}:
+            mixed.modify(key, next(crons), next(zones))
+        return counted <= {run.occurrence for run in mixed.done if run.completed}
+
+    wait_until(all_done, timeout=60, what="every fifth minute")
+    assert master.stop() == 0
+    mixed.close()
+    runs = mixed.done
+    assert len({run.occurrence for run in runs}) == len(runs)
+    in_order(runs)
+    never_two_at_once(runs)
+    assert "its trigger was changed from" in master.text
 
 
 @pytest.mark.mariadb

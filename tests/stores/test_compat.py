@@ -4,16 +4,26 @@ import gzip
 import itertools
 import json
 from dataclasses import replace as changed
+from functools import partial
 
 import pytest
 
 from psched import config
 from psched.backend import Settled
 from psched.backends.compat.rows import LATEST, NEVER, split_data
+from psched.catchup import iso
+from psched.clock import SystemClock
+from psched.collection import ScheduleCollection
 from psched.declare import redeclare
-from psched.errors import InvalidError, NotFoundError, NotSupportedError
-from psched.model import FINISHED, Release, Retry
+from psched.errors import (
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+    StoreUnavailableError,
+)
+from psched.model import FINISHED, Finish, Release, Retry
 from psched.policy import Run, conclusion, opening
+from psched.settling import Ending, settle
 from psched.testing.bench import LEASE, LONG_AGO, add, claim, due, ending, found, leased, payload
 from support.compat import compat_factory
 
@@ -34,7 +44,15 @@ def open_store(database):
 
 @pytest.fixture
 def settings(database):
-    return config.from_mapping({"url": database.url, "type": "rdb_compat"})
+    return config.from_mapping({"url": database.url, "type": "rdb_compat", "table": "psched"})
+
+
+@pytest.fixture
+def collection(settings):
+    """Makes the schedules of a store, as a program sees them."""
+    return lambda store: ScheduleCollection(
+        store, settings, clock=SystemClock(), draw_nonce=lambda: "n"
+    )
 
 
 @pytest.fixture
@@ -175,6 +193,29 @@ def test_a_key_that_the_database_takes_for_the_same_is_left_alone(store):
     assert store.look(["K", "k"]).keys() == {"k"}
 
 
+@pytest.mark.parametrize(
+    "setting", [{"max_attempts": 3}, {"retry_backoff": "exponential"}], ids=str
+)
+def test_what_would_need_a_count_of_attempts_is_refused_by_name(store, sql, collection, setting):
+    insert(sql)
+    (name,) = setting
+    for request in (
+        partial(collection(store).add, "new", cron="@daily"),
+        partial(collection(store).modify, "k"),
+    ):
+        with pytest.raises(InvalidError, match=f"^{name}: PerfectSched's table does not count"):
+            request(**setting)
+
+
+def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):
+    with (
+        compat_factory(f"sqlite:///{tmp_path}/elsewhere/sched.db") as open_store,
+        pytest.raises(StoreUnavailableError, match="cannot connect to sqlite:"),
+    ):
+        open_store().init()
+    assert not [*tmp_path.iterdir()]
+
+
 # --- moving on ---------------------------------------------------------------------------
 
 
@@ -309,6 +350,66 @@ def test_a_definition_is_changed_under_a_lease_but_its_times_are_not(open_store,
     seen = found(person, "k")
     with pytest.raises(NotSupportedError, match=r"^next_time: 'k' may be running"):
         person.replace(seen, changed(seen, next_time=LONG_AGO + 60))
+
+
+WAITING = {
+    "its time is still to come, and it runs later": {"next_time": 40, "timeout": 100},
+    "it was put off by a day": {"next_time": -HOUR, "timeout": 24 * HOUR},
+    "PerfectSched has made its delay longer": {"next_time": 40, "timeout": 40, "delay": 600},
+}
+"""Rows that nobody has had; their times are seconds from now."""
+
+
+@pytest.mark.parametrize("waits", WAITING.values(), ids=WAITING)
+def test_a_row_that_waits_is_not_taken_for_one_that_runs(store, sql, row, collection, waits):
+    now = int(store.now())
+    delay = waits.get("delay", 0)
+    times = {"next_time": now + waits["next_time"], "timeout": now + waits["timeout"]}
+    insert(sql, **times, delay=delay)
+    collection(store).modify("k", cron="0 0 1 1 *")
+    timeout, next_time = row()[:2]
+    assert next_time > now + waits["next_time"]
+    assert timeout == next_time + delay
+    sql("UPDATE {table} SET next_time = :next_time, timeout = :timeout", **times)
+    collection(store).modify("k", cron="* * * * *", next_time=LONG_AGO)
+    assert row()[1] == LONG_AGO + 20  # the first minute from then on
+    sql("UPDATE {table} SET next_time = :next_time, timeout = :timeout", **times)
+    collection(store).modify("k", next_time=LONG_AGO + 60)
+    assert row()[:2] == (LONG_AGO + 80 + delay, LONG_AGO + 80)
+
+
+def test_who_may_not_be_changed_is_told_until_when(open_store, row, collection):
+    worker, person = open_store(), open_store()
+    leased(worker, "k")
+    until = iso(row()[0])
+    with pytest.raises(NotSupportedError, match=f"^next_time: 'k' may be running until {until}, "):
+        collection(person).modify("k", next_time=LONG_AGO)
+    collection(person).modify("k", cron="@daily")
+    assert (row()[1], row()[2]) == (LONG_AGO, "@daily")
+
+
+def test_what_ends_later_than_any_lease_is_none(database, sql, collection):
+    with compat_factory(database.url, alive_time=HOUR) as factory:
+        patient = factory()
+        patient.init()
+        insert(sql, timeout=int(patient.now()) + HOUR)
+        with pytest.raises(NotSupportedError, match=r"^next_time: 'k' may be running"):
+            collection(patient).modify("k", next_time=LONG_AGO)
+    with compat_factory(database.url, alive_time=6) as factory:
+        collection(factory()).modify("k", next_time=LONG_AGO)
+
+
+def test_a_trigger_that_perfectsched_modifies_under_a_task_drops_no_backlog(
+    store, sql, row, settings, caplog
+):
+    insert(sql, cron="*/10 * * * *", timeout=LONG_AGO + 200, next_time=LONG_AGO + 200)
+    (held,) = claim(store, "w.1").rows
+    sql("UPDATE {table} SET cron = '*/15 * * * *'")
+    # What the old trigger had due is run as well: it may have been due before the change.
+    assert settle(store, [Ending(held, Finish())], settings) == {"k": Settled.DONE}
+    assert row()[:3] == (LONG_AGO + 800, LONG_AGO + 800, "*/15 * * * *")
+    assert "k: while 2001-09-09T01:50:00Z ran, its trigger was changed from '*/10" in caplog.text
+    assert "it goes on with 2001-09-09T02:00:00Z" in caplog.text
 
 
 # --- what cannot be understood -------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_a_settle_without_an_answer_can_be_repeated(far, near, proxy, loss, way)
 
 @pytest.mark.parametrize("extended", [False, True])
 def test_a_settle_without_an_answer_counts_also_if_others_have_gone_on(far, near, proxy, extended):
-    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat"})
+    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat", "table": "psched"})
     add(near, "k")
     sent = CLOCK.boottime()
     (held,) = claim(far, "w.1").rows
@@ -147,7 +147,7 @@ def test_a_settle_without_an_answer_counts_also_if_others_have_gone_on(far, near
 @each_loss
 @pytest.mark.parametrize("request_", [b"INSERT", b"COMMIT"])
 def test_an_insert_without_an_answer_is_not_reported_as_taken(far, near, proxy, loss, request_):
-    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat"})
+    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat", "table": "psched"})
     schedules = ScheduleCollection(
         far, settings, clock=SystemClock(), draw_nonce=iter(["n1", "n2"]).__next__
     )
@@ -162,7 +162,7 @@ def test_an_insert_without_an_answer_is_not_reported_as_taken(far, near, proxy, 
 @pytest.mark.parametrize("number", range(4))
 def test_a_modification_without_an_answer_is_applied_once(far, near, proxy, loss, number):
     """Whatever the checksums are; and a worker may have the row by the time it is repeated."""
-    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat"})
+    settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat", "table": "psched"})
 
     class Meanwhile(SystemClock):
         def sleep(self, _seconds):

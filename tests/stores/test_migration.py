@@ -566,6 +566,17 @@ def test_the_tables_may_be_in_two_databases(database, make_migration, tmp_path, 
     target.disconnect()
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_the_url_of_an_old_database_means_what_it_means_to_sequel(settings, store, now, tmp_path):
+    """Three slashes begin an absolute path: here as in PerfectSched's own configuration."""
+    with contextlib.closing(OldTable(f"sqlite:///{tmp_path}/old.db")) as old:
+        old.create()
+        old.insert(schedule("k", at=now - 60))
+        with migration_of("schedules", settings, f"sqlite://{tmp_path}/old.db") as migration:
+            assert migration.run(0).remaining == 0
+    moved(store, "k")
+
+
 NO_TLS = {
     "mariadb": ("ssl_disabled=true", "SSL is required but the server doesn't support it"),
     "postgresql": ("sslmode=disable", "server does not support SSL, but SSL was required"),

@@ -9,13 +9,14 @@ from psched.clock import SystemClock
 
 
 @contextlib.contextmanager
-def compat_factory(url, *, table="psched", timeout=5.0) -> Iterator:
+def compat_factory(url, *, table="psched", timeout=5.0, **how) -> Iterator:
     """Makes stores on one database, and disconnects them at the end."""
     opened = []
 
     def open_store():
         rng = random.Random()  # noqa: S311  # jitter
-        store = CompatBackend(url, table=table, timeout=timeout, clock=SystemClock(), rng=rng)
+        how_made = {"table": table, "timeout": timeout, "clock": SystemClock(), "rng": rng, **how}
+        store = CompatBackend(url, **how_made)
         opened.append(store)
         return store
 

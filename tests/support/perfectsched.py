@@ -25,14 +25,24 @@ COLUMNS = "id, timeout, next_time, cron, delay, data, timezone"
 
 
 class Peer:
-    """One worker of PerfectSched's."""
+    """One worker of PerfectSched's.
 
-    def __init__(self, url, table, run_log, alive_time, seconds):
+    Args:
+        url: the database's.
+        table: the table's name.
+        run_log: where its tasks are noted.
+        alive_time: the length of its leases, seconds.
+        seconds: how long a task takes.
+        now: the clock it goes by.
+    """
+
+    def __init__(self, url, table, run_log, alive_time, seconds, *, now=time.time):
         self._url = make_url(url)
         self._table = f"`{table}`"
         self._log = Path(run_log)
         self._alive_time = int(alive_time)
         self._seconds = float(seconds)
+        self._now = now
         self._connection = self._connect()
 
     def run(self):
@@ -49,7 +59,7 @@ class Peer:
     def acquire(self):
         """Lease the row that is due first, if there is one."""
         while True:
-            now = int(time.time())
+            now = int(self._now())
             seen = self._all(
                 f"SELECT {COLUMNS} FROM {self._table} WHERE timeout <= ?"  # noqa: S608
                 f" ORDER BY timeout ASC LIMIT {MAX_SELECT_ROW}",
@@ -67,11 +77,17 @@ class Peer:
         time.sleep(self._seconds)
         self._note(row, "end", how="returned")
 
+    def modify(self, key, **columns):
+        """Change some of a schedule's cron, delay, timezone and data."""
+        changes = ", ".join(f"{name}=?" for name in columns)
+        statement = f"UPDATE {self._table} SET {changes} WHERE id=?"  # noqa: S608
+        self._change(statement, *columns.values(), key)
+
     def finish(self, row):
-        """Move the row to its next occurrence."""
+        """Move the row to its next occurrence; whether it was still where it had been."""
         key, _, scheduled_time, cron, delay, _, timezone = row
         following = next_time(cron, scheduled_time, timezone)
-        self._change(
+        return self._change(
             f"UPDATE {self._table} SET timeout=?, next_time=? WHERE id=? AND next_time=?",  # noqa: S608
             following + delay,
             following,

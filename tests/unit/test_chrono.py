@@ -151,14 +151,14 @@ def test_what_perfectsched_refuses_is_refused(text):
 def test_only_on_perfectscheds_table_lines_are_read_in_this_way():
     row = Row(key="k", cron="5/15 * * * *", next_time=0)
     for kind, expected in {"rdb": 20 * 60, "rdb_compat": 65 * 60}.items():
-        settings = from_mapping({"url": "sqlite:///unused.db", "type": kind})
+        settings = from_mapping({"url": "sqlite:///unused.db", "type": kind, "table": "psched"})
         definition = understand(row, settings)
         assert definition.trigger.next_after(5 * 60) == expected
         assert definition.cron == "5/15 * * * *"
 
 
 def test_perfectscheds_clock_changes_are_the_default_on_its_table_alone():
-    url = {"url": "sqlite:///unused.db"}
+    url = {"url": "sqlite:///unused.db", "table": "psched"}
     assert from_mapping(url).dst_policy == "debian"
     assert from_mapping({**url, "type": "rdb_compat"}).dst_policy == "wallclock"
     chosen = from_mapping({**url, "type": "rdb_compat", "dst_policy": "debian"})

@@ -23,6 +23,7 @@ from psched.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "etc" / "psched.yml"
 CANARY = "c4n4ry"
+COMPAT = {"type": "rdb_compat", "url": "mysql://db/x", "table": "schedules"}
 
 
 @pytest.fixture
@@ -373,7 +374,7 @@ def test_a_combination_is_told_at_the_line_of_the_timeout(refusal):
     ("settings", "reason"),
     [
         (
-            {"type": "rdb_compat", "url": "mysql://db/x", "claim_strategy": "cas"},
+            {**COMPAT, "claim_strategy": "cas"},
             "is of no use with type: rdb_compat, which takes rows in one way only; remove it",
         ),
         (
@@ -393,7 +394,7 @@ def test_a_way_to_claim_that_the_store_has_not_is_refused_with_the_mend(settings
 @pytest.mark.parametrize(
     "settings",
     [
-        {"type": "rdb_compat", "url": "mysql://db/x", "claim_strategy": "auto"},
+        {**COMPAT, "claim_strategy": "auto"},
         {"url": "sqlite:////x.db", "claim_strategy": "cas"},
         {"url": "mysql://db/x", "claim_strategy": "skip_locked"},
     ],
@@ -1351,17 +1352,59 @@ def test_a_types_lease_is_judged_beside_the_timeout(refusal):
         " after two timeouts of 5 s; set a shorter database_timeout, or raise it"
     )
     assert take({"types": {"t": {"alive_time": 6}}, "database_timeout": 1}).alive_time == 300
-    assert "PerfectSched's table" in problem(
-        {"type": "rdb_compat", "types": {"t": {"alive_time": 60}}}
-    )
+    assert "PerfectSched's table" in problem({**COMPAT, "types": {"t": {"alive_time": 60}}})
 
 
-def test_perfectscheds_table_knows_no_jitter():
-    compat = {"type": "rdb_compat", "url": "mysql://db/x"}
-    known_of = "PerfectSched's table knows of none: what starts later has been leased; remove it"
-    assert problem({**compat, "jitter": 5}) == f"jitter: {known_of}"
-    assert problem({**compat, "types": {"t": {"jitter": 5}}}) == f"types: t.jitter: {known_of}"
-    assert take({**compat, "jitter": 0}).jitter == 0
+@pytest.mark.parametrize(
+    ("setting", "value", "neutral", "why"),
+    [
+        ("jitter", 5, 0, "knows of none: what starts later has been leased"),
+        ("max_attempts", 1, 0, "does not count attempts"),
+        ("max_attempts", 4, 0, "does not count attempts"),
+        ("retry_backoff", "exponential", "fixed", "does not count attempts"),
+    ],
+)
+def test_what_perfectscheds_table_cannot_keep_is_refused(setting, value, neutral, why):
+    refusal = f"{setting}: PerfectSched's table {why}; remove it"
+    assert problem({**COMPAT, setting: value}) == refusal
+    assert problem({**COMPAT, "types": {"t": {setting: value}}}) == f"types: t.{refusal}"
+    assert getattr(take({**COMPAT, setting: neutral}), setting) == neutral
+    assert take({**COMPAT, "types": {"t": {setting: neutral}}}).types["t"][setting] == neutral
+    with pytest.raises(ConfigError, match=re.escape(refusal)):
+        take(COMPAT).with_settings(**{setting: value})
+
+
+@pytest.mark.parametrize("missing", ["url", "table"])
+def test_perfectscheds_table_and_database_are_named_by_the_configuration(missing, refusal):
+    given = {name: value for name, value in COMPAT.items() if name != missing}
+    assert problem(given).startswith(f"{missing}: is missing: type: rdb_compat works in Perfect")
+    lines = "".join(f"{name}: {value}\n" for name, value in given.items())
+    assert f"{missing}: is missing" in refusal(lines)
+    with pytest.raises(ConfigError, match=f"{missing}: is missing"):
+        take({}).with_settings(**given)
+    assert take(COMPAT).with_settings(retry_wait=1).table == COMPAT["table"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("sqlite:///var/lib/sched.db", "sqlite:////var/lib/sched.db"),
+        ("sqlite:////var/lib/sched.db", "sqlite:////var/lib/sched.db"),
+        ("sqlite://sched.db", "sqlite:////cwd/sched.db"),
+        ("sqlite://db/sched.db", "sqlite:////cwd/db/sched.db"),
+        ("sqlite:///sched.db?timeout=3", "sqlite:////sched.db?timeout=3"),
+        ("mysql2://u:p@h/d", "mysql+pymysql://u:p@h/d"),
+        ("mysql2://u:p&encoding=1@h/d", "mysql+pymysql://u:p&encoding=1@h/d"),
+        ("mysql://u:p@h/d?encoding=utf8", "mysql+pymysql://u:p@h/d?charset=utf8"),
+        ("postgres://u@h/d?encoding=utf8", "postgresql+psycopg://u@h/d?client_encoding=utf8"),
+    ],
+)
+def test_beside_perfectsched_a_url_means_what_it_means_to_sequel(written, meant):
+    settings = take({**COMPAT, "url": written})
+    assert settings.url == meant
+    # It is read once: other changes leave it as it is.
+    assert settings.with_settings(retry_wait=1).url == meant
+    assert settings.with_settings(url=written, cwd=Path("/cwd")).url == meant
 
 
 # --- Redis ---------------------------------------------------------------------------

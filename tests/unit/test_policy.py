@@ -30,6 +30,8 @@ from psched.policy import Run, conclusion, opening
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "retry_wait": 300})
 
+COMPAT = SETTINGS.with_settings(type="rdb_compat", url="sqlite:///unused.db", table="schedules")
+
 NOON = 1_800_014_400
 """2027-01-15T12:00:00Z."""
 
@@ -561,6 +563,29 @@ class TestRedefinition:
         settlement = conclusion(row, current, Finish(), SETTINGS)
         assert (settlement.next_time, settlement.not_before) == (NOON + HOUR, NOON + HOUR + 5)
         assert settlement.version == 4
+
+    @pytest.mark.parametrize(
+        ("before", "after", "now", "next_time"),
+        [
+            # The backlog goes on from the occurrence that ran, not from now.
+            ("*/5 * * * *", "*/10 * * * *", NOON + DAY, NOON + 5 * MINUTE),
+            ("*/10 * * * *", "*/5 * * * *", NOON + DAY, NOON + 5 * MINUTE),
+            ("0 0 1 1 *", "* * * * *", NOON + DAY, NOON + MINUTE),
+            ("* * * * *", "0 * * * *", NOON + MINUTE, NOON + MINUTE),
+            # What the old one would have shown later is not scheduled any more.
+            ("* * * * *", "0 * * * *", NOON + MINUTE - 1, NOON + HOUR),
+        ],
+    )
+    def test_in_perfectscheds_table_nothing_that_was_due_is_dropped(
+        self, before, after, now, next_time
+    ):
+        row = leased(cron=before)
+        current = changed(row, cron=after, delay=5, version=4)
+        settlement = conclusion(row, current, Finish(), COMPAT, now)
+        assert (settlement.next_time, settlement.not_before) == (next_time, next_time + 5)
+        assert "while 2027-01-15T12:00:00Z ran, its trigger was changed from" in settlement.reason
+        same = conclusion(row, changed(row, delay=5, version=4), Finish(), COMPAT, now)
+        assert same.reason is None
 
     def test_a_one_shot_may_become_a_schedule_and_a_schedule_a_one_shot(self):
         row = leased(cron=None)

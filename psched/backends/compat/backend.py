@@ -15,9 +15,19 @@ column                  is
 **The token.** There is no column for an owner, a fence, an attempt, a status or a version. A
 lease is fenced by ``next_time`` and by the last ``timeout`` that we know we wrote, both compared
 by every write; `Leases` remembers them, so a lease is worth nothing in another process, or in
-another instance in this one. ``Row.fence`` is made of ``next_time`` and of the ``timeout`` that
-the claim wrote, so it grows; ``Row.version`` is a checksum of the definition, but what is compared
+another instance in this one. ``Row.version`` is a checksum of the definition, but what is compared
 by a settle is the definition itself.
+
+**No two leases have the same token.** The end of a lease is worked out from the second in which
+the store's clock was read: second + alive_time + 1. Whoever gives an occurrence back makes it due
+in a later second than any from which an end of its own lease was worked out (`Lease.second`); and
+a lease that has run out is over in a later second, too. So each claim of an occurrence is made in
+a later second than all claims and extends before it, and writes a later end, as long as all workers
+have the same ``alive_time``. An occurrence that is over gives its place to another ``next_time``.
+``Row.fence`` is made of the second of the claim and of ``next_time``: it grows with every claim,
+whatever the workers' ``alive_time``. What psched cannot prevent stands in docs/rdb_compat.md: the
+ends that a worker of PerfectSched's writes, workers with another ``alive_time``, and a person who
+deletes and adds a row, or sets its times, within the second of a claim.
 
 **Time.** All instants are whole seconds of the store's clock, chosen here and written as
 literals, so that they can be known again. A lease ends at floor(now) + alive_time + 1.
@@ -30,8 +40,8 @@ run the first again. It also means that an occurrence which was never leased can
 that was (`Stored.untouched`): that one is carried through, whatever the catch-up policy says.
 
 **Unknown outcomes.** An extend is found out by the next request (`Lease.stands`), a settle as
-well (`Lease.ended_as`). A claim is not: two workers that claim in the same second write the same.
-It counts as not held, and runs out.
+well (`Lease.ended_as`). A claim is not: of two workers that try to claim a row in the same second,
+one succeeds, and both would have written the same. It counts as not held, and runs out.
 
 **Deleting** removes a row at once, whoever holds it: the holder finds it gone. Nothing can be
 recovered from a dead worker: its leases run out.
@@ -58,6 +68,7 @@ from psched.backends.compat.statements import Statements, as_new, as_seen
 from psched.backends.failures import refusing_data
 from psched.backends.listing import Listing
 from psched.backends.relational import TableStore, one_request
+from psched.catchup import iso
 from psched.clock import Clock
 from psched.config.tls import Tls
 from psched.definition import decode
@@ -73,6 +84,15 @@ from psched.timing import lease_time
 _BATCH = 200
 """Rows in one statement at most."""
 
+_USUAL_ALIVE_TIME = 300
+"""Seconds; that of PerfectSched's workers, if nobody has set it …"""
+
+_FORMER_ALIVE_TIME = 3600
+"""… and that of its older versions."""
+
+_CLOCKS_DIFFER = 60
+"""Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
+
 
 class CompatBackend(TableStore[Statements]):
     """Schedules in a table of PerfectSched's.
@@ -84,6 +104,7 @@ class CompatBackend(TableStore[Statements]):
         clock: this host's clocks.
         rng: draws the pauses between tries.
         tls: how connections are encrypted; None: as the url's own options, or the driver, will.
+        alive_time: seconds; the length of the workers' leases. What ends much later is no lease.
     """
 
     def __init__(
@@ -95,11 +116,13 @@ class CompatBackend(TableStore[Statements]):
         clock: Clock,
         rng: random.Random,
         tls: Tls | None = None,
+        alive_time: int = _FORMER_ALIVE_TIME,
     ) -> None:
         super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect)
         self._reader = Reader(self._connector, self._sql)
         self._leases = Leases()
+        self._longest = max(alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
         self._claims = Claims(
             self._connector, self._sql, self._leases, clock=clock, patience=timeout
         )
@@ -144,13 +167,15 @@ class CompatBackend(TableStore[Statements]):
         """
         now, found = self._reader.look([seen.key])
         row = found.get(seen.key)
-        if row is None or not _is_as_seen(row, seen, now):
+        if row is None:
             return False
-        held = is_leased(row, now)
+        held = self._leases.row(row, now).owner is not None or is_leased(row, now, self._longest)
+        if not _is_as_seen(row, seen, held=held):
+            return False
         if held and new.next_time != seen.next_time and _same_trigger(seen, new):
             raise NotSupportedError(
-                f"next_time: {seen.key!r} may be running, and this table keeps no lease apart from"
-                " its times; set it when the task has ended"
+                f"next_time: {seen.key!r} may be running until {iso(row.until)}, and this table"
+                " keeps no lease apart from its times; set it when the task has ended"
             )
         values = {**as_seen(row), **as_new(_new(new))}
         return self._write(self._sql.redefine if held else self._sql.replace, values) == 1
@@ -229,6 +254,9 @@ class CompatBackend(TableStore[Statements]):
         strategy = "cas, beside PerfectSched's workers"
         return facts.examine(self._connector, self.now, self._clock, strategy=strategy)
 
+    def _prepare(self) -> None:
+        """No folder is made: where none is, PerfectSched's database is somewhere else."""
+
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
 
@@ -264,7 +292,7 @@ def _new(row: Row) -> Stored:
     return as_stored(row)
 
 
-def _is_as_seen(row: Stored, seen: Row, now: float) -> bool:
+def _is_as_seen(row: Stored, seen: Row, *, held: bool) -> bool:
     """Whether a row is what somebody has seen, but for a lease that was extended since."""
     was = as_row(row)
     if (was.version, was.next_time) != (seen.version, seen.next_time):
@@ -272,7 +300,7 @@ def _is_as_seen(row: Stored, seen: Row, now: float) -> bool:
     if was.next_run_time == seen.next_run_time:
         return True
     seen_leased = seen.next_run_time != (seen.next_time or 0) + seen.delay
-    return seen_leased and seen.next_run_time is not None and is_leased(row, now)
+    return held and seen_leased and seen.next_run_time is not None
 
 
 def _same_trigger(one: Row, other: Row) -> bool:

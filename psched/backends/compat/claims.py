@@ -1,8 +1,8 @@
 """Claiming due rows as PerfectSched does: read some, take each that is still as it was read.
 
-One row in one statement: two workers may write the very same ``timeout``, so that only the
-answer to the statement tells whose a row is. For the same reason a claim whose answer is lost
-counts as not held: it runs out.
+One row in one statement: two workers that try in the same second would write the same
+``timeout``, so that only the answer to the statement tells which of them has the row. For the same
+reason a claim whose answer is lost counts as not held: it runs out.
 """
 
 import logging
@@ -63,7 +63,7 @@ class Claims:
             return Claimed()
         due = [row for row in near if row.timeout <= now]
         next_due = near[len(due)].timeout if len(due) < len(near) else None
-        rows, tried = self._take(owner, due, limit, floor(now) + length + 1)
+        rows, tried = self._take(owner, due, limit, floor(now), length)
         more = tried < len(due) or len(due) == limit + _SPARE
         # Whether a row was leased before or waits for a retry cannot be told: none is `expired`.
         return Claimed(rows=rows, now=now, next_due=next_due, more=more)
@@ -86,13 +86,21 @@ class Claims:
         return now, rows
 
     def _take(
-        self, owner: str, due: Sequence[Stored], limit: int, until: int
+        self, owner: str, due: Sequence[Stored], limit: int, second: int, length: int
     ) -> tuple[Sequence[Row], int]:
-        """Take rows until there are enough; these, and how many were tried.
+        """Take rows that are due, until there are enough; these, and how many were tried.
 
         What is taken is never lost: when the store goes away, those are returned that we have.
+
+        Args:
+            owner: of their leases.
+            due: rows that were due …
+            second: … in this second.
+            limit: at most that many.
+            length: of their leases, seconds.
         """
         taken: list[Row] = []
+        until = second + length + 1
         give_up_at = self._clock.monotonic() + self._patience
         for tried, row in enumerate(due):
             if len(taken) == limit or (taken and self._clock.monotonic() > give_up_at):
@@ -110,7 +118,7 @@ class Claims:
                 _log.error("%s: %s", row.id, error)  # its text says all
                 continue
             if won:
-                lease = self._leases.begin(row, owner, until)
+                lease = self._leases.begin(row, owner, until, second)
                 taken.append(as_row(row, lease.token, lease.attempt))
         return taken, len(due)
 

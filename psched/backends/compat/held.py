@@ -28,6 +28,9 @@ _log = logging.getLogger("psched.store")
 _ROUNDS = 5
 """How often a row that has changed since it was read is read again."""
 
+_CLOCK_STEP = 5
+"""Seconds; if the store's clock has been set back by more, nobody waits until it is right again."""
+
 _PUT_OFF = 3600
 """Seconds until a row that could not be understood is looked at again."""
 
@@ -69,27 +72,28 @@ class Held:
                 if key not in rows or not lease.stands(rows[key], now):
                     self._leases.lose(key)
                     del mine[key]
-            if self._extended(mine, now, floor(now) + length + 1):
+            if self._extended(mine, now, length):
                 return {*mine}
         raise StoreUnavailableError("leases change faster than they can be extended")
 
-    def _extended(self, leases: Mapping[str, Lease], now: float, until: int) -> bool:
+    def _extended(self, leases: Mapping[str, Lease], now: float, length: int) -> bool:
         """Write the leases' new end; whether all of them have it now."""
         # After a lease's end another may claim the row, and write the same end: of such a one,
         # only the answer to a statement of its own tells whether we have extended it.
         over = {key: lease for key, lease in leases.items() if lease.timeout <= now}
         alive = {key: lease for key, lease in leases.items() if key not in over}
-        done = self._extended_at_once(alive, until)
+        done = self._extended_at_once(alive, floor(now), length)
         for key, lease in over.items():
-            done &= self._extended_at_once({key: lease}, until)
+            done &= self._extended_at_once({key: lease}, floor(now), length)
         return done
 
-    def _extended_at_once(self, leases: Mapping[str, Lease], until: int) -> bool:
+    def _extended_at_once(self, leases: Mapping[str, Lease], second: int, length: int) -> bool:
         if not leases:
             return True
+        until = second + length + 1
         known = [(key, lease.next_time, lease.timeout) for key, lease in leases.items()]
         for lease in leases.values():
-            lease.tried.add(until)
+            lease.extending(until, second)
         if self._write(*self._sql.extend(known, until)) < len(known):
             return False
         for lease in leases.values():
@@ -140,7 +144,7 @@ class Held:
             statement = self._sql.remove
             lease.endings.append(None)
         else:
-            following, until = _times(end, row, now)
+            following, until = _times(end, lease, row, now)
             statement = self._sql.settle
             values |= {"following": following, "until": until}
             lease.endings.append((following, until))
@@ -174,7 +178,7 @@ class Held:
         return self._connector.run(lambda c: c.execute(statement, values).rowcount)
 
 
-def _times(end: Settlement, row: Stored, now: float) -> tuple[object, int]:
+def _times(end: Settlement, lease: Lease, row: Stored, now: float) -> tuple[object, int]:
     """What ``next_time`` and ``timeout`` are to be after a settle."""
     earliest = floor(now) + (end.wait + 1 if end.wait else 0)
     if end.status == QUARANTINED:
@@ -185,7 +189,11 @@ def _times(end: Settlement, row: Stored, now: float) -> tuple[object, int]:
     if end.next_time > LATEST or not_before > LATEST:
         _log.error("%s: goes to rest: the table holds no time after January 2038", end.key)
         return row.next_time, NEVER
-    if end.next_time != row.next_time and end.not_before is not None and not end.wait:
+    if end.next_time == row.next_time:
+        # Not in a second from which this lease's end was worked out: the next lease's end would
+        # be the same. See "The token" in `psched.backends.compat.backend`.
+        earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
+    elif end.not_before is not None and not end.wait:
         # Not now, if that is past: see "Moving on" in `psched.backends.compat.backend`.
         return end.next_time, not_before
     return end.next_time, min(max(not_before, earliest), LATEST)

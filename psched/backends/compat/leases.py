@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from psched.backends.compat.rows import NEVER, Stored, as_row
+from psched.backends.compat.rows import Stored, as_row
 from psched.model import Row, Token
 
 _MOST = 10_000
@@ -19,6 +19,7 @@ class Lease:
         next_time: the occurrence, as the table has it.
         attempt: 1 if nobody has leased it before, else 2: the table does not count.
         timeout: its end, the last one that we know to have been written.
+        second: the latest second of the store's clock from which an end of it was worked out.
         tried: ends that may have been written.
         endings: next_time and timeout that a settle of ours may have left; None: the row removed.
         over: it was settled.
@@ -28,9 +29,15 @@ class Lease:
     next_time: object
     attempt: int
     timeout: int
+    second: int
     tried: set[int] = field(default_factory=set)
     endings: list[tuple[object, int] | None] = field(default_factory=list)
     over: bool = False
+
+    def extending(self, timeout: int, second: int) -> None:
+        """An end that was worked out in this second is about to be written."""
+        self.tried.add(timeout)
+        self.second = max(self.second, second)
 
     def extended(self, timeout: int) -> None:
         """It is known to end then."""
@@ -63,14 +70,14 @@ class Leases:
     def __init__(self) -> None:
         self._by_key: dict[str, Lease] = {}
 
-    def begin(self, row: Stored, owner: str, timeout: int) -> Lease:
-        """We have claimed a row until then."""
+    def begin(self, row: Stored, owner: str, timeout: int, second: int) -> Lease:
+        """We have claimed a row until ``timeout``, by a look at it in that second."""
         if len(self._by_key) >= _MOST:
             self._by_key = {key: lease for key, lease in self._by_key.items() if not lease.over}
         attempt = 1 if row.untouched else 2
-        # A later occurrence, or a later claim of the same one, has a greater number.
-        fence = max(row.occurrence, 0) << 31 | timeout
-        lease = Lease(Token(owner, fence), row.next_time, attempt, timeout)
+        # The same occurrence is never claimed twice in a second; different ones may be.
+        fence = second << 31 | max(row.occurrence, 0)
+        lease = Lease(Token(owner, fence), row.next_time, attempt, timeout, second)
         self._by_key[row.id] = lease
         return lease
 
@@ -97,6 +104,15 @@ class Leases:
         self._by_key.pop(key, None)
 
 
-def is_leased(row: Stored, now: float) -> bool:
-    """Whether somebody may hold this row; who waits for a retry looks alike."""
-    return row.until != NEVER and row.until > now and not row.untouched
+def is_leased(row: Stored, now: float, longest: float) -> bool:
+    """Whether somebody may hold this row.
+
+    A row that waits for a retry looks like a leased one. But nobody runs an occurrence whose
+    time is still to come, and no lease ends later than the longest one would.
+
+    Args:
+        row: the row.
+        now: the store's clock.
+        longest: seconds; no lease of anybody's ends later than this from now.
+    """
+    return row.occurrence <= now < row.until <= now + longest and not row.untouched

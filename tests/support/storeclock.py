@@ -1,0 +1,63 @@
+"""A database whose clock a test sets: everything else about it is real."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace as changed
+from math import floor
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from psched.backends import connector
+from psched.backends.dialects import dialect_of
+from support.stores import Sql
+
+
+class StoreClock:
+    """The clock by which stores judge what is due: a table that their statements read.
+
+    Args:
+        url: the database's.
+        start: Unix seconds.
+    """
+
+    def __init__(self, url, start):
+        self._open = contextlib.ExitStack()
+        self._sql = self._open.enter_context(Sql(url).session())
+        self.now = start
+        self._sql("CREATE TABLE store_clock (now DOUBLE PRECISION, second INTEGER)")
+        self._sql("INSERT INTO store_clock VALUES (0, 0)")
+        self.advance(0)
+
+    def advance(self, seconds):
+        """Let time pass, or set the clock back."""
+        self.now = round(self.now + seconds, 3)
+        self._sql(
+            "UPDATE store_clock SET now = :now, second = :second",
+            now=self.now,
+            second=floor(self.now),
+        )
+
+    def close(self):
+        self._open.close()
+
+
+@contextlib.contextmanager
+def store_clock(url, *, start, **changes) -> Iterator[StoreClock]:
+    """Stores that are made in here go by such a clock.
+
+    Args:
+        url: the database's.
+        start: Unix seconds.
+        changes: of the dialect, beyond that.
+    """
+    dialect = changed(
+        dialect_of(make_url(url)),
+        now="(SELECT now FROM store_clock)",
+        now_floor="(SELECT second FROM store_clock)",
+        **changes,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connector, "dialect_of", lambda _url: dialect)
+        with contextlib.closing(StoreClock(url, start)) as clock:
+            yield clock
