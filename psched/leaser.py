@@ -13,7 +13,7 @@ from math import ceil, inf, isfinite
 
 from psched.asking import Asker
 from psched.backend import Backend, Settled
-from psched.claimer import Claimer
+from psched.claimer import Claimer, Waiting
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError
@@ -71,7 +71,8 @@ class Leaser:
         )
         self._preparation = Preparation(prepare, self._asker)
         self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
-        self._settler = Settler(settings, clock)
+        self._triggers = self._claimer.triggers
+        self._settler = Settler(settings, clock, self._triggers.conclude)
         self._dead: list[str] = []
         self.recovered: list[str] = []
         self._next_look = 0.0
@@ -92,6 +93,7 @@ class Leaser:
             hurry: when they are taken down, they are not given their time to clean up.
         """
         self.pause()
+        self._triggers.dismiss()
         self._tasks.dismiss()
         if timeout is not None:
             at = self._clock.monotonic() + timeout
@@ -125,6 +127,8 @@ class Leaser:
             Seconds until something is due again.
         """
         self._tasks.hear(self)
+        self._triggers.hear()
+        self._claimer.go_on()
         if self._asker.ready:
             try:
                 self._extend()
@@ -144,7 +148,8 @@ class Leaser:
                 self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)
         guarded = self._tasks.watch()
         self._quiet = guarded == inf and self._has_only_to_look
-        return max(0.0, min(guarded, self._wakes()) - self._clock.monotonic())
+        wakes = min(guarded, self._wakes(), self._triggers.wakes)
+        return max(0.0, wakes - self._clock.monotonic())
 
     def look(self, now: float) -> float | None:
         """Do the one thing that a worker does all the time that has nothing to do.
@@ -187,15 +192,19 @@ class Leaser:
 
     def _extend(self) -> None:
         boot = self._clock.boottime()
-        held = [slot for slot in self._tasks if not slot.lost]
+        held = [each for each in self._held if not each.lost]
         if any(boot >= slot.deadlines.extend for slot in held):
             self._extend_these(held)
 
-    def _extend_these(self, slots: Sequence[Slot]) -> None:
+    @property
+    def _held(self) -> Sequence[Slot | Waiting]:
+        return [*self._tasks, *self._claimer.waiting.values()]
+
+    def _extend_these(self, slots: Sequence[Slot | Waiting]) -> None:
         for lease in sorted({slot.deadlines.lease for slot in slots}):
             self._extend_alike([slot for slot in slots if slot.deadlines.lease == lease], lease)
 
-    def _extend_alike(self, slots: Sequence[Slot], lease: float) -> None:
+    def _extend_alike(self, slots: Sequence[Slot | Waiting], lease: float) -> None:
         """Extend leases of the same length, by that length at least.
 
         What the schedules say by now may be less: it is for their next leases. These are guarded
@@ -219,7 +228,7 @@ class Leaser:
     def _settle(self) -> None:
         """End the leases whose tasks have ended with all they had started."""
         # Also those that seem to be lost: their end may have been written, and never answered.
-        endings = [_ending(slot) for slot in self._tasks if slot.empty]
+        endings = [_ending(slot) for slot in self._tasks if self._is_over(slot)]
         endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
         if not endings:
             return
@@ -231,12 +240,17 @@ class Leaser:
         self._close(results)
         self._claimer.next_poll = 0.0
 
+    def _is_over(self, slot: Slot) -> bool:
+        """Whether it can be settled; its trigger may still be asked what comes next."""
+        return slot.empty and not self._triggers.awaits(slot.row)
+
     def _close(self, results: Mapping[str, Settled]) -> None:
         """These leases have ended, or are another's."""
         for key, result in results.items():
             if result is Settled.REDEFINED or self._claimer.returns.pop(key, None) is not None:
                 continue
             slot = self._tasks.slots.pop(key)
+            self._triggers.forget(slot.row)
             unsure = self._settler.forget(_ending(slot))
             if result is Settled.DONE:
                 tell_end(slot)
@@ -293,12 +307,12 @@ class Leaser:
     def _wakes(self) -> float:
         """When the store is to be asked again, seconds of the monotonic clock."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
-        moments = [mono + slot.deadlines.extend - boot for slot in self._tasks if not slot.lost]
+        moments = [mono + slot.deadlines.extend - boot for slot in self._held if not slot.lost]
         if self._tasks:
             moments.append(self._next_look)
         if isfinite(self._claimer.next):
             moments.append(self._claimer.next)
-        if self._dead or self._preparation.pending or any(slot.empty for slot in self._tasks):
+        if self._dead or self._preparation.pending or any(map(self._is_over, self._tasks)):
             moments.append(mono)
         wakes = max(min(moments, default=mono + 1), self._asker.not_before)
         if self._stop_at is not None and self._stop_at > mono:
@@ -310,7 +324,7 @@ def _ending(slot: Slot) -> Ending:
     return Ending(slot.row, slot.conclusion, 0.0 if slot.lost else slot.deadlines.end)
 
 
-def _note_extended(slots: Sequence[Slot], held: Mapping[str, bool], sent: float) -> None:
+def _note_extended(slots: Sequence[Slot | Waiting], held: Mapping[str, bool], sent: float) -> None:
     for slot in slots:
         if slot.row.key in held:
             slot.lost = not held[slot.row.key]

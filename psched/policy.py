@@ -161,15 +161,20 @@ def quarantine(row: Row, reason: str) -> Settlement:
 def _later(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
     """Leave a row that cannot be judged here to whoever claims it next, after ``retry_wait``."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
+    told = _plain(f"{reason}; tried again every {wait} s")
+    return changed(put_off(row, wait), attempt=attempt, reason=told)
+
+
+def put_off(row: Row, wait: int) -> Settlement:
+    """Leave a row for so many seconds to whoever claims it next; that was no attempt."""
     return Settlement(
         key=row.key,
         token=row.token,
         version=row.version,
         next_time=row.next_time,
         wait=wait,
-        attempt=attempt,
+        attempt=row.attempt - 1,
         status=row.status,
-        reason=_plain(f"{reason}; tried again every {wait} s"),
     )
 
 

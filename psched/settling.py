@@ -1,14 +1,17 @@
 """Ending leases, whatever has happened to the schedules meanwhile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psched.backend import Backend, Settled
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
-from psched.model import Decision, Row, Token
+from psched.model import Decision, Row, Settlement, Token
 from psched.policy import conclusion
+
+Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
+"""How to settle a lease, see `psched.policy.conclusion`; None: that is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,12 @@ class Settler:
     Args:
         settings: the installation's.
         clock: this host's clocks.
+        conclude: says how a lease ends.
     """
 
-    def __init__(self, settings: Config, clock: Clock) -> None:
+    def __init__(self, settings: Config, clock: Clock, conclude: Conclude = conclusion) -> None:
         self._settings = settings
+        self._conclude = conclude
         self._clock = clock
         # Leases whose end may have been written, and their D when it was sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
@@ -60,7 +65,7 @@ class Settler:
         """End leases; may be repeated when the store did not answer.
 
         Returns:
-            For each key DONE or PREEMPTED.
+            For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
 
         Raises:
             StoreUnavailableError: ask again.
@@ -68,7 +73,7 @@ class Settler:
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
         try:
-            settle(backend, endings, self._settings, results)
+            settle(backend, endings, self._settings, results, self._conclude)
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None
@@ -107,6 +112,7 @@ def settle(
     endings: Sequence[Ending],
     settings: Config,
     results: dict[str, Settled] | None = None,
+    conclude: Conclude = conclusion,
 ) -> Mapping[str, Settled]:
     """End leases; may be repeated when the store did not answer.
 
@@ -118,9 +124,10 @@ def settle(
         endings: how each lease ends.
         settings: the installation's.
         results: filled with what is known so far, if it raises.
+        conclude: says how a lease ends.
 
     Returns:
-        For each key DONE or PREEMPTED.
+        For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
 
     Raises:
         StoreUnavailableError: ask again.
@@ -131,14 +138,14 @@ def settle(
     now = 0.0
     # Ends because every further round needs a person to change a definition in between.
     while open_endings:
-        results |= backend.settle(
-            [
-                conclusion(ending.leased, current[key], ending.decision, settings, now)
-                for key, ending in open_endings.items()
-            ]
-        )
+        settlements = [
+            conclude(ending.leased, current[key], ending.decision, settings, now)
+            for key, ending in open_endings.items()
+        ]
+        answers = backend.settle([each for each in settlements if each is not None])
+        results |= answers
         open_endings = {
-            key: ending for key, ending in open_endings.items() if results[key] is Settled.REDEFINED
+            key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }
         if open_endings:
             current, now = backend.look(list(open_endings)), backend.now()

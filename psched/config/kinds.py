@@ -173,6 +173,21 @@ class Modules:
         return tuple(str(around.cwd / m) if m.endswith(".py") else m for m in modules)
 
 
+class ModuleNames:
+    """A list of modules' names."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the name of a module, such as myapp.triggers, or a list of such"
+
+    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+        """See `Kind.read`."""
+        names = tuple(text(self, item, around) for item in _items(value))
+        if not all(part.isidentifier() for name in names for part in name.split(".")):
+            raise RefusedError(f"must be {self.describe()}")
+        return names
+
+
 class Names:
     """A list of names, such as those of types."""
 

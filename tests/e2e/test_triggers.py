@@ -75,7 +75,7 @@ def test_the_command_line_refuses_what_no_worker_could_use(service):
         "@call tides:Stuck": "which is not later",
         "@call tides:Tides": "tides:Tides cannot be made: TypeError: ",
         "@call ebb:Tides": "there is no module 'ebb' on the load path",
-        "@call os:getcwd": "'os:getcwd' is not a class with a method next_at(after)",
+        "@call os:getcwd": "there is no module 'os' on the load path",
     }.items():
         refused = service.psched("add", "k", "t", text)
         assert refused.returncode == 1
