@@ -152,7 +152,10 @@ def here(call: Call) -> Answer:
     try:
         found = loader.load_object(call.name)
     except LoadError as error:
-        raise NotLoadedError("cron", str(error)) from error
+        problem = str(error)
+        if call.name.startswith(f"{_PROGRAM}:"):
+            problem = f"{call.name!r} is of the program that declared it: only its workers have it"
+        raise NotLoadedError("cron", problem) from error
     try:
         is_one = inspect.isclass(found) and callable(getattr(found, "next_at", None))
         made: Any = found(**_arguments(call.text)) if is_one else None

@@ -111,6 +111,11 @@ class Leaser:
         return not (self._tasks or self._claimer.owes or self._dead)
 
     @property
+    def asks(self) -> bool:
+        """Whether a trigger is being asked what comes after a task that is over."""
+        return any(self._triggers.awaits(slot.row) for slot in self._tasks)
+
+    @property
     def looked(self) -> bool:
         """Whether due rows have been looked for, with success."""
         return self._claimer.looked

@@ -145,6 +145,9 @@ class TriggerHelpers:
         """Nobody needs the answer any more."""
         if question in self._queue:
             self._queue.remove(question)
+        if question.helper is not None and question in self._asked:
+            self._asked.remove(question)
+            self._tasks.runners.kill(question.helper)
 
     def is_reserved(self, question: Question) -> bool:
         """Whether a slot is to be kept for a row: its answer is there, or will be in a moment."""

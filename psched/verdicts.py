@@ -136,11 +136,11 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _settlement(row: Row, said: dict[str, Any]) -> Settlement:
-    reason = said.get("reason")
+    time, reason = said.get("next_time"), said.get("reason")
     attempts = abs(row.attempt) + 1
     fits = (
         said.keys() == _FIELDS,
-        said.get("next_time") == row.next_time or _is_number(said.get("next_time"), LATEST_TIME),
+        time in (None, row.next_time) or _is_number(time, LATEST_TIME),
         said.get("not_before") is None or _is_number(said["not_before"], _LARGEST),
         said.get("retain") is None or _is_number(said["retain"], _LARGEST),
         _is_number(said.get("wait"), _LARGEST),

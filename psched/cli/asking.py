@@ -22,7 +22,7 @@ from psched.errors import InvalidError, NotLoadedError, described
 from psched.supervisor import kernel, tree
 from psched.supervisor.link import Link
 from psched.supervisor.signals import unblock
-from psched.supervisor.spawn import spawn
+from psched.supervisor.spawn import flush_output, spawn
 from psched.verdicts import confine
 
 _DEADLINE = 10.0
@@ -122,6 +122,7 @@ def _live(command: int, link: Link) -> int:
         answer = _answered(question, answers)
         if os.getpid() != process:
             return 0  # the trigger has forked, and this is the child
+        flush_output()
         link.deliver(answer)
     return 0
 

@@ -183,7 +183,8 @@ class ModuleNames:
     def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
         """See `Kind.read`."""
         names = tuple(text(self, item, around) for item in _items(value))
-        if not all(part.isidentifier() for name in names for part in name.split(".")):
+        parts = [part for name in names for part in name.split(".")]
+        if not all(map(str.isidentifier, parts)) or any(name.endswith(".py") for name in names):
             raise RefusedError(f"must be {self.describe()}")
         return names
 

@@ -82,6 +82,79 @@ def test_the_command_line_refuses_what_no_worker_could_use(service):
         assert re.match(rf"Error: cron: .*{re.escape(problem)}.*\n\Z", refused.stderr)
 
 
+WILD = """
+    import os, sys, time
+
+    class Wild:
+        def __init__(self, how):
+            self.how = how
+
+        def next_at(self, after):
+            print("noise")
+            if self.how == "hangs":
+                os.system("sleep 1000 &")
+                time.sleep(1000)
+            if self.how == "exits":
+                os._exit(0)
+            if self.how == "interrupts":
+                raise KeyboardInterrupt
+            return after + 3600
+"""
+
+
+class TestACommandLetsAChildAskTriggers:
+    def test_what_a_trigger_prints_is_not_the_commands_answer(self, service):
+        service.write("wild.py", WILD)
+        shown = service.psched("next", "--cron", '@call wild:Wild {"how": ""}', "-n", "1", "--json")
+        assert len(json.loads(shown.stdout)["occurrences"]) == 1
+        assert "noise" in shown.stderr
+
+    @pytest.mark.parametrize(
+        ("how", "problem"),
+        [
+            ("exits", "the process that asked wild:Wild has ended"),
+            ("interrupts", "asking wild:Wild raised KeyboardInterrupt"),
+            ("hangs", "the process that asked wild:Wild has not answered within 10 s"),
+        ],
+    )
+    def test_one_that_misbehaves_ends_the_child_and_is_told(self, service, how, problem):
+        service.write("wild.py", WILD)
+        refused = service.psched("add", "k", "t", f'@call wild:Wild {{"how": "{how}"}}')
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr.endswith(f"Error: cron: {problem}\n")
+
+    def test_no_command_imports_what_is_not_allowed(self, service):
+        service.configure(triggers=["tides"])
+        service.write("secret.py", "open('imported', 'w')")
+        service.write("tides.py", TIDES)
+        insert(service, "secret", "@call secret:x")
+        insert(service, "tides", '@call tides:Tides {"gap": 60}')
+        declared = "label: l\nschedules: {k: {type: t, cron: '@call secret:x'}}\n"
+        file = str(service.write("schedules.yml", declared))
+        problem = "the module 'secret' is not one that the setting triggers allows (tides)"
+        for words in (
+            ["next", "secret"],
+            ["next", "--cron", "@call secret:x"],
+            ["add", "k", "t", "@call secret:x"],
+            ["apply", file],
+            ["export"],
+        ):
+            done = service.psched(*words)
+            assert done.returncode == 1
+            assert problem in done.stderr
+        for words in (["list"], ["show", "secret"]):
+            assert "@call secret:x" in service.psched(*words).stdout
+        assert "tides:" in service.psched("export").stdout
+        assert not (service.folder / "imported").exists()
+
+    def test_a_module_that_starts_a_master_when_it_is_imported_starts_none(self, service):
+        program = "import psched\nwith psched.start() as s:\n    s.add('a', run=print, every=9)\n"
+        service.write("program.py", program)
+        refused = service.psched("next", "--cron", "@call program:Tides")
+        assert refused.returncode == 1
+        assert "put the call below if __name__ == '__main__'" in refused.stderr
+
+
 class TestAdding:
     def test_an_interval_stands_in_the_place_of_the_line(self, service):
         added = service.invoke("add", "s1", "t", "--every", "3600", '{"k": 1}', "--jitter", "9")

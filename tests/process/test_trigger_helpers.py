@@ -239,11 +239,11 @@ def test_no_other_schedule_waits_for_ten_triggers_that_hang():
     assert took < DEADLINE
 
 
-def beside_one_that_hangs_when_its_task_is_over():
+def beside_one_whose_task_is_over(how):
     trigger_helpers.DEADLINE = 1.0
     # What is on time is run without a question to its trigger.
     scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
-    scene.add("wild", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
+    scene.add("wild", "Wild", {"how": how}, next_time=int(CLOCK.wall()))
     scene.until(lambda: any(slot.empty for slot in scene.bench.tasks))
     scene.add("plain")
     scene.until(lambda: scene.has_run("plain"))
@@ -253,10 +253,34 @@ def beside_one_that_hangs_when_its_task_is_over():
     return before, wild.next_time, wild.reason
 
 
-def test_an_occurrence_that_has_run_is_over_also_if_its_trigger_then_hangs():
-    before, next_time, reason = apart(beside_one_that_hangs_when_its_task_is_over)
-    assert (before, next_time) == (WAITING, None)
-    assert "wild_triggers:Wild was asked 2 times in vain" in reason
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [("hangs", "was asked 2 times in vain"), ("boolean", "answered a value of type bool")],
+)
+def test_an_occurrence_that_has_run_is_over_whatever_its_trigger_does_then(how, problem):
+    before, next_time, reason = apart(beside_one_whose_task_is_over, how)
+    assert next_time is None
+    assert problem in reason
+    assert how == "boolean" or before == WAITING
+
+
+def told_to_go():
+    trigger_helpers.DEADLINE = 2.0
+    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600, concurrency=2)
+    scene.add("over", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
+    scene.until(lambda: scene.leaser.asks)
+    scene.add("due", "Wild", {"how": "hangs", "number": 1})
+    scene.until(lambda: scene.row("due").owner)
+    scene.leaser.stop(None)
+    scene.until(lambda: scene.leaser.idle)
+    scene.bench.until(lambda: len(tree.living_below(os.getpid())) <= 1)
+    return [(row.status, row.owner, row.next_time) for row in map(scene.row, ("over", "due"))]
+
+
+def test_a_worker_that_leaves_gives_back_what_is_asked_and_settles_what_has_run():
+    over, due = apart(told_to_go)
+    assert over == [QUARANTINED, None, None]
+    assert due[:2] == [WAITING, None]
 
 
 def a_slow_one_with_a_short_lease():
