@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -100,6 +101,62 @@ WILD = """
                 raise KeyboardInterrupt
             return after + 3600
 """
+
+
+def test_triggers_that_misbehave_cost_no_worker_and_delay_nobody(service):
+    service.configure(alive_time=6, catchup="latest")
+    service.write("wild.py", WILD)
+    service.write("tides.py", TIDES)
+    master = service.start()
+    workers = master.wait_for_workers(1)
+    for how in ("hangs", "exits", "interrupts"):
+        insert(service, how, f'@call wild:Wild {{"how": "{how}"}}')
+    insert(service, "good", None)
+    insert(service, "tides", '@call tides:Tides {"gap": 3600}')
+    service.wait_for_finish("good")
+    service.runs.wait("tides", completed(1))
+    for how, problem in {
+        "exits": "asked 2 times in vain: its process",
+        "interrupts": "asked 2 times in vain: it raised 'KeyboardInterrupt'",
+    }.items():
+        row = service.wait_for_row(how, lambda seen: seen.status == "quarantined")
+        assert f"cron: wild:Wild was {problem}" in row.reason
+    # Nothing has waited for this one.
+    assert service.row("hangs").status != "quarantined"
+    row = service.wait_for_row("hangs", lambda seen: seen.status == "quarantined")
+    assert "it has not answered within 10 s" in row.reason
+    assert master.workers() == workers
+    assert master.stop() == 0
+    master.wait_until_nothing_is_left()
+
+
+PROGRAM = """
+    import canary
+    import psched
+
+    class Seconds:
+        def next_at(self, after):
+            return after + 1
+
+    if __name__ == "__main__":
+        psched.Worker.run(canary.Dispatch, lambda: {settings!r})
+"""
+
+
+def test_the_classes_of_a_program_and_of_the_modules_beside_it_may_be_triggers(service, tmp_path):
+    url = f"sqlite:///{tmp_path}/psched.db"
+    settings = {"url": url, "poll_interval": 0.2, "cgroup": "off", "catchup": "latest"}
+    service.write("program.py", PROGRAM.format(settings=settings))
+    service.write("tides.py", TIDES)
+    insert(service, "own", "@call __main__:Seconds")
+    insert(service, "by name", "@call program:Seconds")
+    insert(service, "beside", '@call tides:Tides {"gap": 1}')
+    insert(service, "outside", "@call json.tool:Tides")
+    master = service.start(sys.executable, "program.py")
+    for key in ("own", "by name", "beside"):
+        service.runs.wait(key, completed(1))
+    master.wait_for_log("outside: cron: there is no module 'json.tool' on the load path")
+    assert master.stop() == 0
 
 
 class TestACommandLetsAChildAskTriggers:
