@@ -40,6 +40,9 @@ _WORD = r"[^\W\d]\w*"
 _NAME = rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*"
 _TEXT = re.compile(rf"@call[ \t]+(?P<name>{_NAME})(?:[ \t]+(?P<arguments>\{{.*\}}))?", re.DOTALL)
 
+DEADLINE = 10.0
+"""Seconds in which a process answers that is asked by another, the import of a class included."""
+
 _QUESTIONS = 5
 """Times that are looked at when a schedule is declared."""
 

@@ -9,6 +9,7 @@ from math import ceil, inf
 from psched import timing
 from psched.asking import Asker
 from psched.backend import Backend, Claimed, ClaimUnknownError
+from psched.called import DEADLINE
 from psched.clock import Clock
 from psched.config import Config
 from psched.model import Row, Settlement
@@ -16,7 +17,7 @@ from psched.policy import Run, put_off
 from psched.tasks import Tasks
 from psched.timing import Deadlines
 from psched.trigger import is_called
-from psched.trigger_helpers import DEADLINE, Question, TriggerHelpers
+from psched.trigger_helpers import Question, TriggerHelpers
 
 _log = logging.getLogger("psched.worker")
 

@@ -104,9 +104,9 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
     """
     files: list[str | None] = []
     for each in accumulate(name.split("."), "{}.{}".format):
-        # find_spec would import parents, of which the first name has none.
-        top = path is None
-        spec = importlib.util.find_spec(each) if top else PathFinder.find_spec(each, path)
+        # importlib.util's would import parents, of which the first name has none.
+        first = path is None
+        spec = importlib.util.find_spec(each) if first else PathFinder.find_spec(each, path)
         if spec is None:
             return None
         if spec.has_location:
@@ -116,7 +116,8 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
             # A folder without __init__.py; or what is built in, which has no folder.
             files.append(None)
             last = each.rpartition(".")[2]
-            path = [p for each in path or sys.path if Path(p := f"{each}/{last}").is_dir()]
+            places = [f"{folder}/{last}" for folder in path or sys.path]
+            path = [place for place in places if Path(place).is_dir()]
     return files
 
 

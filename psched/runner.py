@@ -220,16 +220,18 @@ class Runner:
         """Have a trigger asked; whether this process is fit to be asked again."""
         set_title("trigger helper")
         self._log.follow()
+        failed = False
         try:
             answer = self._judge(question)
         except BaseException as error:  # noqa: BLE001  # whatever a user's code raises
-            answer = {"failed": described(error)}
+            failed, answer = True, {"failed": described(error)}
         if os.getpid() != self._process:
             # The trigger has forked, and this is the child: it must not speak for it.
             sys.exit()
         flush_output()
-        self._link.deliver(answer)
-        return "failed" not in answer and _is_clean()
+        last = failed or not _is_clean()
+        self._link.deliver({**answer, "last": last})
+        return not last
 
     def _call(self, task: Task) -> None:
         handler: Any = self._find(task.type)

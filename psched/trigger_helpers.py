@@ -16,7 +16,7 @@ import logging
 from dataclasses import dataclass
 from math import inf
 
-from psched.called import WithheldError, found_by, name_of, withheld
+from psched.called import DEADLINE, WithheldError, found_by, name_of, withheld
 from psched.clock import Clock
 from psched.config import Config
 from psched.definition import understand
@@ -27,9 +27,6 @@ from psched.tasks import Tasks
 from psched.verdicts import Case, verdict
 
 _log = logging.getLogger("psched.worker")
-
-DEADLINE = 10.0
-"""Seconds in which a question is answered, the import of the class included."""
 
 MOMENT = 0.05
 """Seconds after which a question is slow: nothing waits for its answer any more."""
@@ -73,7 +70,7 @@ class Question:
 
 
 class TriggerHelpers:
-    """Asks triggers; the worker's side.
+    """The worker's side of them.
 
     Args:
         tasks: where processes come from.
@@ -89,6 +86,7 @@ class TriggerHelpers:
         self._asked: list[Question] = []
         self._queue: list[Question] = []
         self._fork_at = 0.0
+        self._heard = 0.0
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
     def is_full(self, row: Row) -> bool:
@@ -156,6 +154,7 @@ class TriggerHelpers:
 
     def hear(self) -> None:
         """Take the answers that have come, and kill what does not answer."""
+        self._heard = self._clock.monotonic()
         for helper in [*self._idle]:
             # It has nothing to say, but the end of the line.
             if helper.exit is not None or helper.link.receive() or helper.link.closed:
@@ -168,14 +167,13 @@ class TriggerHelpers:
     @property
     def wakes(self) -> float:
         """When `hear` is to be called again, seconds of the monotonic clock."""
-        now = self._clock.monotonic()
         moments = [question.sent + DEADLINE for question in self._asked]
-        moments += [question.sent + MOMENT for question in self._asked if self._queue]
         if self._queue:
-            moments.append(self._fork_at)
+            moments += [self._fork_at, *(question.sent + MOMENT for question in self._asked)]
         # Who keeps a slot for a moment looks again when that is over.
         moments += [question.since + MOMENT for question in (*self._asked, *self._queue)]
-        return min((moment for moment in moments if moment > now), default=inf)
+        # What has come by the last time has been seen to.
+        return min((moment for moment in moments if moment > self._heard), default=inf)
 
     def dismiss(self) -> None:
         """Let the process go that waits for a question."""
@@ -230,7 +228,8 @@ class TriggerHelpers:
             self._queue.append(question)
         else:
             question.answer = found
-        if not helper.link.closed and self._tasks.runners.clear(helper):
+        ends = message.get("last", False) or helper.link.closed
+        if not ends and self._tasks.runners.clear(helper):
             self._idle.append(helper)
         else:
             self._tasks.runners.kill(helper)

@@ -17,16 +17,13 @@ from types import ModuleType
 from typing import Any
 
 from psched.app import CLOCK
-from psched.called import Answer, Call, here
+from psched.called import DEADLINE, Answer, Call, here
 from psched.errors import InvalidError, NotLoadedError, described
 from psched.supervisor import kernel, tree
 from psched.supervisor.link import Link
 from psched.supervisor.signals import unblock
 from psched.supervisor.spawn import flush_output, spawn
 from psched.verdicts import confine
-
-_DEADLINE = 10.0
-"""Seconds in which a question is answered, the import of the class included."""
 
 _LONGEST_PROBLEM = 2000
 """Characters of what is wrong with a trigger."""
@@ -68,7 +65,7 @@ class _Elsewhere:
                 raise NotLoadedError("cron", problem)
             case {"wrong": str(problem)}:
                 raise InvalidError("cron", problem)
-        how = "has ended" if link.closed else f"has not answered within {_DEADLINE:.0f} s"
+        how = "has ended" if link.closed else f"has not answered within {DEADLINE:g} s"
         self._kill()
         # It would be the same the next time, in a long list of schedules say.
         self._lost[call] = f"the process that asked {call.name} {how}"
@@ -99,7 +96,7 @@ def _heard(link: Link) -> Any:  # noqa: ANN401  # what a peer says
     """What the child answers; None: nothing."""
     waiter = select.poll()
     waiter.register(link, select.POLLIN)
-    until = CLOCK.monotonic() + _DEADLINE
+    until = CLOCK.monotonic() + DEADLINE
     while not link.closed and (left := until - CLOCK.monotonic()) > 0:
         waiter.poll(1000 * left)
         if messages := link.receive():

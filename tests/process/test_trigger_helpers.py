@@ -10,11 +10,11 @@ import pytest
 
 from psched import trigger_helpers
 from psched.app import make_store
+from psched.called import DEADLINE
 from psched.config import from_mapping
 from psched.leaser import Leaser
 from psched.model import QUARANTINED, WAITING, Row
 from psched.supervisor import tree
-from psched.trigger_helpers import DEADLINE
 from support.apart import apart
 from support.bench import CLOCK, Bench
 from support.wild import HANDLERS
