@@ -228,7 +228,8 @@ class TriggerHelpers:
             self._queue.append(question)
         else:
             question.answer = found
-        ends = message.get("last", False) or helper.link.closed
+        # One that waits is enough.
+        ends = message.get("last", False) or helper.link.closed or self._idle
         if not ends and self._tasks.runners.clear(helper):
             self._idle.append(helper)
         else:
