@@ -136,7 +136,7 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _settlement(row: Row, said: dict[str, Any]) -> Settlement:
-    time, reason = said.get("next_time"), said.get("reason")
+    time, status, reason = said.get("next_time"), said.get("status"), said.get("reason")
     attempts = abs(row.attempt) + 1
     fits = (
         said.keys() == _FIELDS,
@@ -147,7 +147,7 @@ def _settlement(row: Row, said: dict[str, Any]) -> Settlement:
         _is_number(said.get("attempt"), attempts, least=-attempts),
         isinstance(said.get("rest"), bool),
         isinstance(said.get("remove"), bool),
-        said.get("status") in _STATUSES,
+        isinstance(status, str) and status in {*_STATUSES, row.status},
         reason is None or (isinstance(reason, str) and reason.isprintable()),
     )
     if not all(fits):
