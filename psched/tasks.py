@@ -46,7 +46,6 @@ class Tasks:
         clock: this host's clocks.
 
     Attributes:
-        runners: the same.
         slots: the leases that have a task, by key.
         started: how many tasks have been started so far.
     """
@@ -54,7 +53,7 @@ class Tasks:
     def __init__(self, runners: Runners, guard: Guard, clock: Clock) -> None:
         self.slots: dict[str, Slot] = {}
         self.started = 0
-        self.runners = runners
+        self._runners = runners
         self._guard = guard
         self._clock = clock
 
@@ -70,9 +69,14 @@ class Tasks:
         return any(not slot.empty for slot in self)
 
     @property
+    def runners(self) -> Runners:
+        """Where tasks run."""
+        return self._runners
+
+    @property
     def links(self) -> list[Waitable]:
         """The lines to all runners."""
-        return self.runners.links
+        return self._runners.links
 
     def prepare(self, count: int = 1) -> None:
         """Have a runner waiting; see `Runners.prepare`.
@@ -80,17 +84,17 @@ class Tasks:
         Raises:
             OSError: the system has no process or memory left.
         """
-        if not self.runners.waiting:
+        if not self._runners.waiting:
             self.brace()
-        self.runners.prepare(count)
+        self._runners.prepare(count)
 
     def dismiss(self) -> None:
         """No task will follow: let the waiting runners go."""
-        self.runners.dismiss()
+        self._runners.dismiss()
 
     def start(self, row: Row, run: Run, deadlines: Deadlines) -> None:
         """Start the task of a leased row, in a runner that `prepare` has made."""
-        runner = self.runners.take()
+        runner = self._runners.take()
         slot = Slot(
             row=row,
             definition=run.definition,
@@ -118,16 +122,16 @@ class Tasks:
     def _reap(self, lessor: Lessor) -> None:
         """See which runners have ended, and of which nothing is left."""
         by_runner = {slot.runner: slot for slot in self if not slot.empty}
-        for runner in self.runners.reap():
+        for runner in self._runners.reap():
             slot_or_none = by_runner.get(runner)
             if slot_or_none is not None:
                 for message in runner.last_words:
                     self._take(slot_or_none, message, lessor)
                 slot_or_none.end(f"its process {runner.exit}", self._clock.monotonic())
-        for runner in self.runners.cleared():
+        for runner in self._runners.cleared():
             if runner in by_runner:
                 by_runner[runner].empty = True
-        for runner, what in self.runners.late():
+        for runner, what in self._runners.late():
             if runner in by_runner:
                 text = "it has ended, but what it has started does not die: %s"
                 tell(by_runner[runner], text, what, level=logging.WARNING)
@@ -139,7 +143,7 @@ class Tasks:
 
     def watch(self) -> float:
         """See `Guard.watch`."""
-        return min(self._guard.watch(self.slots.values()), self.runners.wakes)
+        return min(self._guard.watch(self.slots.values()), self._runners.wakes)
 
     def stop(self, slot: Slot, reason: Reason, limit: float | None = None) -> None:
         """See `Guard.stop`."""
@@ -149,9 +153,9 @@ class Tasks:
         if "done" in message:
             slot.end(message["done"], self._clock.monotonic())
             if message["store"]:
-                self.runners.preload()
+                self._runners.preload()
             if not message["last"]:
-                slot.empty = self.runners.give_back(slot.runner)
+                slot.empty = self._runners.give_back(slot.runner)
             return
         # Until the deadline nobody else can have it, whether or not the store answers.
         held = not slot.lost and self._clock.boottime() < slot.deadlines.end
