@@ -4,22 +4,25 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from math import inf
+from math import ceil, inf
 
 from psched import timing
 from psched.asking import Asker
 from psched.backend import Backend, Claimed, ClaimUnknownError
+from psched.called import DEADLINE
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreUnavailableError
 from psched.extending import Extender
 from psched.model import Row, Settlement
 from psched.outage import Outage
-from psched.policy import Run, opening
+from psched.policy import Run, put_off
 from psched.tasks import Tasks
 from psched.timing import Deadlines
+from psched.trigger import is_called
+from psched.trigger_helpers import Question, TriggerHelpers
 
 _log = logging.getLogger("psched.worker")
 
@@ -78,6 +81,17 @@ class _Unsure:
     next: float = 0.0
 
 
+@dataclass(slots=True)
+class Waiting(_Granted):
+    """A leased row whose trigger is being asked whether there is something to run.
+
+    Attributes:
+        question: what is asked.
+    """
+
+    question: Question = field(kw_only=True)
+
+
 class Claimer:
     """Leases due rows, as many as can be run, and starts their tasks.
 
@@ -92,6 +106,8 @@ class Claimer:
         rng: draws the jitter of polls.
 
     Attributes:
+        triggers: asks triggers of the users' own.
+        waiting: leased rows whose triggers are being asked.
         moves: leased rows of which there is nothing to run, and how to settle them.
         returns: leased rows that are to be given back.
         next_poll: when to look again, seconds of the monotonic clock; 0: now.
@@ -124,6 +140,8 @@ class Claimer:
         self._unsure: list[_Unsure] = []
         self._backlog = False
         self._no_forks = Outage("cannot fork", _log, clock)
+        self.triggers = TriggerHelpers(tasks, settings, clock)
+        self.waiting: dict[str, Waiting] = {}
         self.moves: dict[str, Settlement] = {}
         self.returns: dict[str, Row] = {}
         self.next_poll = 0.0
@@ -133,7 +151,7 @@ class Claimer:
     @property
     def owes(self) -> bool:
         """Whether there are leases, or perhaps are, on which nothing runs."""
-        return bool(self.moves or self.returns or self._unsure)
+        return bool(self.moves or self.returns or self.waiting or self._unsure)
 
     @property
     def next(self) -> float:
@@ -227,6 +245,8 @@ class Claimer:
     def _knows(self, row: Row) -> bool:
         """Whether this lease was found before."""
         slot = self._tasks.slots.get(row.key)
+        if waiting := self.waiting.get(row.key):
+            return waiting.row.token == row.token
         leased = slot.row if slot else self.returns.get(row.key) or self.moves.get(row.key)
         return leased is not None and leased.token == row.token
 
@@ -248,11 +268,35 @@ class Claimer:
                 continue
             if row.key in claimed.expired:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
-            verdict = opening(row, self._settings, claimed.now or 0)
-            if isinstance(verdict, Run):
+            verdict = self._opened(row, claimed.now or 0)
+            if isinstance(verdict, Question):
+                self.waiting[row.key] = Waiting(row, lease.deadlines, question=verdict)
+            elif isinstance(verdict, Run):
                 self._start(lease, verdict, following=len(granted) - place - 1)
             else:
                 self.moves[row.key] = verdict
+
+    def _opened(self, row: Row, now: float) -> Run | Settlement | Question:
+        if row.cron and is_called(row.cron) and self.triggers.is_full(row):
+            return put_off(row, ceil(DEADLINE))
+        return self.triggers.open(row, now)
+
+    def go_on(self) -> None:
+        """See to the rows whose triggers have answered."""
+        for key, waiting in [*self.waiting.items()]:
+            answer = waiting.question.answer
+            if waiting.lost:
+                _log.warning("%s: preempted while its trigger was asked", key)
+            elif self.stopped:
+                self.returns[key] = waiting.row
+            elif isinstance(answer, Settlement):
+                self.moves[key] = answer
+            elif answer is not None and self._free > 0:
+                self._start(waiting, answer, following=0)
+            else:
+                continue  # it is not known yet, or the next slot that is free is this one's
+            self.triggers.drop(waiting.question)
+            del self.waiting[key]
 
     def _granted(self, row: Row, sent: float) -> _Granted:
         lease = timing.lease_time(row.alive_time, self._settings.alive_time, self._shortest)
@@ -273,7 +317,7 @@ class Claimer:
 
     def _start(self, lease: _Granted, run: Run, *, following: int) -> None:
         row, deadlines = lease.row, lease.deadlines
-        full = len(self._tasks) >= self._settings.concurrency  # if it was found late
+        full = self._free <= 0  # if it was found late
         unwanted = full or self.stopped or row.key in self._tasks.slots
         if unwanted or not self._prepare(1 + following):
             self.returns[row.key] = row
@@ -288,8 +332,18 @@ class Claimer:
         """How many tasks more are wanted; below 0 if some were found late."""
         if self.stopped:
             return 0
-        held = len(self._tasks) + len(self.moves) + len(self.returns)
-        return self._settings.concurrency - held
+        waiting = [
+            each for each in self.waiting.values() if self.triggers.is_reserved(each.question)
+        ]
+        return self._free - len(self.moves) - len(self.returns) - len(waiting)
+
+    @property
+    def _free(self) -> int:
+        """How many slots have no task."""
+        # A trigger that is asked what comes next keeps no other schedule from its slot.
+        slots = self._tasks.slots.values()
+        over = sum(slot.empty and self.triggers.awaits(slot.row) for slot in slots)
+        return self._settings.concurrency - len(slots) + over
 
     def _pause(self, claimed: Claimed) -> float:
         """Seconds until the next look."""

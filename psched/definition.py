@@ -322,6 +322,7 @@ def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | Non
         dst_policy=settings.dst_policy,
         reading=reading,
         load_path=settings.load_path,
+        allowed=settings.triggers,
     )
 
 

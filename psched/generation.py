@@ -103,7 +103,7 @@ class FromProgram:
 
     def _live(self, seat: Seat) -> int:
         global _seat  # noqa: PLW0603  # the program reaches it by a call without arguments
-        _seat = seat
+        _seat = (os.getpid(), seat)
         sys.argv = [self.name, *self.arguments]
         if not self.safe_path:
             # As the interpreter does.
@@ -136,12 +136,13 @@ class Served(SystemExit):
         self.status = status
 
 
-_seat: Seat | None = None
+_seat: tuple[int, Seat] | None = None
 
 
 def current_seat() -> Seat | None:
     """The seat of this process, if it runs a program for a master."""
-    return _seat
+    # A process that this one has forked may import the program once more, under another name.
+    return _seat[1] if _seat is not None and _seat[0] == os.getpid() else None
 
 
 def read_settings(

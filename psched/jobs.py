@@ -9,7 +9,11 @@ from typing import Any, ClassVar
 from psched.application.dispatch import Dispatch, Target, check_handler
 from psched.definition import NAME_LENGTH, check_name
 from psched.errors import InvalidError, LoadError
+from psched.spelling import of_program
 from psched.task import Task
+
+_WAYS = frozenset({"cron", "every", "at", "trigger", "next_time"})
+"""The fields that say when a schedule runs."""
 
 
 class Jobs:
@@ -41,7 +45,8 @@ class Jobs:
             key: its name.
             run: a function of the task or of nothing; a class as handlers are; or an object with
                 ``run()``, which is stored by its class's name and its parameters.
-            fields: of its schedule; without any trigger it has none, and is a type for the queue.
+            fields: of its schedule; without any trigger it has none, and is a type for the queue,
+                unless it is an object with ``next_at(after)``, which is its own trigger then.
 
         Raises:
             InvalidError: it makes no sense; its ``field`` names what.
@@ -63,7 +68,8 @@ class Jobs:
             if "data" in fields:
                 raise InvalidError("data", "is an object's own: it holds the parameters of that")
             fields["data"] = data
-        if {"cron", "every", "at", "trigger", "next_time"} & {*fields}:
+        fields |= _trigger(run, data, fields)
+        if _WAYS & {*fields}:
             type_ = f"{self._label}/{key}"
             if len(type_) > NAME_LENGTH:
                 raise InvalidError(
@@ -114,6 +120,17 @@ class Jobs:
                 " dataclass",
             ) from None
         return {"job": f"{module}:{kind.__qualname__}", "parameters": parameters}
+
+
+def _trigger(
+    run: object, data: Mapping[str, Any] | None, fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The field ``trigger`` of a job, if it has one, as its workers know it."""
+    if "trigger" in fields:
+        return {"trigger": of_program(fields["trigger"])}
+    if data is not None and not _WAYS & {*fields} and callable(getattr(run, "next_at", None)):
+        return {"trigger": of_program((type(run), data["parameters"]))}
+    return {}
 
 
 def _of_task(function: Callable[..., object]) -> Target:

@@ -14,7 +14,7 @@ from math import inf, isfinite
 
 from psched.asking import Asker, Slowness
 from psched.backend import Backend, Settled
-from psched.claimer import Claimer
+from psched.claimer import Claimer, Waiting
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError
@@ -69,7 +69,13 @@ class Leaser:
             before=self._brace,
             slowness=Slowness(settings, clock),
         )
-        self._extender = Extender(store, self._asker, settings, clock=clock, held=lambda: [*tasks])
+        self._extender = Extender(
+            store,
+            self._asker,
+            settings,
+            clock=clock,
+            held=lambda: self._held,
+        )
         self._claimer = Claimer(
             store,
             self._asker,
@@ -82,7 +88,8 @@ class Leaser:
         )
         self._preparation = Preparation(prepare, self._asker)
         self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
-        self._settler = Settler(settings, clock)
+        self._triggers = self._claimer.triggers
+        self._settler = Settler(settings, clock, self._triggers.conclude)
         self._dead: list[str] = []
         self.recovered: list[str] = []
         self._next_look = 0.0
@@ -103,6 +110,7 @@ class Leaser:
             hurry: when they are taken down, they are not given their time to clean up.
         """
         self.pause()
+        self._triggers.dismiss()
         self._tasks.dismiss()
         if timeout is not None:
             at = self._clock.monotonic() + timeout
@@ -118,6 +126,11 @@ class Leaser:
     def idle(self) -> bool:
         """Whether nothing is held and nothing is owed."""
         return not (self._tasks or self._claimer.owes or self._dead)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a trigger is being asked what comes after a task that is over."""
+        return any(self._triggers.awaits(slot.row) for slot in self._tasks)
 
     @property
     def looked(self) -> bool:
@@ -136,6 +149,8 @@ class Leaser:
             Seconds until something is due again.
         """
         self._tasks.hear(self)
+        self._triggers.hear()
+        self._claimer.go_on()
         if self._asker.ready:
             try:
                 self._settle()
@@ -154,7 +169,8 @@ class Leaser:
                 self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)
         guarded = self._tasks.watch()
         self._quiet = guarded == inf and self._has_only_to_look
-        return max(0.0, min(guarded, self._wakes()) - self._clock.monotonic())
+        wakes = min(guarded, self._wakes(), self._triggers.wakes)
+        return max(0.0, wakes - self._clock.monotonic())
 
     def look(self, now: float) -> float | None:
         """Do the one thing that a worker does all the time that has nothing to do.
@@ -202,12 +218,17 @@ class Leaser:
             # The kernel's timer is to know of it.
             self._tasks.brace()
 
+    @property
+    def _held(self) -> Sequence[Slot | Waiting]:
+        """The leases that are extended."""
+        return [*self._tasks, *self._claimer.waiting.values()]
+
     def _settle(self) -> None:
         """End the leases whose tasks have ended with all they had started."""
         # First what may change what is known of these leases.
         self._asker.before()
         # Also those that seem to be lost: their end may have been written, and never answered.
-        endings = [_ending(slot) for slot in self._tasks if slot.empty]
+        endings = [_ending(slot) for slot in self._tasks if self._is_over(slot)]
         endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
         if not endings:
             return
@@ -219,12 +240,17 @@ class Leaser:
         self._close(results)
         self._claimer.next_poll = 0.0
 
+    def _is_over(self, slot: Slot) -> bool:
+        """Whether it can be settled; its trigger may still be asked what comes next."""
+        return slot.empty and not self._triggers.awaits(slot.row)
+
     def _close(self, results: Mapping[str, Settled]) -> None:
         """These leases have ended, or are another's."""
         for key, result in results.items():
             if result is Settled.REDEFINED or self._claimer.returns.pop(key, None) is not None:
                 continue
             slot = self._tasks.slots.pop(key)
+            self._triggers.forget(slot.row)
             unsure = self._settler.forget(_ending(slot))
             # A row that is gone counts as removed by us, unless its lease was lost before.
             if result is Settled.DONE and (unsure or not slot.lost):
@@ -282,12 +308,12 @@ class Leaser:
     def _wakes(self) -> float:
         """When the store is to be asked again, seconds of the monotonic clock."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
-        moments = [mono + slot.deadlines.extend - boot for slot in self._tasks if not slot.lost]
+        moments = [mono + slot.deadlines.extend - boot for slot in self._held if not slot.lost]
         if self._tasks:
             moments.append(self._next_look)
         if isfinite(self._claimer.next):
             moments.append(self._claimer.next)
-        if self._dead or self._preparation.pending or any(slot.empty for slot in self._tasks):
+        if self._dead or self._preparation.pending or any(map(self._is_over, self._tasks)):
             moments.append(mono)
         wakes = max(min(moments, default=mono + 1), self._asker.not_before)
         if self._stop_at is not None and self._stop_at > mono:

@@ -3,9 +3,12 @@
 import gc
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,6 +81,47 @@ def extend_path(folders: Sequence[str]) -> None:
     for folder in reversed(folders):
         if folder not in sys.path:
             sys.path.insert(0, folder)
+
+
+def is_below(name: str, folders: Sequence[str]) -> bool:
+    """Whether a module is found in one of some folders; nothing is imported to find out.
+
+    Args:
+        name: the module's, with dots.
+        folders: they are on the module search path (`extend_path`). What an import would take from
+            elsewhere all the same, because it was imported before or is built in, is not below.
+    """
+    try:
+        files = _files_of(name, [*folders])
+        return files is not None and files == _files_of(name, None)
+    except (Exception, SystemExit):  # noqa: BLE001  # a path hook of the user's raises what it likes
+        return False
+
+
+def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
+    """The files that an import of a module runs: its packages' and its own; None: there is none.
+
+    Args:
+        name: the module's.
+        path: where to look for the first package; None: where an import does.
+    """
+    files: list[str | None] = []
+    for each in accumulate(name.split("."), "{}.{}".format):
+        # importlib.util's would import parents, of which the first name has none.
+        first = path is None
+        spec = importlib.util.find_spec(each) if first else PathFinder.find_spec(each, path)
+        if spec is None:
+            return None
+        if spec.has_location:
+            files.append(os.path.realpath(spec.origin or ""))
+            path = [*(spec.submodule_search_locations or ())]
+        else:
+            # A folder without __init__.py; or what is built in, which has no folder.
+            files.append(None)
+            last = each.rpartition(".")[2]
+            places = [f"{folder}/{last}" for folder in path or sys.path]
+            path = [place for place in places if Path(place).is_dir()]
+    return files
 
 
 def _load_file(path: Path) -> ModuleType:

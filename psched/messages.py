@@ -31,8 +31,19 @@ FROM_RUNNER = Shapes(
 )
 """What a worker accepts from a runner. `Tasks` sees to it that the two take turns."""
 
+FROM_TRIGGER_HELPER = Shapes(
+    {
+        "run": {"run": flag, "last": flag},
+        "settle": {"settle": record(), "last": flag},
+        "failed": {"failed": brief_text, "last": flag},
+    },
+    longest=2**16,
+)
+"""What a worker accepts from a runner that asks a trigger; `psched.verdicts` judges the rest."""
+
 TO_RUNNER = Shapes(
     {
+        "judge": {"judge": record()},
         "run": {
             "run": record(
                 key=line,

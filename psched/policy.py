@@ -128,16 +128,36 @@ def _concluded(
         # Somebody has set the schedule's next time while this occurrence ran: that stands.
         return _at(current, definition, current.next_time)
     if isinstance(decision, Finish):
-        same = (leased.cron, leased.timezone) == (current.cron, current.timezone)
-        if not same and definition.settings.type == "rdb_compat":
-            return _carried_on(leased, current, definition, now)
-        # What another trigger would have shown before it was set was never scheduled.
-        return _following(current, definition, since=0 if same else math.ceil(now) - 1)
+        return _finished(leased, current, definition, now)
     if isinstance(decision, Quarantine) and leased.version == current.version:
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):
         return _again(current, wait=0, attempt=current.attempt - 1)
     return _failed(current, definition, decision)
+
+
+def _finished(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
+    if (leased.cron, leased.timezone) == (current.cron, current.timezone):
+        return _following(current, definition)
+    if definition.settings.type == "rdb_compat":
+        return _carried_on(leased, current, definition, now)
+    # What another trigger would have shown before it was set was never scheduled.
+    onward = _following(current, definition, since=math.ceil(now) - 1)
+    if (missed := _next_of(leased, definition.settings)) is None or missed > now:
+        return onward
+    why = (
+        f"its trigger was changed: {iso(missed)}, and what else was due of the old one, is dropped"
+    )
+    return changed(onward, reason=_plain(why))
+
+
+def _next_of(leased: Row, settings: Config) -> int | None:
+    """The occurrence after the one that ran, by the trigger that the row was claimed with."""
+    try:
+        trigger = understand(leased, settings).trigger
+        return trigger.next_after(leased.next_time or 0) if trigger else None
+    except InvalidError:
+        return None  # a trigger of the user's own whose code is gone
 
 
 def _carried_on(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
@@ -191,15 +211,20 @@ def quarantine(row: Row, reason: str) -> Settlement:
 def _later(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
     """Leave a row that cannot be judged here to whoever claims it next, after ``retry_wait``."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
+    told = _plain(f"{reason}; tried again every {wait} s")
+    return changed(put_off(row, wait), attempt=attempt, reason=told)
+
+
+def put_off(row: Row, wait: int) -> Settlement:
+    """Leave a row for so many seconds to whoever claims it next; that was no attempt."""
     return Settlement(
         key=row.key,
         token=row.token,
         version=row.version,
         next_time=row.next_time,
         wait=wait,
-        attempt=attempt,
+        attempt=row.attempt - 1,
         status=row.status,
-        reason=_plain(f"{reason}; tried again every {wait} s"),
     )
 
 

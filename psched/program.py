@@ -18,6 +18,8 @@ from psched.app import CLOCK, Configuration, draw_nonce, read_config
 from psched.backend import Backend
 from psched.collection import ScheduleCollection
 from psched.config import Config
+from psched.config.urls import MEMORY as MEMORY_URL
+from psched.config.urls import folder_of
 from psched.declare import declare
 from psched.definition import check_name, understand
 from psched.errors import (
@@ -33,7 +35,7 @@ from psched.files.plan import is_of, plan
 from psched.generation import Served, current_seat
 from psched.jobs import Jobs
 from psched.model import ENDED, Row
-from psched.script import become_master, program_command, program_name
+from psched.script import become_master, program_command, program_name, with_program
 from psched.seat import Seat
 from psched.supervisor import kernel
 from psched.trigger import first
@@ -54,6 +56,7 @@ def start(
     given: Configuration = None,
     /,
     *,
+    backend: object = None,
     label: str | None = None,
     prune: bool = False,
     join: bool = True,
@@ -73,6 +76,8 @@ def start(
 
     Args:
         given: a mapping of settings, the path of a file, or settings; None: the file that is found.
+        backend: another word for ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, or the
+            class of a store of one's own, or its name.
         label: whose the jobs are; default: the program's name. Programs with other labels never
             change, remove or run them.
         prune: remove jobs of this label that are not in the program any more.
@@ -88,6 +93,10 @@ def start(
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("psched.start must be called in the program's main thread")
+    if backend is not None:
+        if clash := {"url", "type"} & {*settings}:
+            raise ConfigError(f"backend: and {min(clash)} both say where jobs are; leave one out")
+        settings |= _of_backend(backend)
     whole = read_config(given)
     if "catchup" not in settings and not _says_catchup(given, whole):
         settings["catchup"] = "latest"
@@ -100,7 +109,7 @@ def start(
     if "/" in check_name("label", label):
         raise InvalidError("label", "must be without /, which divides it from a job's key")
     return Program(
-        whole.with_settings(**settings),
+        with_program(whole.with_settings(**settings)),
         name=name,
         label=label,
         prune=prune,
@@ -127,14 +136,15 @@ class Program:
         self._join = join
         self._master: subprocess.Popen[bytes] | None = None
 
-    def add(self, key: str, *, run: object, **fields: Any) -> None:  # noqa: ANN401  # see declare
+    def add(self, key: str, run: object, **fields: Any) -> None:  # noqa: ANN401  # see declare
         """Add a job.
 
         Args:
             key: its name.
             run: what is run, in a process of its own: a function that takes the task or nothing; a
                 class that is made of the task, with ``run()``; or an object with ``run()``, which
-                is stored as its class's name and its attributes, and made again from these.
+                is stored as its class's name and its attributes, and made again from these. An
+                object that has ``next_at(after)`` as well is its own trigger, if none is given.
             fields: when it runs, ``every``, ``cron``, ``at`` or ``trigger``; and all else that
                 `ScheduleCollection.add` takes. With none at all it is no schedule, but runs the
                 tasks of this type that are pushed.
@@ -204,13 +214,18 @@ class Program:
     def _declaring(self, store: Backend) -> Iterator[None]:
         """Make the schedules those of the program, in steps between which there is other work."""
         schedules = _Impatient(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
+        folder = folder_of(self._settings.url)
+        if self._settings.type == "rdb" and folder is not None and not folder.exists():
+            try:
+                _init(store)
+            except OSError as error:
+                _log.error("the folder of the database cannot be made: %s", error)
         for tries in range(1, _TRIES + 1):
             try:
                 self._declare(schedules)
                 break
             except MissingTableError:
-                for line in store.init():
-                    _log.info("%s", line)
+                _init(store)
             except (AlreadyExistsError, NotFoundError) as error:
                 # Another host declares the same, or a person deletes it.
                 if tries == _TRIES:
@@ -281,6 +296,12 @@ class Program:
                 )
 
 
+def _init(store: Backend) -> None:
+    """Do what ``psched init`` does."""
+    for line in store.init():
+        _log.info("%s", line)
+
+
 def _tell_removed(_done: str, key: str) -> None:
     _log.warning("the job %r was removed: the program has it no more", key)
 
@@ -290,6 +311,24 @@ class _Impatient(ScheduleCollection):
 
     def _patiently(self, request: Callable[[], T]) -> T:
         return request()
+
+
+def _of_backend(backend: object) -> dict[str, str]:
+    """The settings that a backend stands for.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(backend, type):
+        return {"type": f"{backend.__module__}:{backend.__qualname__}"}
+    if not isinstance(backend, str):
+        raise ConfigError(
+            f"backend: must be memory, redis, a url, or the class of a store of your own, not"
+            f" {backend!r}; its arguments are the setting store"
+        )
+    if backend.rstrip("/:") == "memory":
+        return {"url": MEMORY_URL}
+    return {"url" if "://" in backend else "type": backend}
 
 
 def _says_catchup(given: Configuration, settings: Config) -> bool:

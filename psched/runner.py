@@ -140,6 +140,7 @@ class Runner:
         find: the handler of a type; None: there is none.
         log: this process's log.
         open_schedules: opens a collection on the store that the tasks come from.
+        judge: judges a row whose trigger is of a user's own; see `psched.verdicts`.
         tasks: how many it runs before it exits.
     """
 
@@ -153,11 +154,13 @@ class Runner:
         find: Callable[[str], Any],
         log: Log,
         open_schedules: "Callable[[], ScheduleCollection]",
+        judge: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         tasks: int,
     ) -> None:
         self._find = find
         self._log = log
         self._open_schedules = open_schedules
+        self._judge = judge
         self._tasks = tasks
 
     def run(self, link: Link, note: StopNote) -> int:
@@ -177,6 +180,11 @@ class Runner:
         left = self._tasks
         while left and (message := link.wait()) is not None:
             note.begun = True
+            if "judge" in message:
+                # A process that asks triggers runs no tasks, and never will.
+                if not self._answer(message["judge"]):
+                    return 0
+                continue
             if left < self._tasks:
                 # What the task before has left behind was killed, and is nobody's to wait for.
                 for _ in reap():
@@ -224,6 +232,23 @@ class Runner:
         holder.close()
         self._log.subject = ""
         return {"done": failure, "last": True, "store": holder.has_opened}
+
+    def _answer(self, question: Mapping[str, Any]) -> bool:
+        """Have a trigger asked; whether this process is fit to be asked again."""
+        set_title("trigger helper")
+        self._log.follow()
+        failed = False
+        try:
+            answer = self._judge(question)
+        except BaseException as error:  # noqa: BLE001  # whatever a user's code raises
+            failed, answer = True, {"failed": described(error)}
+        if os.getpid() != self._process:
+            # The trigger has forked, and this is the child: it must not speak for it.
+            sys.exit()
+        flush_output()
+        last = failed or not _is_clean()
+        self._link.deliver({**answer, "last": last})
+        return not last
 
     def _call(self, task: Task, *, on_return: str) -> None:
         handler: Any = self._find(task.type)

@@ -155,16 +155,21 @@ class Runners:
         Returns:
             Whether nothing is left; if not, `cleared` tells when that is so.
         """
+        clean = self.clear(runner)
+        if clean:
+            self._idle.append(runner)
+        else:
+            self.kill(runner)
+        return clean
+
+    def clear(self, runner: RunnerChild) -> bool:
+        """KILL all below a runner; whether nothing is left there, and it lives."""
         if runner.exit is not None:
             return False  # these were its last words, and `reap` has seen to its tree
         clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
         if runner.cgroup is not None:
             # It may have given up being the one to whom its orphans come: prctl(2).
             clean = clean and not {*runner.cgroup.members} - {runner.pid}
-        if clean:
-            self._idle.append(runner)
-        else:
-            self.kill(runner)
         return clean
 
     def reap(self) -> list[RunnerChild]:

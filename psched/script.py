@@ -10,10 +10,12 @@ from typing import NoReturn
 from psched.app import Configuration, read_config
 from psched.application.dispatch import Dispatch
 from psched.application.router import instance
+from psched.config import Config
 from psched.errors import ConfigError, LoadError
 from psched.generation import Served, current_seat
 from psched.seat import Seat
 from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS
+from psched.supervisor.spawn import is_launched
 
 _log = logging.getLogger("psched.worker")
 
@@ -61,6 +63,7 @@ def _serve(
         _log.exception("the configuration cannot be loaded")
         return BAD_CONFIG
     try:
+        settings = with_program(settings)
         return seat.serve(settings, instance(dispatch, "the dispatch"), report=True)
     except LoadError as error:
         _log.error("%s", error)
@@ -77,6 +80,15 @@ def become_master() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.execv(sys.executable, command)  # noqa: S606  # no shell, by intent
+
+
+def with_program(settings: Config) -> Config:
+    """Settings of the program that is running: modules beside it may be triggers, too."""
+    is_module, name = _program()
+    folder = str(Path.cwd() if is_module else Path(name).parent)
+    if folder not in sys.path or folder in settings.load_path:
+        return settings
+    return settings.with_settings(load_path=[*settings.load_path, folder])
 
 
 def program_command() -> list[str]:
@@ -107,6 +119,11 @@ def program_name() -> str:
 
 def _program() -> tuple[bool, str]:
     """Whether the program that is running is a module; and that one's name, or its file's path."""
+    if is_launched() and current_seat() is None:
+        raise RuntimeError(
+            "psched.Worker.run and psched.start cannot be called in a module that psched imports"
+            " for its handlers or triggers; put the call below if __name__ == '__main__':"
+        )
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name == "__main__":

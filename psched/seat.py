@@ -27,6 +27,7 @@ from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
 from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.link import Link
 from psched.supervisor.signals import SignalInbox
+from psched.verdicts import judged
 from psched.worker import Worker, clean_up
 
 _log = logging.getLogger("psched.worker")
@@ -168,7 +169,11 @@ def make_runners(
         cgroup: see `Runners`.
     """
     runner = Runner(
-        find=find, log=log, open_schedules=open_schedules, tasks=settings.max_tasks_per_child
+        find=find,
+        log=log,
+        open_schedules=open_schedules,
+        judge=partial(judged, settings=settings),
+        tasks=settings.max_tasks_per_child,
     )
     return Runners(
         runner.run,

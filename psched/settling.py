@@ -1,17 +1,20 @@
 """Ending leases, whatever has happened to the schedules meanwhile."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psched.backend import Backend, Settled
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
-from psched.model import WAITING, Decision, Finish, Row, Token
+from psched.model import WAITING, Decision, Finish, Row, Settlement, Token
 from psched.policy import conclusion
 
 _log = logging.getLogger("psched.worker")
+
+Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
+"""How to settle a lease, see `psched.policy.conclusion`; None: that is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,12 @@ class Settler:
     Args:
         settings: the installation's.
         clock: this host's clocks.
+        conclude: says how a lease ends.
     """
 
-    def __init__(self, settings: Config, clock: Clock) -> None:
+    def __init__(self, settings: Config, clock: Clock, conclude: Conclude = conclusion) -> None:
         self._settings = settings
+        self._conclude = conclude
         self._clock = clock
         # Leases whose end may have been written, and their D when it was sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
@@ -63,7 +68,7 @@ class Settler:
         """End leases; may be repeated when the store did not answer.
 
         Returns:
-            For each key DONE or PREEMPTED.
+            For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
 
         Raises:
             StoreUnavailableError: ask again.
@@ -71,7 +76,7 @@ class Settler:
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
         try:
-            settle(backend, endings, self._settings, results)
+            settle(backend, endings, self._settings, results, self._conclude)
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None
@@ -110,6 +115,7 @@ def settle(
     endings: Sequence[Ending],
     settings: Config,
     results: dict[str, Settled] | None = None,
+    conclude: Conclude = conclusion,
 ) -> Mapping[str, Settled]:
     """End leases; may be repeated when the store did not answer.
 
@@ -121,9 +127,10 @@ def settle(
         endings: how each lease ends.
         settings: the installation's.
         results: filled with what is known so far, if it raises.
+        conclude: says how a lease ends.
 
     Returns:
-        For each key DONE or PREEMPTED.
+        For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
 
     Raises:
         StoreUnavailableError: ask again.
@@ -135,15 +142,17 @@ def settle(
     # Ends because every further round needs a person to change a definition in between.
     while open_endings:
         settlements = [
-            conclusion(ending.leased, current[key], ending.decision, settings, now)
+            conclude(ending.leased, current[key], ending.decision, settings, now)
             for key, ending in open_endings.items()
         ]
-        results |= backend.settle(settlements)
-        for each in settlements:
-            if results[each.key] is Settled.DONE and each.status == WAITING and each.reason:
+        known = [each for each in settlements if each is not None]
+        answers = backend.settle(known)
+        results |= answers
+        for each in known:
+            if answers[each.key] is Settled.DONE and each.status == WAITING and each.reason:
                 _tell(open_endings[each.key], each.reason)
         open_endings = {
-            key: ending for key, ending in open_endings.items() if results[key] is Settled.REDEFINED
+            key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }
         if open_endings:
             current, now = backend.look(list(open_endings)), backend.now()

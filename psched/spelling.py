@@ -97,16 +97,36 @@ def _every(key: str, interval: object, start: When | None, *, align: bool) -> st
     return f"@every {gap} +{phase}"
 
 
-def _call(trigger: object) -> str:
-    """The text of a trigger of the user's own."""
-    named, arguments = trigger, None
+def of_program(trigger: object) -> object:
+    """A trigger whose class the running program defines itself, named as its workers know it.
+
+    They run the same program, and so have the class in ``__main__``, as it has. Other triggers are
+    returned as they are.
+
+    Raises:
+        InvalidError: it is none.
+    """
+    named, arguments = _parts(trigger)
+    if inspect.isclass(named) and named.__module__ == "__main__" and "<" not in named.__qualname__:
+        return f"__main__:{named.__qualname__}", {} if arguments is None else arguments
+    return trigger
+
+
+def _parts(trigger: object) -> tuple[object, object]:
+    """A class, or its name, and its arguments; None: none were given."""
     if isinstance(trigger, tuple | list):
         if len(trigger) != 2:  # noqa: PLR2004
             raise InvalidError("trigger", "must be a class and its arguments, as (Tides, {...})")
-        named, arguments = trigger
-    elif is_dataclass(trigger) and not isinstance(trigger, type):
-        named = type(trigger)
-        arguments = {f.name: getattr(trigger, f.name) for f in fields_of(trigger) if f.init}
+        return trigger[0], trigger[1]
+    if is_dataclass(trigger) and not isinstance(trigger, type):
+        given = {f.name: getattr(trigger, f.name) for f in fields_of(trigger) if f.init}
+        return type(trigger), given
+    return trigger, None
+
+
+def _call(trigger: object) -> str:
+    """The text of a trigger of the user's own."""
+    named, arguments = _parts(trigger)
     name = named if isinstance(named, str) else _path_of(named)
     if arguments is None or arguments == {}:
         return f"@call {name}"

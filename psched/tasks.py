@@ -70,6 +70,11 @@ class Tasks:
         return any(not slot.empty for slot in self)
 
     @property
+    def runners(self) -> Runners:
+        """Where tasks run."""
+        return self._runners
+
+    @property
     def links(self) -> list[Waitable]:
         """The lines to all runners."""
         return self._runners.links

@@ -65,6 +65,7 @@ def parse(
     dst_policy: str = "debian",
     reading: str = "crontab",
     load_path: Sequence[str] = (),
+    allowed: Sequence[str] | None = None,
 ) -> Trigger:
     """Read a trigger's text.
 
@@ -77,9 +78,10 @@ def parse(
         dst_policy: what becomes of times that a clock change skips or repeats.
         reading: ``perfectsched`` reads cron lines as PerfectSched does, and nothing else.
         load_path: folders in which a class of the user's own is looked for first.
+        allowed: the setting ``triggers``: modules of which such a class may be.
 
     Raises:
-        NotLoadedError: a class of the user's own cannot be imported here.
+        NotLoadedError: a class of the user's own cannot be imported here, or is not allowed.
         InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
             text names the part of it and the mend.
     """
@@ -87,7 +89,18 @@ def parse(
     for name, value in (("cron", text), ("timezone", timezone), ("dst_policy", dst_policy)):
         if not isinstance(value, str):
             raise InvalidError(name, f"must be text, not {type(value).__name__}")
-    return _parse(text, timezone, dst_policy, reading, tuple(load_path))
+    if len(text) > LONGEST_TEXT:
+        raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
+    if reading == "crontab" and is_called(text):
+        find_zone(timezone)
+        # Not kept here: who asks it depends on the process, see `psched.called.found_by`.
+        return parse_call(text.strip(" \t"), load_path, allowed)
+    return _parse(text, timezone, dst_policy, reading)
+
+
+def is_called(text: str) -> bool:
+    """Whether a trigger's text names a class of the user's own."""
+    return re.match(r"[ \t]*@call\b", text) is not None
 
 
 def check(trigger: Trigger | None, instant: int) -> None:
@@ -101,18 +114,11 @@ def check(trigger: Trigger | None, instant: int) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _parse(
-    text: str, timezone: str, dst_policy: str, reading: str, load_path: Sequence[str]
-) -> Trigger:
-    if len(text) > LONGEST_TEXT:
-        raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
-    # Kinds of triggers are told apart here, by the first word of the text.
-    kind = re.match(r"[ \t]*(@every|@call)\b", text)
-    if kind is None or reading != "crontab":
+def _parse(text: str, timezone: str, dst_policy: str, reading: str) -> Trigger:
+    if reading != "crontab" or re.match(r"[ \t]*@every\b", text) is None:
         return parse_cron(text, timezone, dst_policy, reading)
     find_zone(timezone)
-    text = text.strip(" \t")
-    return parse_call(text, load_path) if kind[1] == "@call" else _parse_every(text)
+    return _parse_every(text.strip(" \t"))
 
 
 def _parse_every(text: str) -> Every:

@@ -158,7 +158,7 @@ class Worker:
         if self._leaving:
             if self._leaser.idle:
                 return DRAINED
-            if self._tasks.running:
+            if self._tasks.running or self._leaser.asks:
                 self._give_up_at = now + _PATIENCE
             elif now >= self._give_up_at:
                 _log.error("going without having settled everything: the store is away")

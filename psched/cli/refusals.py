@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import click
 
+from psched.called import Answer, Call, found_by
 from psched.cli.output import unfilter_output
 from psched.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
 from psched.texts import visible
@@ -17,12 +18,16 @@ R = TypeVar("R")
 
 
 def refusing(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what psched raises on purpose into a line on standard error and exit status 1."""
+    """Turn what psched raises on purpose into a line on standard error and exit status 1.
+
+    Triggers of the users' own are asked by a child meanwhile.
+    """
 
     @wraps(command)
     def refused(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return command(*args, **kwargs)
+            with found_by(_by_a_child):
+                return command(*args, **kwargs)
         except (ConfigError, InvalidError, LoadError, ScheduleError, StoreError) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
@@ -32,6 +37,12 @@ def refusing(command: Callable[P, R]) -> Callable[P, R]:
             raise click.ClickException(str(error)) from error
 
     return refused
+
+
+def _by_a_child(call: Call) -> Answer:
+    from psched.cli.asking import find  # noqa: PLC0415  # few schedules have such triggers
+
+    return find(call)
 
 
 def serving(serve: Callable[[], int]) -> None:

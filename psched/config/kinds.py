@@ -179,6 +179,22 @@ class Modules:
         )
 
 
+class ModuleNames:
+    """A list of modules' names."""
+
+    def describe(self) -> str:
+        """See `Kind.describe`."""
+        return "the name of a module, such as myapp.triggers, or a list of such"
+
+    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+        """See `Kind.read`."""
+        names = tuple(text(self, item, around) for item in _items(value))
+        parts = [part for name in names for part in name.split(".")]
+        if not all(map(str.isidentifier, parts)) or any(name.endswith(".py") for name in names):
+            raise RefusedError(f"must be {self.describe()}")
+        return names
+
+
 class Names:
     """A list of names, such as those of types."""
 

@@ -17,6 +17,7 @@ from psched.config.kinds import (
     Command,
     File,
     Folders,
+    ModuleNames,
     Modules,
     Names,
     Number,
@@ -166,6 +167,11 @@ class Config(StoreSettings):
     load_path: Annotated[
         tuple[str, ...], Folders(), "Folders in which modules are looked for first."
     ] = ()
+    triggers: Annotated[
+        tuple[str, ...] | None,
+        ModuleNames(),
+        "Modules whose classes @call may name, with all below them; by default those in load_path.",
+    ] = None
     require: Annotated[
         tuple[str, ...], Modules(), "Modules and Python files with handlers, to be loaded."
     ] = ()

@@ -132,6 +132,14 @@ def in_state_folder(around: Surroundings) -> str:
     return f"sqlite:///{_path(around.cwd / state / 'psched.db')}"
 
 
+def folder_of(url: str) -> Path | None:
+    """The folder of the file that a `url` names; None: it names none."""
+    scheme, _, place = url.partition("://")
+    if not scheme.startswith("sqlite"):
+        return None
+    return Path(place.removeprefix("/").partition("?")[0]).parent
+
+
 def each_host(url: str) -> tuple[str, ...]:
     """The urls of the servers that one url names, which differ in host and port only."""
     scheme, divider, rest = url.partition("://")

@@ -16,6 +16,13 @@ CRASHED = 70
 
 _HIGHEST = 255
 
+_launched = False
+
+
+def is_launched() -> bool:
+    """Whether this process, or one above it, was forked by `launch`."""
+    return _launched
+
 
 def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int, Link]:
     """Fork a child that runs ``main`` with its end of a new link; see `launch`.
@@ -61,6 +68,8 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
     not_theirs = inherited(keep)
 
     def live() -> int:
+        global _launched  # noqa: PLW0603  # it is the process's
+        _launched = True
         forget_handlers()
         blank(not_theirs)
         return main()

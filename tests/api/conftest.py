@@ -46,7 +46,9 @@ class Host:
 
 @pytest.fixture
 def settings(database):
-    return from_mapping({"url": database.url, "alive_time": 60, "retry_wait": 300})
+    own = ["tests", "test_triggers", "psched_elsewhere"]  # that have triggers
+    given = {"url": database.url, "alive_time": 60, "retry_wait": 300, "triggers": own}
+    return from_mapping(given)
 
 
 @pytest.fixture

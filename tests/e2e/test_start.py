@@ -213,6 +213,66 @@ def test_a_job_whose_last_time_has_come_does_not_stop_the_others(small):
     assert master.stop() == 0
 
 
+OWN = """
+    from __future__ import annotations
+
+    from dataclasses import dataclass
+    from datetime import datetime, timedelta
+    from pathlib import Path
+
+    import psched
+
+    HERE = Path(__file__).parent
+
+    def note(*words):
+        with HERE.joinpath("notes").open("a") as file:
+            print(*words, file=file)
+
+    class Seconds:
+        def next_at(self, after: datetime) -> datetime:
+            return after + timedelta(seconds=1)
+
+    @dataclass
+    class Tick:
+        gap: int
+
+        def next_at(self, after):
+            return (after // self.gap + 1) * self.gap
+
+        def run(self, task):
+            note("tick", task.scheduled_time, task.data["parameters"])
+
+    with psched.start(backend={backend!r}, poll_interval=0.2, cgroup="off") as s:
+        s.add("dated", lambda task: note("dated", task.scheduled_time), trigger=Seconds)
+        s.add("twice", run=lambda task: note("twice"), trigger=Tick(2))
+        s.add("tick", Tick(1))
+"""
+
+
+def test_classes_of_the_schedule_file_itself_are_jobs_and_triggers(small):
+    # No module could have such a name.
+    small.service.write("my schedule-1.py", OWN.format(backend=small.url))
+    master = small.service.start(sys.executable, "my schedule-1.py")
+    for pattern in ("dated", "twice", r"tick \d+ \{'gap': 1\}"):
+        small.wait_for_note(pattern, 2)
+    seen = keys(small)
+    assert seen["dated"].cron == "@call __main__:Seconds"
+    assert seen["tick"].cron == '@call __main__:Tick {"gap":1}'
+    assert master.stop() == 0
+    shown = small.service.psched("next", "tick")
+    assert "is of the program that declared it: only its workers have it" in shown.stderr
+
+
+def test_on_a_fresh_home_the_state_folder_is_made(small):
+    home = small.service.folder / "fresh" / "home"
+    small.service.env["HOME"] = str(home)
+    small.service.write("program.py", OWN.replace("backend={backend!r}, ", ""))
+    master = small.service.start(sys.executable, "program.py")
+    small.wait_for_note("tick")
+    assert (home / ".local" / "state" / "psched" / "psched.db").exists()
+    assert master.stop() == 0
+
+
 REFUSING = """
         from psched.collection import ScheduleCollection
         def refuse(self, schedules):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -75,11 +76,140 @@ def test_the_command_line_refuses_what_no_worker_could_use(service):
         "@call tides:Stuck": "which is not later",
         "@call tides:Tides": "tides:Tides cannot be made: TypeError: ",
         "@call ebb:Tides": "there is no module 'ebb' on the load path",
-        "@call os:getcwd": "'os:getcwd' is not a class with a method next_at(after)",
+        "@call os:getcwd": "there is no module 'os' on the load path",
     }.items():
         refused = service.psched("add", "k", "t", text)
         assert refused.returncode == 1
         assert re.match(rf"Error: cron: .*{re.escape(problem)}.*\n\Z", refused.stderr)
+
+
+WILD = """
+    import os, sys, time
+
+    class Wild:
+        def __init__(self, how):
+            self.how = how
+
+        def next_at(self, after):
+            print("noise")
+            if self.how == "hangs":
+                os.system("sleep 1000 &")
+                time.sleep(1000)
+            if self.how == "exits":
+                os._exit(0)
+            if self.how == "interrupts":
+                raise KeyboardInterrupt
+            return after + 3600
+"""
+
+
+def test_triggers_that_misbehave_cost_no_worker_and_delay_nobody(service):
+    service.configure(alive_time=6, catchup="latest")
+    service.write("wild.py", WILD)
+    service.write("tides.py", TIDES)
+    master = service.start()
+    workers = master.wait_for_workers(1)
+    for how in ("hangs", "exits", "interrupts"):
+        insert(service, how, f'@call wild:Wild {{"how": "{how}"}}')
+    insert(service, "good", None)
+    insert(service, "tides", '@call tides:Tides {"gap": 3600}')
+    service.wait_for_finish("good")
+    service.runs.wait("tides", completed(1))
+    for how, problem in {
+        "exits": "asked 2 times in vain: its process",
+        "interrupts": "asked 2 times in vain: it raised 'KeyboardInterrupt'",
+    }.items():
+        row = service.wait_for_row(how, lambda seen: seen.status == "quarantined")
+        assert f"cron: wild:Wild was {problem}" in row.reason
+    # Nothing has waited for this one.
+    assert service.row("hangs").status != "quarantined"
+    row = service.wait_for_row("hangs", lambda seen: seen.status == "quarantined")
+    assert "it has not answered within 10 s" in row.reason
+    assert master.workers() == workers
+    assert master.stop() == 0
+    master.wait_until_nothing_is_left()
+
+
+PROGRAM = """
+    import canary
+    import psched
+
+    class Seconds:
+        def next_at(self, after):
+            return after + 1
+
+    if __name__ == "__main__":
+        psched.Worker.run(canary.Dispatch, lambda: {settings!r})
+"""
+
+
+def test_the_classes_of_a_program_and_of_the_modules_beside_it_may_be_triggers(service, tmp_path):
+    url = f"sqlite:///{tmp_path}/psched.db"
+    settings = {"url": url, "poll_interval": 0.2, "cgroup": "off", "catchup": "latest"}
+    service.write("program.py", PROGRAM.format(settings=settings))
+    service.write("tides.py", TIDES)
+    insert(service, "own", "@call __main__:Seconds")
+    insert(service, "by name", "@call program:Seconds")
+    insert(service, "beside", '@call tides:Tides {"gap": 1}')
+    insert(service, "outside", "@call json.tool:Tides")
+    master = service.start(sys.executable, "program.py")
+    for key in ("own", "by name", "beside"):
+        service.runs.wait(key, completed(1))
+    master.wait_for_log("outside: cron: there is no module 'json.tool' on the load path")
+    assert master.stop() == 0
+
+
+class TestACommandLetsAChildAskTriggers:
+    def test_what_a_trigger_prints_is_not_the_commands_answer(self, service):
+        service.write("wild.py", WILD)
+        shown = service.psched("next", "--cron", '@call wild:Wild {"how": ""}', "-n", "1", "--json")
+        assert len(json.loads(shown.stdout)["occurrences"]) == 1
+        assert "noise" in shown.stderr
+
+    @pytest.mark.parametrize(
+        ("how", "problem"),
+        [
+            ("exits", "the process that asked wild:Wild has ended"),
+            ("interrupts", "asking wild:Wild raised KeyboardInterrupt"),
+            ("hangs", "the process that asked wild:Wild has not answered within 10 s"),
+        ],
+    )
+    def test_one_that_misbehaves_ends_the_child_and_is_told(self, service, how, problem):
+        service.write("wild.py", WILD)
+        refused = service.psched("add", "k", "t", f'@call wild:Wild {{"how": "{how}"}}')
+        assert (refused.returncode, refused.stdout) == (1, "")
+        assert refused.stderr.endswith(f"Error: cron: {problem}\n")
+
+    def test_no_command_imports_what_is_not_allowed(self, service):
+        service.configure(triggers=["tides"])
+        service.write("secret.py", "open('imported', 'w')")
+        service.write("tides.py", TIDES)
+        insert(service, "secret", "@call secret:x")
+        insert(service, "tides", '@call tides:Tides {"gap": 60}')
+        declared = "label: l\nschedules: {k: {type: t, cron: '@call secret:x'}}\n"
+        file = str(service.write("schedules.yml", declared))
+        problem = "the module 'secret' is not one that the setting triggers allows (tides)"
+        for words in (
+            ["next", "secret"],
+            ["next", "--cron", "@call secret:x"],
+            ["add", "k", "t", "@call secret:x"],
+            ["apply", file],
+            ["export"],
+        ):
+            done = service.psched(*words)
+            assert done.returncode == 1
+            assert problem in done.stderr
+        for words in (["list"], ["show", "secret"]):
+            assert "@call secret:x" in service.psched(*words).stdout
+        assert "tides:" in service.psched("export").stdout
+        assert not (service.folder / "imported").exists()
+
+    def test_a_module_that_starts_a_master_when_it_is_imported_starts_none(self, service):
+        program = "import psched\nwith psched.start() as s:\n    s.add('a', run=print, every=9)\n"
+        service.write("program.py", program)
+        refused = service.psched("next", "--cron", "@call program:Tides")
+        assert refused.returncode == 1
+        assert "put the call below if __name__ == '__main__'" in refused.stderr
 
 
 class TestAdding:

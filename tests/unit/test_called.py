@@ -1,11 +1,13 @@
 """A trigger of the user's own: how it is named, found, tried and judged."""
 
+import builtins
 import sys
 from itertools import islice
 
 import pytest
 
 from psched import trigger
+from psched.called import WithheldError, found_by, withheld
 from psched.errors import InvalidError, NotLoadedError
 
 NOON = 1_800_014_400
@@ -13,6 +15,8 @@ NOON = 1_800_014_400
 
 MODULE = '''
 import itertools
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 raise_at_import = None
 
@@ -67,6 +71,27 @@ class Stuck:
 class Needy(Tides):
     def __init__(self, port):
         raise KeyError(port)
+
+class Dated:
+    """It speaks of datetimes."""
+    def next_at(self, after: datetime):
+        return after + timedelta(minutes=5, microseconds=1)
+
+class Quoted:
+    def next_at(self, after: "datetime.datetime"):
+        return after + timedelta(minutes=5)
+
+class Mixed:
+    def next_at(self, after: int):
+        return datetime.fromtimestamp(after + 9, ZoneInfo("Asia/Tokyo"))
+
+class Zoneless:
+    def next_at(self, after: datetime):
+        return datetime(2099, 1, 1)
+
+class Huge:
+    def next_at(self, after):
+        return -10**5000
 
 class NoTrigger:
     made = []
@@ -203,6 +228,8 @@ class TestAnswers:
             ("Broken", f"raised LookupError: no tide after {NOON}"),
             ("Wordless", "raised WordlessError"),
             ("Leaving", "raised SystemExit: bye"),
+            ("Huge", "answered a huge number, which is not later"),
+            ("Zoneless", "answered a datetime without a zone; it has to be whole Unix seconds, or"),
             ("Moody", f"answered {NOON + 1}, and then {NOON + 2}"),
             ("Stuck", f"next_at({NOON + 120}) of psched_tides:Stuck answered {NOON + 120}"),
         ],
@@ -216,6 +243,89 @@ class TestAnswers:
         assert far.next_after(NOON) is None
         trigger.check(far, NOON)
 
+    @pytest.mark.parametrize(
+        ("name", "gap"),
+        # Rounded up: nothing runs early.
+        [("Dated", 301), ("Quoted", 300), ("Mixed", 9)],
+    )
+    def test_a_trigger_may_speak_of_datetimes(self, name, gap, folder):
+        found = parse(f"psched_tides:{name}", folder)
+        assert times(found, NOON, 2) == [NOON + gap, NOON + 2 * gap]
+        assert found.next_after(-1) == gap - 1
+
     def test_what_psched_knows_need_not_be_tried(self):
         for known in (None, trigger.parse("@every 5", "UTC"), trigger.parse("@daily", "UTC")):
             trigger.check(known, NOON)
+
+
+class TestWhatIsAllowed:
+    """Whoever may write a row can name any module: no other than these are imported."""
+
+    @pytest.fixture
+    def places(self, folder, tmp_path):
+        """Modules and packages below the folder, and elsewhere on the path; an import is told."""
+        tell = "import builtins; builtins.psched_told = __name__"
+        elsewhere = tmp_path / "elsewhere"
+        for place in (
+            "psched_inside/__init__.py", "psched_inside/deep/__init__.py", "psched_plain/mod.py",
+            "elsewhere/psched_outside/__init__.py", "elsewhere/psched_outside/mod.py",
+            "elsewhere/psched_other.py", "elsewhere/psched_plain/other.py", "json/tool.py",
+        ):  # fmt: skip
+            file = tmp_path / place
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{tell}\n{MODULE}")
+        sys.path.append(str(elsewhere))
+        yield folder
+        for name in [name for name in sys.modules if name.startswith("psched_")]:
+            del sys.modules[name]
+        vars(builtins).pop("psched_told", None)
+
+    @pytest.mark.parametrize(
+        "module", ["psched_inside", "psched_inside.deep", "psched_plain.mod", "psched_tides"]
+    )
+    def test_by_default_it_is_what_is_below_the_load_path(self, module, places):
+        assert times(parse(f"{module}:Tides", places), NOON, 1) == [NOON + 3600]
+
+    @pytest.mark.parametrize(
+        "module",
+        [
+            "psched_other", "psched_outside", "psched_outside.mod", "psched_plain.other",
+            "psched_inside.missing", "psched_missing.mod", "json.tool", "os", "os.path", "sys",
+            "test.__main__", "psched.model",
+        ],
+    )  # fmt: skip
+    def test_nothing_else_is_imported_nor_are_the_packages_above_it(self, module, places):
+        known = {*sys.modules}
+        problem = refused(f"{module}:Tides", places)
+        assert problem.startswith(f"there is no module {module!r} on the load path ({places})")
+        assert problem.endswith("or name the module in the setting triggers")
+        assert not hasattr(builtins, "psched_told")
+        assert {*sys.modules} <= known
+
+    def test_the_setting_names_modules_and_all_below_them(self, places):
+        def found(module, *allowed):
+            text = f"@call {module}:Tides"
+            return trigger.parse(text, "UTC", load_path=(places,), allowed=allowed)
+
+        for module in ("psched_outside", "psched_outside.mod", "psched_other"):
+            assert times(found(module, "psched_outside", "psched_other"), NOON, 1) == [NOON + 3600]
+        with pytest.raises(
+            NotLoadedError, match=r"triggers allows \(psched_outside.mod, psched_o\)"
+        ):
+            found("psched_outside", "psched_outside.mod", "psched_o")
+        with pytest.raises(NotLoadedError, match=r"the setting triggers allows \(none\)"):
+            found("psched_tides")
+
+    def test_the_program_itself_is_never_imported_and_may_be_named(self, places):
+        with pytest.raises(
+            NotLoadedError, match="'__main__:Tides' is of the program that declared"
+        ):
+            parse("__main__:Tides", places)
+
+
+def test_a_process_that_does_not_ask_finds_nothing(folder):
+    with found_by(withheld):
+        one = parse("psched_tides:Tides", folder)
+        with pytest.raises(WithheldError):
+            one.next_after(NOON)
+    assert parse("psched_tides:Tides", folder).next_after(NOON) == NOON + 3600

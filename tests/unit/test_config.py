@@ -109,6 +109,7 @@ def test_defaults_are_those_of_the_documentation():
         start_timeout=60,
         child_heartbeat_limit=60,
         load_path=(),
+        triggers=None,
         require=(),
         dispatch=None,
         log=None,
@@ -308,6 +309,14 @@ def test_lists_may_be_a_single_text_or_empty(read):
     assert read("require: myapp.schedules\n").require == ("myapp.schedules",)
     assert read("require: [a, b.c]\n").require == ("a", "b.c")
     assert read("require:\n").require == ()
+
+
+def test_triggers_are_modules_and_none_is_not_the_default(read, refusal):
+    assert read("triggers:\n").triggers is None
+    assert read("triggers: []\n").triggers == ()
+    assert read("triggers: [myapp.triggers, tides]\n").triggers == ("myapp.triggers", "tides")
+    for wrong in ("myapp.", "my-app", "tides.py", "myapp:Tides", "5"):
+        assert "the name of a module" in refusal(f"triggers: {wrong}\n")
 
 
 def test_an_item_of_a_list_that_is_not_text_is_refused(refusal):

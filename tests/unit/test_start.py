@@ -4,7 +4,7 @@ import pytest
 
 import psched
 from psched import config
-from psched.errors import InvalidError, StoreUnavailableError
+from psched.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.model import Row
 from psched.program import Program, start
 
@@ -12,7 +12,7 @@ from psched.program import Program, start
 @pytest.fixture(autouse=True)
 def _a_program(monkeypatch):
     """What runs these tests need not be one."""
-    monkeypatch.setattr("psched.program.program_name", lambda: "program")
+    monkeypatch.setattr("psched.script._program", lambda: (True, "program"))
 
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -29,6 +29,41 @@ def test_the_newest_of_missed_occurrences_is_run_unless_the_file_that_is_found_s
     for given in None, str(file), file, {"catchup": "all"}:
         assert start(given)._settings.catchup == "all"
     assert start(catchup="skip")._settings.catchup == "skip"
+
+
+class OwnStore:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("backend", "type_", "url"),
+    [
+        ("memory", "rdb", "memory:"),
+        ("memory:", "rdb", "memory:"),
+        ("redis", "redis", "redis://localhost:6379/0"),
+        ("redis://db/1", "redis", "redis://db:6379/1"),
+        ("sqlite:////tmp/x.db", "rdb", "sqlite:////tmp/x.db"),
+        ("stores:Own", "stores:Own", SETTINGS.url),
+        (OwnStore, f"{OwnStore.__module__}:OwnStore", SETTINGS.url),
+    ],
+)
+def test_a_backend_is_another_word_for_url_and_type(backend, type_, url):
+    settings = start({"url": SETTINGS.url} if ":" in type_ else None, backend=backend)._settings
+    assert (settings.type, settings.url) == (type_, url)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"backend": 5}, "backend: must be memory, redis, a url, or the class of a store"),
+        ({"backend": OwnStore()}, "backend: must be memory, redis, a url, or the class of a store"),
+        ({"backend": "file"}, "type: must be rdb, rdb_compat, redis, or module:Class"),
+        ({"backend": "redis", "url": "redis://db"}, "backend: and url both say where jobs are"),
+    ],
+)
+def test_a_backend_that_is_none_is_refused(given, problem):
+    with pytest.raises(ConfigError, match=f"^{problem}"):
+        start(**given)
 
 
 class Away:

@@ -1,0 +1,324 @@
+"""Triggers of users' own that do what no trigger should: only their own rows suffer from it."""
+
+import json
+import os
+import random
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from psched import trigger_helpers
+from psched.app import make_store
+from psched.called import DEADLINE
+from psched.config import from_mapping
+from psched.leaser import Leaser
+from psched.model import QUARANTINED, WAITING, Row
+from psched.supervisor import tree
+from support.apart import apart
+from support.bench import CLOCK, Bench
+from support.wild import HANDLERS
+
+TRIGGERS = """
+    import ctypes, os, subprocess, sys, threading, time
+
+    class Hourly:
+        def next_at(self, after):
+            return (after // 3600 + 1) * 3600
+
+    class Talking(Hourly):
+        def next_at(self, after):
+            print(after)
+            return super().next_at(after)
+
+    class Slow(Hourly):
+        def next_at(self, after):
+            time.sleep(0.5)
+            return super().next_at(after)
+
+    class Strange:
+        @property
+        def __class__(self):
+            raise RuntimeError("no class")
+
+    class Wild(Hourly):
+        def __init__(self, how, number=0):
+            self.how = how
+
+        def next_at(self, after):
+            return getattr(self, self.how)(after)
+
+        def exits(self, after):
+            os._exit(0)
+
+        def interrupts(self, after):
+            raise KeyboardInterrupt
+
+        def leaves(self, after):
+            sys.exit("enough")
+
+        def hangs(self, after):
+            while True:
+                time.sleep(1000)
+
+        def hangs_in_c(self, after):
+            return sum(range(10**13))
+
+        def crashes(self, after):
+            ctypes.string_at(0)
+
+        def grows(self, after):
+            hoard = []
+            while True:
+                hoard.append(bytearray(2**24))
+
+        def forks(self, after):
+            os.fork()
+            return super().next_at(after)
+
+        def leaves_a_daemon(self, after):
+            subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            return super().next_at(after)
+
+        def leaves_a_thread(self, after):
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+            return super().next_at(after)
+
+        def prints(self, after):
+            print("x" * 100_000)
+            return super().next_at(after)
+
+        def closes_everything(self, after):
+            os.closerange(0, 1000)
+            return super().next_at(after)
+
+        def writes_everywhere(self, after):
+            for number in range(3, 100):
+                try:
+                    os.write(number, b"garbage" * 10)
+                except OSError:
+                    pass
+            return super().next_at(after)
+
+        def spoils_the_process(self, after):
+            sys.stdout.close()
+            return super().next_at(after)
+
+        def boolean(self, after):
+            return True
+
+        def huge(self, after):
+            return 10**5000
+
+        def minus_huge(self, after):
+            return -10**5000
+
+        def strange(self, after):
+            return Strange()
+"""
+
+
+class Scene:
+    """A leaser over a real SQLite database, with real runners."""
+
+    def __init__(self, **settings):
+        Path("wild_triggers.py").write_text(dedent(TRIGGERS))
+        given = {
+            "url": "sqlite:///psched.db",
+            "poll_interval": 0.05,
+            "load_path": str(Path.cwd()),
+            **settings,
+        }
+        self.bench = Bench(HANDLERS, **given)
+        self.store = make_store(from_mapping(given))
+        self.store.init()
+        self.leaser = Leaser(
+            self.store,
+            from_mapping(given),
+            nonce="nonce",
+            tasks=self.bench.tasks,
+            clock=CLOCK,
+            rng=random.Random(1),  # noqa: S311  # jitter
+        )
+        self.bench.runners.quiet = self.store.disconnect
+
+    def add(self, key, cron=None, how=None, type_="returns", next_time=0, **columns):
+        """Insert a row as any SQL client could."""
+        if cron is not None:
+            cron = f"@call wild_triggers:{cron}"
+        if how is not None:
+            cron += f" {json.dumps(how)}"
+        row = Row(key, type_, cron=cron, next_time=next_time, next_run_time=60, **columns)
+        self.store.add([row], nonce=key)
+
+    def row(self, key):
+        return self.store.get(key)
+
+    def has_run(self, key):
+        row = self.row(key)
+        return row.status == "finished" or (row.next_time or 0) > CLOCK.wall()
+
+    def turn(self):
+        timeout = self.leaser.tick()
+        self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
+
+    def until(self, condition):
+        give_up_at = CLOCK.monotonic() + 60
+        while not condition():
+            assert CLOCK.monotonic() < give_up_at, "waited in vain"
+            self.turn()
+
+
+def beside_a_wild_one(how):
+    trigger_helpers.DEADLINE = 0.5
+    scene = Scene()
+    server = scene.bench.server
+    scene.add("wild", "Wild", {"how": how}, next_time=int(CLOCK.wall()) - 60)
+    scene.add("good", "Hourly", next_time=int(CLOCK.wall()) - 60)
+    scene.add("plain")
+    scene.until(lambda: scene.has_run("plain") and scene.has_run("good"))
+    scene.until(lambda: scene.has_run("wild") or scene.row("wild").status == QUARANTINED)
+    scene.add("good again", "Talking", next_time=int(CLOCK.wall()) - 60)
+    scene.until(lambda: scene.has_run("good again"))
+    assert scene.bench.server == server
+    # Nothing of it goes on beside the fork server and what waits for a task or a question.
+    scene.until(lambda: len(tree.living_below(os.getpid())) <= 3)
+    wild = scene.row("wild")
+    return wild.status, wild.reason or ""
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ("exits", "was asked 2 times in vain: its process "),
+        ("interrupts", "was asked 2 times in vain: it raised 'KeyboardInterrupt'"),
+        ("leaves", "raised SystemExit: enough"),
+        ("hangs", "was asked 2 times in vain: it has not answered within"),
+        ("hangs_in_c", "was asked 2 times in vain: it has not answered within"),
+        ("crashes", "was asked 2 times in vain: its process "),
+        ("grows", "was asked 2 times in vain: it"),
+        ("closes_everything", "was asked 2 times in vain: its process "),
+        ("writes_everywhere", "was asked 2 times in vain: it"),
+        ("boolean", "answered a value of type bool"),
+        ("minus_huge", "answered a huge number, which is not later"),
+        ("strange", "raised RuntimeError: no class"),
+    ],
+)
+def test_a_trigger_that_misbehaves_is_quarantined_and_nothing_else_suffers(how, problem):
+    status, reason = apart(beside_a_wild_one, how)
+    assert status == QUARANTINED
+    assert problem in reason
+    assert problem in reason
+
+
+@pytest.mark.parametrize(
+    "how", ["forks", "leaves_a_daemon", "leaves_a_thread", "prints", "spoils_the_process"]
+)
+def test_what_a_trigger_leaves_behind_is_killed_and_its_answer_counts(how):
+    assert apart(beside_a_wild_one, how) == [WAITING, ""]
+
+
+def beside_ten_that_hang(how):
+    scene = Scene(catchup="latest", alive_time=6)
+    for number in range(10):
+        scene.add(f"wild {number}", "Wild", {"how": how, "number": number})
+    scene.until(lambda: sum(row.fence > 0 for row in scene.store.rows()) == 10)
+    begin = CLOCK.monotonic()
+    for key in ("first", "second"):
+        scene.add(key)
+        scene.add(f"{key} of its own", "Hourly")
+        scene.until(lambda key=key: scene.has_run(key) and scene.has_run(f"{key} of its own"))
+    took = CLOCK.monotonic() - begin
+    return [row.status for row in scene.store.rows() if row.key.startswith("wild")], took
+
+
+def test_no_other_schedule_waits_for_ten_triggers_that_hang():
+    states, took = apart(beside_ten_that_hang, "hangs")
+    # All of them are still being asked, or are to be asked again.
+    assert states == [WAITING] * 10
+    assert took < DEADLINE
+
+
+def beside_one_whose_task_is_over(how):
+    trigger_helpers.DEADLINE = 1.0
+    # What is on time is run without a question to its trigger.
+    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
+    scene.add("wild", "Wild", {"how": how}, next_time=int(CLOCK.wall()))
+    scene.until(lambda: any(slot.empty for slot in scene.bench.tasks))
+    scene.add("plain")
+    scene.until(lambda: scene.has_run("plain"))
+    before = scene.row("wild").status
+    scene.until(lambda: scene.row("wild").status == QUARANTINED)
+    wild = scene.row("wild")
+    return before, wild.next_time, wild.reason
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [("hangs", "was asked 2 times in vain"), ("boolean", "answered a value of type bool")],
+)
+def test_an_occurrence_that_has_run_is_over_whatever_its_trigger_does_then(how, problem):
+    before, next_time, reason = apart(beside_one_whose_task_is_over, how)
+    assert next_time is None
+    assert problem in reason
+    assert how == "boolean" or before == WAITING
+
+
+def told_to_go():
+    trigger_helpers.DEADLINE = 2.0
+    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600, concurrency=2)
+    scene.add("over", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
+    scene.until(lambda: scene.leaser.asks)
+    scene.add("due", "Wild", {"how": "hangs", "number": 1})
+    scene.until(lambda: scene.row("due").owner)
+    scene.leaser.stop(None)
+    scene.until(lambda: scene.leaser.idle)
+    scene.bench.until(lambda: len(tree.living_below(os.getpid())) <= 1)
+    return [(row.status, row.owner, row.next_time) for row in map(scene.row, ("over", "due"))]
+
+
+def test_a_worker_that_leaves_gives_back_what_is_asked_and_settles_what_has_run():
+    over, due = apart(told_to_go)
+    assert over == [QUARANTINED, None, None]
+    assert due[:2] == [WAITING, None]
+
+
+def a_slow_one_with_a_short_lease():
+    scene = Scene(alive_time=6, catchup="latest")
+    scene.add("slow", "Slow")
+    scene.until(lambda: scene.has_run("slow"))
+    return scene.row("slow").fence
+
+
+def test_a_lease_is_held_while_a_slow_trigger_is_asked():
+    assert apart(a_slow_one_with_a_short_lease) <= 2
+
+
+def outside(triggers, cron):
+    scene = Scene(triggers=triggers, retry_wait=3600)
+    Path("secret.py").write_text("open('imported', 'w')")
+    scene.store.add([Row("row", "returns", cron=cron, next_time=60, next_run_time=60)], nonce="n")
+    scene.until(lambda: scene.row("row").reason)
+    row = scene.row("row")
+    return row.status, row.attempt, row.next_time, row.reason, Path("imported").exists()
+
+
+@pytest.mark.parametrize(
+    ("triggers", "cron", "reason"),
+    [
+        (None, "@call test.__main__:x", "there is no module 'test.__main__' on the load path"),
+        (None, "@call os:x", "there is no module 'os' on the load path"),
+        (
+            ["other"],
+            "@call secret:x",
+            "'secret' is not one that the setting triggers allows (other",
+        ),
+        (["secrets"], "@call secret:x", "is not one that the setting triggers allows (secrets)"),
+        ([], "@call secret:x", "is not one that the setting triggers allows (none)"),
+    ],
+)
+def test_a_module_that_is_not_allowed_is_not_imported_and_left_to_others(triggers, cron, reason):
+    status, attempt, next_time, told, imported = apart(outside, triggers, cron)
+    assert (status, attempt, next_time, imported) == (WAITING, 0, 60, False)
+    assert reason in told
+    assert "triggers" in told

@@ -1,0 +1,122 @@
+"""What a process judges that asks triggers, and what of its answers a worker believes."""
+
+import gzip
+import json
+import sys
+from dataclasses import asdict
+from dataclasses import replace as changed
+
+import pytest
+
+from psched import verdicts
+from psched.config import from_mapping
+from psched.model import CANCELLING, QUARANTINED, Finish, Release, Retry, Row, Settlement
+from psched.policy import Run, conclusion, opening
+from psched.verdicts import Case, judged, verdict
+
+NOON = 1_800_014_400
+
+MODULE = """
+class Hourly:
+    def next_at(self, after):
+        return (after // 3600 + 1) * 3600
+
+class Broken:
+    def next_at(self, after):
+        raise OSError("ebb\\x1b")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _unconfined(monkeypatch):
+    """What runs the tests keeps its memory."""
+    monkeypatch.setattr(verdicts, "confine", lambda: None)
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "psched_hours.py").write_text(MODULE)
+    given = {
+        "url": "sqlite:///unused.db",
+        "load_path": str(tmp_path),
+        "types": {"t": {"jitter": 9}},
+    }
+    yield from_mapping(given)
+    sys.modules.pop("psched_hours", None)
+
+
+def leased(cron="@call psched_hours:Hourly", **columns):
+    usual = {"key": "k", "next_time": NOON, "owner": "o", "fence": 3, "attempt": 1}
+    return Row(**{**usual, "cron": cron, **columns})
+
+
+ROWS = [
+    leased(),
+    leased(next_time=NOON - 3600, options='{"catchup": "latest"}'),
+    leased(next_time=NOON - 3600, options=gzip.compress(b'{"catchup": "latest"}')),
+    leased(next_time=NOON - 3600, options=b'{"catchup": "skip", "delay": 5}', type="t"),
+    leased(next_time=None, data=b"\x00\xff"),
+    leased(status=CANCELLING),
+    leased("@call psched_hours:Broken"),
+    leased("@call psched_hours:Missing"),
+    leased("@call psched_missing:Hourly", attempt=7),
+    leased(attempt=9, options='{"max_attempts": 3}'),
+]
+
+
+def told(case, settings):
+    """The verdict as it comes over a line."""
+    return verdict(case, json.loads(json.dumps(judged(case.message(), settings))))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_another_process_judges_as_the_worker_would(row, settings):
+    judgeable = changed(row, data=None)
+    expected = opening(judgeable, settings, NOON + 1)
+    found = told(Case(row, NOON + 1), settings)
+    assert found == (None if isinstance(expected, Run) else expected)
+    for decision in (Finish(), Release(), Retry(5, "no"), Retry()):
+        current = changed(row, version=2)
+        expected = conclusion(judgeable, changed(current, data=None), decision, settings, NOON)
+        assert told(Case(current, NOON, row, decision), settings) == expected
+
+
+GOOD = {
+    name: value
+    for name, value in asdict(Settlement(key="k", token=None, version=1, next_time=NOON)).items()
+    if name not in {"key", "token", "version"}
+}
+
+
+def test_what_is_said_of_a_lease_is_the_workers_own():
+    found = verdict(Case(leased(), NOON), {"settle": GOOD})
+    assert (found.key, found.token, found.version) == ("k", leased().token, 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None, [], "run", {}, {"run": 1}, {"run": False}, {"settle": None}, {"settle": {}},
+        {"settle": {**GOOD, "token": "o#3"}},
+        {"settle": {**GOOD, "next_time": -1}}, {"settle": {**GOOD, "next_time": 2**70}},
+        {"settle": {**GOOD, "next_time": "soon"}}, {"settle": {**GOOD, "next_time": 1.5}},
+        {"settle": {**GOOD, "not_before": True}}, {"settle": {**GOOD, "retain": -1}},
+        {"settle": {**GOOD, "wait": None}}, {"settle": {**GOOD, "wait": 10**13}},
+        {"settle": {**GOOD, "attempt": 99}}, {"settle": {**GOOD, "rest": 1}},
+        {"settle": {**GOOD, "remove": None}}, {"settle": {**GOOD, "status": "mine"}},
+        {"settle": {**GOOD, "status": []}}, {"settle": {**GOOD, "reason": "\x1b[2J"}},
+        {"settle": {**GOOD, "reason": 5}},
+    ],
+)  # fmt: skip
+def test_nonsense_is_no_verdict(message):
+    with pytest.raises(ValueError, match="it is no"):
+        verdict(Case(leased(), NOON), message)
+
+
+def test_what_has_run_is_not_run_again_by_a_verdict():
+    case = Case(leased(), NOON, leased(), Finish())
+    with pytest.raises(ValueError, match="it is no verdict"):
+        verdict(case, {"run": True})
+    assert (case.given_up("x").status, case.given_up("x").next_time) == (QUARANTINED, None)
+    assert Case(leased(), NOON).given_up("x").next_time == NOON
