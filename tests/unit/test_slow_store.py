@@ -94,7 +94,7 @@ class Store(PlainStore):
 
 
 class Link:
-    def send(self, message):
+    def send(self, message, data=b""):
         pass
 
     def flush(self):
