@@ -12,7 +12,7 @@ from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.definition import decode
 from psched.errors import InvalidError
-from psched.model import ENDED, MARKS, QUARANTINED, WAITING, Row
+from psched.model import ENDED, STATUSES, WAITING, Row
 from psched.packing import readable
 
 _HEADINGS = (
@@ -21,7 +21,7 @@ _HEADINGS = (
 _WIDTHS = (26, 15, 18, 7, 11, 28, 28, 28)
 """PerfectSched's; of created_at that of the other times."""
 
-_STATES = (WAITING, "running", *sorted(ENDED), QUARANTINED, *MARKS, "migrating")
+_STATES = (WAITING, "running", *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 
 _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
 
