@@ -6,12 +6,13 @@ from functools import cache
 from math import ceil, floor
 from typing import Any, TypeGuard
 
-from psched import spelling
+from psched import payload, spelling
 from psched import trigger as triggers
 from psched.config import OVERRIDES, Config
 from psched.definition import (
     LATEST_TIME,
     Definition,
+    check_form,
     check_name,
     check_number,
     check_words,
@@ -20,15 +21,18 @@ from psched.definition import (
     understand,
 )
 from psched.errors import ConfigError, InvalidError
-from psched.model import ENDED, WAITING, Row
+from psched.model import ENDED, PAUSED, WAITING, Row
 from psched.spelling import SHORTHANDS, spelled_out
 from psched.timing import LONGEST_ALIVE_TIME
 
 When = spelling.When
 """An instant: Unix seconds, or a datetime that knows its zone."""
 
-SAID = {"label": check_name, "note": check_words}
-"""What nobody acts upon, and how it is checked: whose a schedule is, and what is to be known."""
+SAID = {"label": check_name, "note": check_words, payload.OPTION: check_form}
+"""What stands in the options beside settings, and how it is checked.
+
+Whose a schedule is, what is to be known about it, and how its data carry what is no JSON object.
+"""
 
 FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *SAID)
 """What is declared about a schedule, besides its key and times."""
@@ -110,7 +114,7 @@ def redeclare(
 
     The next occurrence is set anew, from now on, if the trigger changes; but not under a running
     task, whose end will follow the new definition. A row that was quarantined goes on where it
-    stood. One that is finished stays at rest until it gets a trigger or a time.
+    stood. One that has ended or is paused stays at rest until it gets a trigger or a time.
 
     Args:
         seen: the row as it stands.
@@ -125,7 +129,7 @@ def redeclare(
     fields = spelled_out(seen.key, fields)
     row, definition = _defined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
-    leased, finished = seen.owner is not None, seen.status in ENDED
+    leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
     anew = start is not None or not _TRIGGER.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row

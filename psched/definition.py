@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NoReturn
 
+from psched import payload
 from psched import trigger as triggers
 from psched.config import OVERRIDES, Config
 from psched.draw import draw
@@ -55,6 +56,7 @@ class Definition:
         trigger: ``cron`` as a function of an instant; None for a one-shot.
         delay: seconds.
         settings: the installation's, with those of its type, and its own.
+        payload: how ``data`` carries a payload that is not a JSON object, see `psched.payload`.
     """
 
     key: str
@@ -65,6 +67,7 @@ class Definition:
     trigger: Trigger | None
     delay: int
     settings: Config
+    payload: str | None = None
 
     def first_run(self, scheduled_time: int) -> int:
         """When an occurrence may first be run: after ``delay`` and its share of ``jitter``.
@@ -84,7 +87,8 @@ def understand(row: Row, settings: Config) -> Definition:
         InvalidError: a column cannot be understood; its ``field`` names the column.
     """
     check_name("type", row.type)
-    own = _with_overrides(_object("options", row.options), row.type, settings)
+    options = _object("options", row.options)
+    own = _with_overrides(options, row.type, settings)
     timezone = row.timezone or settings.timezone
     find_zone(check_name("timezone", timezone))
     return Definition(
@@ -96,6 +100,7 @@ def understand(row: Row, settings: Config) -> Definition:
         trigger=_trigger(row.cron, timezone, own),
         delay=check_number("delay", row.delay, LONGEST_DELAY),
         settings=own,
+        payload=_form(options),
     )
 
 
@@ -134,6 +139,18 @@ def check_words(field: str, words: object) -> str:
     if "\ufffd" in words or not all(c.isprintable() or c in "\n\t" for c in words):
         raise InvalidError(field, "holds a character that cannot be printed")
     return words
+
+
+def check_form(field: str, form: object) -> str:
+    """How ``data`` carries a payload that is not a JSON object.
+
+    Raises:
+        InvalidError: it is not one of the words in `psched.payload.CARRIED_IN`.
+    """
+    if not isinstance(form, str) or form not in payload.CARRIED_IN:
+        known = " or ".join(payload.CARRIED_IN)
+        raise InvalidError(field, f"must be {known}, not {form!r}; leave it out for an object")
+    return form
 
 
 def said_about(row: Row, name: str) -> str | None:
@@ -176,14 +193,29 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
         size = len(text.encode())  # half a surrogate pair is not text
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(field, f"cannot be written as JSON: {error}") from None
-    if most is not None and size > most:
+    if most is not None:
+        check_size(field, size, most)
+    _refuse_deep(field, text, value)
+    return text
+
+
+def check_size(field: str, size: int, most: int) -> None:
+    """Refuse a payload that is larger than the setting ``data_limit``.
+
+    Args:
+        field: its name, for an error.
+        size: its bytes as JSON.
+        most: the setting.
+
+    Raises:
+        InvalidError: it is larger.
+    """
+    if size > most:
         raise InvalidError(
             field,
             f"has {size} bytes as JSON, and data_limit is {most}; keep what is so large in another"
             " place and pass on where that is, or raise data_limit",
         )
-    _refuse_deep(field, text, value)
-    return text
 
 
 def decode(field: str, stored: str | bytes, *, most: int = LARGEST) -> dict[str, Any]:
@@ -197,12 +229,8 @@ def decode(field: str, stored: str | bytes, *, most: int = LARGEST) -> dict[str,
     Raises:
         InvalidError: it is not a JSON object.
     """
+    text = plain_text(field, stored, most=most)
     try:
-        plain = unpacked(stored, most)
-    except ValueError as error:
-        raise InvalidError(field, str(error)) from None
-    try:
-        text = plain.decode() if isinstance(plain, bytes) else plain
         value = _decoder.decode(text)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # in pairs they are characters
@@ -212,6 +240,40 @@ def decode(field: str, stored: str | bytes, *, most: int = LARGEST) -> dict[str,
         raise InvalidError(field, f"must be a JSON object, not {type(value).__name__}")
     _refuse_deep(field, text, value)
     return value
+
+
+def plain_text(field: str, stored: str | bytes, *, most: int = LARGEST) -> str:
+    """A payload as text, as it was written, whether or not it is compressed.
+
+    Raises:
+        InvalidError: it cannot be unpacked, or is not UTF-8.
+    """
+    try:
+        plain = unpacked(stored, most)
+    except ValueError as error:
+        raise InvalidError(field, str(error)) from None
+    try:
+        return plain.decode() if isinstance(plain, bytes) else plain
+    except UnicodeDecodeError as error:
+        raise InvalidError(field, f"is not JSON: {error}") from None
+
+
+def raw_data(row: Row) -> bytes:
+    """A row's payload as it was submitted, byte for byte; see `psched.payload`.
+
+    Raises:
+        InvalidError: the payload or the options are not a JSON object.
+    """
+    form = _form(_object("options", row.options))
+    if not row.data:
+        return b"{}"
+    decode("data", row.data)
+    return payload.raw(plain_text("data", row.data), form)
+
+
+def _form(options: Mapping[str, Any]) -> str | None:
+    form = options.get(payload.OPTION)
+    return None if form is None else check_form(f"options.{payload.OPTION}", form)
 
 
 def _object(field: str, stored: str | bytes | None, most: int = LARGEST) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from psched.definition import Definition
+from psched import payload
+from psched.definition import Definition, decode, encode, plain_text
 from psched.errors import AlreadyFinishedError, InvalidError
 from psched.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
 
@@ -59,7 +60,8 @@ class Task:
     Attributes:
         key: the schedule's key.
         type: which handler runs it.
-        data: the payload, a JSON object; a copy of this task's own.
+        data: the payload, a JSON object; a copy of this task's own. A payload that is not an
+            object is carried in one: ``{"data": "<text>"}`` or ``{"data_base64": "…"}``.
         scheduled_time: Unix seconds; the instant of the trigger that this run is for. It does
             not change when the run is late or tried again.
         attempt: 1 for the first try of this occurrence.
@@ -70,15 +72,17 @@ class Task:
     """
 
     __slots__ = (
-        "_holder", "_settled", "attempt", "cron", "data", "delay", "key", "scheduled_time",
-        "timezone", "token", "type",
+        "_form", "_holder", "_settled", "_text", "attempt", "cron", "data", "delay", "key",
+        "scheduled_time", "timezone", "token", "type",
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
         """See `assignment`."""
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
-        self.data: dict[str, Any] = assignment["data"]
+        self._text: str = assignment["data"]
+        self._form: str | None = assignment.get(payload.OPTION)
+        self.data: dict[str, Any] = decode("data", self._text)
         self.scheduled_time: int = assignment["scheduled_time"]
         self.attempt: int = assignment["attempt"]
         self.cron: str | None = assignment["cron"]
@@ -91,6 +95,15 @@ class Task:
     def __repr__(self) -> str:
         # No payload: it may hold what does not belong into a log.
         return f"<Task {self.occurrence} type={self.type!r} attempt={self.attempt}>"
+
+    @property
+    def raw_data(self) -> bytes:
+        """The payload as it was submitted, byte for byte.
+
+        The text or the bytes of a payload that is not a JSON object, as PerfectQueue's may be; the
+        object's JSON text otherwise.
+        """
+        return payload.raw(self._text, self._form)
 
     @property
     def occurrence(self) -> Occurrence:
@@ -169,6 +182,7 @@ class Task:
         """
         self._refuse_settled()
         self._holder.update_data(data)
+        self._text = encode("data", data)
         self.data = dict(data)
 
     def _settle(self, decision: Decision) -> None:
@@ -198,7 +212,8 @@ def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[st
     return {
         "key": row.key,
         "type": definition.type,
-        "data": dict(definition.data),
+        "data": plain_text("data", row.data) if row.data else "{}",
+        payload.OPTION: definition.payload,
         "scheduled_time": scheduled_time,
         "attempt": row.attempt,
         "cron": definition.cron,
