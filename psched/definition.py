@@ -273,7 +273,10 @@ def raw_data(row: Row) -> bytes:
 
 def _form(options: Mapping[str, Any]) -> str | None:
     form = options.get(payload.OPTION)
-    return None if form is None else check_form(f"options.{payload.OPTION}", form)
+    try:
+        return None if form is None else check_form("options", form)
+    except InvalidError as error:
+        raise InvalidError("options", f"{payload.OPTION} {error.problem}") from None
 
 
 def _object(field: str, stored: str | bytes | None, most: int = LARGEST) -> dict[str, Any]:

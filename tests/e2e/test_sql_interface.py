@@ -11,7 +11,7 @@ from support.processes import kill
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
 
-INSERT, DELETE = documented_sql()
+INSERT, CANCEL, DELETE = documented_sql()
 
 
 @pytest.fixture
@@ -73,12 +73,12 @@ def test_a_row_that_has_ended_for_any_client_is_never_run_and_comes_to_rest(queu
     words = ("cancelled", "finished", "failed", "expired", "paused", "migrating", "quarantined")
     for word in (*words, "running", "nonsense"):
         send(f"INSERT INTO psched (id, status) VALUES ('{word}', '{word}');")  # noqa: S608
-    send("INSERT INTO psched (id) VALUES ('waits');")
-    send("UPDATE psched SET status = 'cancelled' WHERE id = 'waits';")
+    send(INSERT)
+    send(CANCEL)
     master = run_work(queue)
 
     rests = {word: word for word in words} | {"running": "quarantined", "nonsense": "quarantined"}
-    for key, status in {**rests, "waits": "cancelled"}.items():
+    for key, status in {**rests, "mail-7": "cancelled"}.items():
         row = queue.wait_for_row(key, lambda seen: seen.next_run_time is None).row
         assert (row.status, row.owner, row.attempt) == (status, None, 0)
         is_purged = status in {"cancelled", "finished", "expired"}
