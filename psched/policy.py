@@ -66,8 +66,8 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
 
     Returns:
         Its occurrence to run; or how to settle the lease at once, with a reason, when there is
-        nothing to run: the row cannot be understood, is being deleted, was inserted without a
-        time, or its cursor stands on occurrences that are to be dropped.
+        nothing to run: the row cannot be understood, is being deleted, has a status that says so,
+        was inserted without a time, or its cursor stands on occurrences that are to be dropped.
     """
     if row.status != WAITING:
         # Nobody has tried it: this claim was no attempt.

@@ -182,8 +182,8 @@ class PerfectQueue:
     # horizon. All clear away what is more than the offset back, which this is in 2038 at last.
     mark: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
     late = (
-        "tasks have waited for longer than expire: none of them has expired, for that time counts"
-        " anew from the move (their own option expire)"
+        "tasks are overdue by more than expire: they are run all the same, for their time to expire"
+        " counts from the move (they get an option expire of their own)"
     )
 
     def may_be_leased(self, old: Old, lease_time: int) -> bool:
