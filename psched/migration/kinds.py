@@ -5,7 +5,7 @@ a lease only as a ``timeout`` in the future.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from hashlib import sha256
@@ -91,15 +91,19 @@ class Kind(Protocol):
         name: for people, and for the option ``--kind``.
         needed: columns by which its table is known.
         optional: columns that it may have.
-        mark: what is written into a row to take it from its workers for good.
+        marks: what may have been written into a row to take it from its workers for good.
         late: what becomes of rows that are `New.late`, for people.
     """
 
     name: str
     needed: frozenset[str]
     optional: frozenset[str]
-    mark: Values
+    marks: Sequence[Values]
     late: str
+
+    def mark(self, columns: Collection[str]) -> Values:
+        """What is written into a row of a table with these columns to take it; one of the marks."""
+        ...
 
     def may_be_leased(self, old: Old, lease_time: int) -> bool:
         """Whether a worker may be running it now."""
@@ -124,11 +128,16 @@ class PerfectSched:
     needed = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
     optional = frozenset({"timezone"})
     # Its workers take what has timed out, and name next_time when they extend or finish.
-    mark: Values = MappingProxyType({"timeout": NEVER, "next_time": -1})
+    marks: Sequence[Values] = (MappingProxyType({"timeout": NEVER, "next_time": -1}),)
     late = (
         "schedules have missed more occurrences than catchup, catchup_limit and catchup_window"
         " keep: the first worker that takes one drops the oldest of these, and logs it"
     )
+
+    def mark(self, columns: Collection[str]) -> Values:
+        """See `Kind.mark`: the same whatever the columns are."""
+        del columns
+        return self.marks[0]
 
     def may_be_leased(self, old: Old, lease_time: int) -> bool:
         """See `Kind.may_be_leased`."""
@@ -178,13 +187,20 @@ class PerfectQueue:
     name = "perfectqueue"
     needed = frozenset({"id", "timeout", "data", "created_at"})
     optional = frozenset({"resource", "max_running", "owner"})
-    # Versions before 0.8 leave alone what has no created_at; those after, what is before the
-    # horizon. All clear away what is more than the offset back, which this is in 2038 at last.
-    mark: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
+    # Workers that write the owner leave alone what is before the horizon, whatever created_at is.
+    # They, and those of 0.8, clear away what is `_OFFSET` seconds back, which this is in 2038.
+    _with_owner: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
+    # Older ones leave alone what has no created_at; but those of 0.7 delete it once it is due.
+    _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
+    marks: Sequence[Values] = (_with_owner, _without_owner)
     late = (
         "tasks are overdue by more than expire: they are run all the same, for their time to expire"
         " counts from the move (they get an option expire of their own)"
     )
+
+    def mark(self, columns: Collection[str]) -> Values:
+        """See `Kind.mark`."""
+        return self._with_owner if "owner" in columns else self._without_owner
 
     def may_be_leased(self, old: Old, lease_time: int) -> bool:
         """See `Kind.may_be_leased`."""
@@ -230,7 +246,9 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (PerfectSched(), Perfec
 
 def is_marked(kind: Kind, old: Old) -> bool:
     """Whether we have taken this row: what it was is in its copy."""
-    return all(old.values[name] == value for name, value in kind.mark.items())
+    return any(
+        all(old.values[name] == value for name, value in mark.items()) for mark in kind.marks
+    )
 
 
 def _within_lease(old: Old, lease_time: int) -> bool:

@@ -613,18 +613,38 @@ def test_what_is_deleted_while_it_is_half_moved_is_deleted(old, store, killed, m
     assert store.get("k") is None
 
 
-def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(make_old, killed, now):
-    """The conditions of 0.7's and 0.8's heartbeat, finish, acquire and clearing away."""
-    old = make_old("tasks")
+@pytest.mark.parametrize("newer", [True, False])
+def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(
+    make_old, killed, migrate, now, newer
+):
+    """The conditions of heartbeat, finish, acquire and clearing away.
+
+    With the column owner of the workers that write it; without, of 0.7's and of those before them.
+    """
+    old = make_old("tasks", newer=newer)
     old.insert(task("k", at=now - 5))
     killed(old, MARKED)
-    for condition in (
-        "id = 'k' AND created_at IS NOT NULL",
-        "id = 'k' AND 1300000000 < timeout",
-        "1300000000 < timeout AND timeout <= 2147483647",
-        f"timeout <= {now - 1_000_000_000}",
-    ):
-        assert old(f"UPDATE tasks SET owner = 5 WHERE {condition}") == 0  # noqa: S608
+    conditions = ["id = 'k' AND created_at IS NOT NULL", f"timeout <= {now - 1_000_000_000}"]
+    if newer:
+        conditions += ["id = 'k' AND 1300000000 < timeout", "1300000000 < timeout"]
+    else:
+        # What has no created_at is deleted by the worker of 0.7 that finds it due.
+        conditions += [f"timeout <= {now}"]
+    for condition in conditions:
+        assert old(f"UPDATE tasks SET data = '' WHERE {condition}") == 0  # noqa: S608
+    assert migrate(old).remaining == 0
+    assert old.keys == []
+
+
+def test_what_an_earlier_psched_has_marked_is_taken(make_old, killed, store, migrate, now):
+    old = make_old("tasks", newer=False)
+    old.insert(task("k", at=now - 5))
+    killed(old, MARKED)
+    old("UPDATE tasks SET timeout = 1299999999")
+    assert migrate(old).remaining == 0
+    assert old.keys == []
+    (row,) = moved(store, "k")
+    assert (row.status, row.next_time) == ("waiting", now - 5)
 
 
 def test_what_was_half_moved_from_elsewhere_is_told_and_left_alone(
