@@ -70,7 +70,7 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
         was inserted without a time, or its cursor stands on occurrences that are to be dropped.
     """
     if row.status != WAITING:
-        # Nobody has tried it: this claim was no attempt.
+        # The claim has counted an attempt, but the occurrence is not tried.
         return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
         definition = understand(row, settings)
@@ -96,7 +96,7 @@ def conclusion(
         settings: the installation's.
         now: the store's clock, if the definition has changed.
     """
-    # What runs only once and is done has finished, whatever somebody wanted meanwhile.
+    # A one-shot whose task has completed has finished, even if it was cancelled meanwhile.
     done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
     if current.known_status is None or (current.status in MARKS and not done):
         return _resting(current, settings)
@@ -163,7 +163,7 @@ def _resting(row: Row, settings: Config) -> Settlement:
     try:
         own = understand(row, settings).settings
     except InvalidError:
-        own = settings  # it is not to be run: what cannot be understood does not matter
+        own = settings  # the row is not run, so its other columns need not make sense
     return _ended(row, own, mark, row.reason if mark == row.status else None)
 
 

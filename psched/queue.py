@@ -42,7 +42,7 @@ _LONGEST_PAUSE = 1.0
 """Seconds between two looks at a task that is waited for."""
 
 _CAN_GO_ON = frozenset({QUARANTINED, PAUSED})
-"""What was only set aside."""
+"""Statuses of rows that continue at their cursor when they are requeued."""
 
 _COLUMNS = {"run_at": "next_time", "timeout": "alive_time"}
 """PerfectQueue's words, and the fields that they mean."""
@@ -153,7 +153,7 @@ class Queue(abc.ABC):
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = self._now()
             start = floor(now) if run_at is None else run_at
-            # What was only set aside goes on where it stood, as after a quarantine.
+            # A row that was set aside continues at its cursor, as after a quarantine.
             stays = run_at is None and seen.status in _CAN_GO_ON
             times = {} if stays else {"next_time": start}
             aside = changed(seen, status=QUARANTINED) if stays else seen
@@ -174,7 +174,7 @@ class Queue(abc.ABC):
         pause = _FIRST_PAUSE
         row = self._patiently(lambda: self._row(key))
         while True:
-            # While it is leased, a status that plain SQL has set is only asked for.
+            # Plain SQL may set the status of a leased row; its task is still running then.
             if row.status in {*ENDED, QUARANTINED} and row.owner is None:
                 return row.status
             if row.cron is not None:

@@ -189,7 +189,7 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
     try:
         return decode("data", stored), None
     except InvalidError as error:
-        # What begins like an object is rather one with a mistake in it than a text.
+        # A payload that begins like an object is more likely a mistyped object than plain text.
         if may_be_text and not stored.lstrip().startswith(b"{"):
             return payload.carry(stored)
         raise InvalidError("data", f"{error.problem}; {_MEND}") from None

@@ -187,10 +187,10 @@ class PerfectQueue:
     name = "perfectqueue"
     needed = frozenset({"id", "timeout", "data", "created_at"})
     optional = frozenset({"resource", "max_running", "owner"})
-    # Workers that write the owner leave alone what is before the horizon, whatever created_at is.
-    # They, and those of 0.8, clear away what is `_OFFSET` seconds back, which this is in 2038.
+    # Workers that write the owner look at timeout alone: they ignore a row before the horizon. They,
+    # and those of 0.8, delete a row whose timeout is `_OFFSET` seconds ago: this one's is in 2038.
     _with_owner: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
-    # Older ones leave alone what has no created_at; but those of 0.7 delete it once it is due.
+    # Older workers ignore a row without created_at, but those of 0.7 delete it when it is due.
     _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
     marks: Sequence[Values] = (_with_owner, _without_owner)
     late = (
@@ -236,7 +236,7 @@ class PerfectQueue:
         age = floor(old.now) - max(created_at, time)
         if age <= 0 or not own.expire:
             return New(row)
-        # A backlog is what somebody wants to be run: its time to expire begins with the move.
+        # An overdue task must not expire because it was moved: its time to expire begins now.
         options = _options({**kept_options, "expire": own.expire + age}, form)
         return New(changed(row, options=options), late=age >= own.expire)
 
@@ -271,7 +271,7 @@ def _schedule_data(old: Old) -> tuple[str, str, str | None]:
 
 
 def _task_data(old: Old) -> tuple[str, str, str | None]:
-    """The same of a task; its data stay as they were written: programs get them with the type."""
+    """The type and the data of a task; the data keep the type, because programs read them whole."""
     stored = old.values["data"]
     kind, data, form = split_data(check_name("id", old.key), stored)
     if form is None and stored:
@@ -284,7 +284,7 @@ def _task_data(old: Old) -> tuple[str, str, str | None]:
 
 
 def _refuse_unreadable(stored: str | bytes) -> None:
-    """Refuse an object that the old system can read, and psched cannot: it is not mere text.
+    """Refuse a JSON object that the old system can read and psched cannot.
 
     Raises:
         InvalidError: tells what is wrong with it.
