@@ -187,8 +187,8 @@ class PerfectQueue:
     name = "perfectqueue"
     needed = frozenset({"id", "timeout", "data", "created_at"})
     optional = frozenset({"resource", "max_running", "owner"})
-    # Workers that write the owner look at timeout alone: they ignore a row before the horizon. They,
-    # and those of 0.8, delete a row whose timeout is `_OFFSET` seconds ago: this one's is in 2038.
+    # Workers that write the owner look at timeout alone: they ignore a row before the horizon.
+    # They, and those of 0.8, delete a row `_OFFSET` seconds after its timeout.
     _with_owner: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
     # Older workers ignore a row without created_at, but those of 0.7 delete it when it is due.
     _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
