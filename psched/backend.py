@@ -28,12 +28,14 @@ answered PREEMPTED after that; its holder knows better (`psched.settling.Settler
 unknown claim, `Backend.held` tells; it has to be asked again, for the claim may be applied late.
 
 **Redefinition.** ``version`` grows with every change of the definition, the payload included. A
-settle names the version its times were computed from; if that has changed, the holder reads the
-row again.
+settle names the version its times were computed from, and the status that the row had then; if one
+of them has changed, the holder reads the row again. (A client that sets the status by plain SQL
+need not raise the version.)
 
-**Deleting** a leased row only marks it, and so do cancelling and finishing it by force. Its holder
-sees the mark (`Backend.marked`), stops the task under its lease, and removes the row or puts it
-at rest. Until then the key is taken.
+**Deleting** a leased row only marks it, and so do cancelling and finishing it by force, and any
+client that sets its status to one of `psched.model.MARKS`. Its holder sees the mark
+(`Backend.marked`), stops the task under its lease, and removes the row or puts it at rest. Until
+then the key is taken.
 
 Third-party stores are checked by the suite in `psched.testing`.
 """
@@ -148,7 +150,7 @@ class Backend(Protocol):
         ...
 
     def replace(self, seen: Row, new: Row) -> bool:
-        """Change a row's definition and times if it is still as seen; the version grows.
+        """Change a row's definition, status and times if it is still as seen; the version grows.
 
         Returns:
             False if the row has changed meanwhile, or is gone: nothing was applied.

@@ -1,6 +1,5 @@
 """Built-in handlers."""
 
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,8 @@ from psched.task import Task
 class Program:
     """Runs a program; exit status 0 has finished the task.
 
-    It gets the task's data on its standard input, as one JSON object. The occurrence stands in
+    It gets the task's payload on its standard input, byte for byte: a JSON object, unless something
+    else was submitted. The occurrence stands in
     the environment: ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds),
     ``PSCHED_OCCURRENCE`` (the idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
 
@@ -73,7 +73,7 @@ class Program:
         if self._process.stdin is not None:
             # It need not read them.
             with suppress(BrokenPipeError), self._process.stdin as stream:
-                stream.write(self._input().encode())
+                stream.write(self._input())
         status = _wait(self._process)
         if status:
             how = (
@@ -81,10 +81,8 @@ class Program:
             )
             raise CommandError(f"{self._arguments[0]} {how}")
 
-    def _input(self) -> str:
-        if self._stdin is not None:
-            return self._stdin
-        return json.dumps(self._task.data, ensure_ascii=False)
+    def _input(self) -> bytes:
+        return self._task.raw_data if self._stdin is None else self._stdin.encode()
 
     def kill(self, reason: str) -> None:
         """Pass a TERM on to it and to what it has started.

@@ -6,30 +6,34 @@ from functools import cache
 from math import ceil, floor
 from typing import Any, TypeGuard
 
-from psched import spelling
+from psched import payload, spelling
 from psched import trigger as triggers
 from psched.config import OVERRIDES, Config
 from psched.definition import (
     LATEST_TIME,
     Definition,
+    check_form,
     check_name,
     check_number,
     check_words,
     encode,
     options_of,
-    payload,
+    payload_of,
     understand,
 )
 from psched.errors import ConfigError, InvalidError
-from psched.model import ENDED, WAITING, Row
+from psched.model import ENDED, PAUSED, WAITING, Row
 from psched.spelling import SHORTHANDS, spelled_out
 from psched.timing import LONGEST_ALIVE_TIME
 
 When = spelling.When
 """An instant: Unix seconds, or a datetime that knows its zone."""
 
-SAID = {"label": check_name, "note": check_words}
-"""What nobody acts upon, and how it is checked: whose a schedule is, and what is to be known."""
+SAID = {"label": check_name, "note": check_words, payload.OPTION: check_form}
+"""What stands in the options beside settings, and how it is checked.
+
+Whose a schedule is, what is to be known about it, and how its data carry what is no JSON object.
+"""
 
 FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *SAID)
 """What is declared about a schedule, besides its key and times."""
@@ -111,7 +115,7 @@ def redeclare(
 
     The next occurrence is set anew, from now on, if the trigger changes; but not under a running
     task, whose end will follow the new definition. A row that was quarantined goes on where it
-    stood. One that is finished stays at rest until it gets a trigger or a time.
+    stood. One that has ended or is paused stays at rest until it gets a trigger or a time.
 
     Args:
         seen: the row as it stands.
@@ -126,7 +130,7 @@ def redeclare(
     fields = spelled_out(seen.key, fields)
     row, definition = _defined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
-    leased, finished = seen.owner is not None, seen.status in ENDED
+    leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
     anew = start is not None or not _TRIGGER.isdisjoint(fields)
     if finished and not anew and run_at is None:
         return row
@@ -158,7 +162,7 @@ def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row
     if "data" in columns:
         columns["data"] = encode("data", columns["data"], most=settings.data_limit)
     else:
-        payload(row.data, settings.data_limit)  # it would be quarantined when it is run
+        payload_of(row.data, settings.data_limit)  # it would be quarantined when it is run
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Any, NoReturn
 
+from psched import payload
 from psched import trigger as triggers
 from psched.config import OVERRIDES, Config
 from psched.draw import draw
@@ -65,6 +66,7 @@ class Definition:
         trigger: ``cron`` as a function of an instant; None for a one-shot.
         delay: seconds.
         settings: the installation's, with those of its type, and its own.
+        payload: how ``data`` carries a payload that is not a JSON object, see `psched.payload`.
     """
 
     key: str
@@ -74,6 +76,7 @@ class Definition:
     trigger: Trigger | None
     delay: int
     settings: Config
+    payload: str | None = None
 
     def first_run(self, scheduled_time: int) -> int:
         """When an occurrence may first be run: after ``delay`` and its share of ``jitter``.
@@ -89,7 +92,7 @@ def understand(row: Row, settings: Config) -> Definition:
     """Read a row, all of it but its payload.
 
     A worker does this with every row that it claims, and does nothing else meanwhile. So the
-    payload is only measured here, and read by `payload` in the process that runs the task; and
+    payload is only measured here, and read by `payload_of` in the process that runs the task; and
     every other column is bounded before it is parsed. The worst row costs less than 0.05 s of CPU
     time.
 
@@ -101,7 +104,8 @@ def understand(row: Row, settings: Config) -> Definition:
         # Not as strict as for a new key: what was inserted by SQL has been run since.
         raise InvalidError("key", f"{brief(repr(row.key))} holds characters that cannot be seen")
     check_name("type", row.type)
-    own = _with_overrides(options_of(row.options), row.type, settings)
+    options = options_of(row.options)
+    own = _with_overrides(options, row.type, settings)
     timezone = row.timezone or settings.timezone
     find_zone(check_name("timezone", timezone))
     if row.data is not None:
@@ -116,10 +120,11 @@ def understand(row: Row, settings: Config) -> Definition:
         trigger=_trigger(row.cron, timezone, own),
         delay=check_number("delay", row.delay, LONGEST_DELAY),
         settings=own,
+        payload=_form(options),
     )
 
 
-def payload(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
+def payload_of(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
     """The payload of a row, however large the setting allows it to be.
 
     Args:
@@ -129,8 +134,16 @@ def payload(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
     Raises:
         InvalidError: it is not a JSON object, or too large.
     """
-    most = payload_limit(data_limit)
-    return decode("data", stored, most=most, values=None) if stored else {}
+    return decode("data", payload_text(stored, data_limit), values=None)
+
+
+def payload_text(stored: str | bytes | None, data_limit: int) -> str:
+    """The payload of a row as text, not parsed; for the arguments see `payload_of`.
+
+    Raises:
+        InvalidError: it is too large, cannot be unpacked, or is not UTF-8.
+    """
+    return plain_text("data", stored, most=payload_limit(data_limit)) if stored else "{}"
 
 
 def payload_limit(data_limit: int) -> int:
@@ -184,6 +197,18 @@ def check_words(field: str, words: object) -> str:
     return words
 
 
+def check_form(field: str, form: object) -> str:
+    """How ``data`` carries a payload that is not a JSON object.
+
+    Raises:
+        InvalidError: it is not one of the words in `psched.payload.CARRIED_IN`.
+    """
+    if not isinstance(form, str) or form not in payload.CARRIED_IN:
+        known = " or ".join(payload.CARRIED_IN)
+        raise InvalidError(field, f"must be {known}, not {form!r}; leave it out for an object")
+    return form
+
+
 def said_about(row: Row, name: str) -> str | None:
     """A row's ``label`` or ``note``; None if it has none that can be read."""
     try:
@@ -224,14 +249,29 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
         size = len(text.encode())  # half a surrogate pair is not text
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(field, f"cannot be written as JSON: {error}") from None
-    if most is not None and size > most:
+    if most is not None:
+        check_size(field, size, most)
+    _refuse_deep(field, text, value)
+    return text
+
+
+def check_size(field: str, size: int, most: int) -> None:
+    """Refuse a payload that is larger than the setting ``data_limit``.
+
+    Args:
+        field: its name, for an error.
+        size: its bytes as JSON.
+        most: the setting.
+
+    Raises:
+        InvalidError: it is larger.
+    """
+    if size > most:
         raise InvalidError(
             field,
             f"has {size} bytes as JSON, and data_limit is {most}; keep what is so large in another"
             " place and pass on where that is, or raise data_limit",
         )
-    _refuse_deep(field, text, value)
-    return text
 
 
 def decode(
@@ -248,13 +288,8 @@ def decode(
     Raises:
         InvalidError: it is not a JSON object, or too large.
     """
-    _refuse_long(field, stored, most)
+    text = plain_text(field, stored, most=most)
     try:
-        plain = unpacked(stored, most)
-    except ValueError as error:
-        raise InvalidError(field, str(error)) from None
-    try:
-        text = plain.decode() if isinstance(plain, bytes) else plain
         if values is not None:
             _refuse_many(field, text, values)
         # The parser itself gives up at a depth that is far from the end of the stack.
@@ -272,6 +307,49 @@ def decode(
         raise InvalidError(field, f"must be a JSON object, not {type(value).__name__}")
     _refuse_deep(field, text, value)
     return value
+
+
+def plain_text(field: str, stored: str | bytes, *, most: int = LARGEST) -> str:
+    """A payload as text, as it was written, whether or not it is compressed.
+
+    Args:
+        field: its name, for an error.
+        stored: what any client may have written.
+        most: bytes; no more than that is unpacked.
+
+    Raises:
+        InvalidError: it is too large, cannot be unpacked, or is not UTF-8.
+    """
+    _refuse_long(field, stored, most)
+    try:
+        plain = unpacked(stored, most)
+    except ValueError as error:
+        raise InvalidError(field, str(error)) from None
+    try:
+        return plain.decode() if isinstance(plain, bytes) else plain
+    except UnicodeDecodeError as error:
+        raise InvalidError(field, f"is not JSON: {error}") from None
+
+
+def raw_data(row: Row) -> bytes:
+    """A row's payload as it was submitted, byte for byte; see `psched.payload`.
+
+    Raises:
+        InvalidError: the payload or the options are not a JSON object.
+    """
+    form = _form(options_of(row.options))
+    if not row.data:
+        return b"{}"
+    decode("data", row.data, values=None)
+    return payload.raw(plain_text("data", row.data), form)
+
+
+def _form(options: Mapping[str, Any]) -> str | None:
+    form = options.get(payload.OPTION)
+    try:
+        return None if form is None else check_form("options", form)
+    except InvalidError as error:
+        raise InvalidError("options", f"{payload.OPTION} {error.problem}") from None
 
 
 def _refuse_many(field: str, text: str, values: int) -> None:

@@ -23,7 +23,7 @@ can be granted twice by a database that lost its last commits, the nonce cannot.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 # What a row is (column ``status``).
 WAITING = "waiting"  # running ones too: those have an owner and a lease's end
@@ -32,17 +32,34 @@ CANCELLED = "cancelled"  # by a person or a program
 EXPIRED = "expired"  # a one-shot that has not succeeded in time
 FAILED = "failed"  # a one-shot that has used up its attempts
 QUARANTINED = "quarantined"  # it could not be understood; ``reason`` says why
+PAUSED = "paused"  # reserved; it rests
+MIGRATING = "migrating"  # a copy that `psched migrate` has not released yet; it rests
 
 ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
 """It rests, and is run again only if somebody says so."""
+
+SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
+"""It rests where it stands, and can go on from there."""
 
 # Marks of a leased row: what its holder is to make of it.
 DELETING = "deleting"
 CANCELLING = "cancelling"
 FINISHING = "finishing"
 
-MARKS = {DELETING: None, CANCELLING: CANCELLED, FINISHING: FINISHED}
-"""What a marked row becomes; None: it goes."""
+MARKS = {
+    DELETING: None,
+    CANCELLING: CANCELLED,
+    FINISHING: FINISHED,
+    **{status: status for status in sorted(ENDED)},
+}
+"""What a leased row with one of these statuses becomes when its task has been stopped.
+
+None: the row is removed. psched itself writes the first three; a client that sets one of the others
+with plain SQL means the same.
+"""
+
+STATUSES = frozenset({WAITING, *SET_ASIDE, *MARKS})
+"""Every status that a row can have; a row with another one is quarantined."""
 
 DEFAULT_TYPE = "default"
 
@@ -115,6 +132,14 @@ class Row:
         """The token of the current (or last) claim."""
         return Token(self.owner or "", self.fence)
 
+    @property
+    def known_status(self) -> str | None:
+        """``status``, if it is one of `STATUSES`.
+
+        None: it is another, and what is stored may differ from what was read of it.
+        """
+        return self.status if self.status in STATUSES else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
@@ -124,6 +149,7 @@ class Settlement:
         key: the row.
         token: the lease; the write is refused if the row has another.
         version: definition version the new times were computed from; refused if it changed.
+        seen_status: the row's status when that was done; refused if it changed. None: any.
         next_time: the cursor.
         not_before: Unix seconds, or None: earliest next run by the schedule.
         wait: seconds from the store's now: earliest next run by the outcome. The later of
@@ -140,6 +166,7 @@ class Settlement:
     token: Token
     version: int
     next_time: int | None
+    seen_status: str | None = WAITING
     not_before: int | None = None
     wait: int = 0
     rest: bool = False
@@ -148,6 +175,22 @@ class Settlement:
     attempt: int = 0
     status: str = WAITING
     reason: str | None = None
+
+    @classmethod
+    def of(cls, row: Row, **decided: Any) -> Self:  # noqa: ANN401  # its fields
+        """How the lease of a row ends; the row's cursor stays unless ``next_time`` is given.
+
+        Args:
+            row: as it stands, with its lease.
+            decided: fields other than ``key``, ``token``, ``version`` and ``seen_status``.
+        """
+        return cls(
+            key=row.key,
+            token=row.token,
+            version=row.version,
+            seen_status=row.known_status,
+            **{"next_time": row.next_time, **decided},
+        )
 
 
 @dataclass(frozen=True, slots=True)

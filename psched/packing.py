@@ -19,6 +19,11 @@ _WINDOW = 31  # zlib's number for: the longest window, and gzip's header
 _LEVEL = 1
 """Of JSON the highest leaves 36 %, this one 40 %, in half the time."""
 
+
+class TooLargeError(ValueError):
+    """What is compressed has too many bytes."""
+
+
 Form = Callable[[bytes], str | bytes]
 """Makes of bytes what a column can hold."""
 
@@ -58,7 +63,7 @@ def unpacked(stored: str | bytes, most: int = LARGEST) -> str | bytes:
     except zlib.error as error:
         raise ValueError(f"is compressed, and broken: {error}") from None
     if len(plain) > most:
-        raise ValueError(f"is compressed, and has more than {most} bytes")
+        raise TooLargeError(f"is compressed, and has more than {most} bytes")
     if not unpacker.eof:
         raise ValueError("is compressed, and has no end")
     return plain

@@ -25,6 +25,9 @@ from psched.model import (
     FINISHED,
     MARKS,
     QUARANTINED,
+    SET_ASIDE,
+    STATUSES,
+    WAITING,
     Decision,
     Finish,
     Quarantine,
@@ -65,15 +68,14 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
 
     Returns:
         Its occurrence to run; or how to settle the lease at once, with a reason, when there is
-        nothing to run: the row cannot be understood, is being deleted, was inserted without a
-        time, or its cursor stands on occurrences that are to be dropped.
+        nothing to run: the row cannot be understood, is being deleted, has a status that says so,
+        was inserted without a time, or its cursor stands on occurrences that are to be dropped.
     """
-    if row.status == DELETING:
-        return removal(row)
+    if row.status != WAITING:
+        # The claim has counted an attempt, but the occurrence is not tried.
+        return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
         definition = understand(row, settings)
-        if mark := MARKS.get(row.status):
-            return _ended(row, definition, mark)
         if given_up := attempts.given_up(row, definition, now):
             return _gave_up(row, definition, *given_up)
         return _judge(row, definition, now)
@@ -96,8 +98,10 @@ def conclusion(
         settings: the installation's.
         now: the store's clock, if the definition has changed.
     """
-    if current.status == DELETING:
-        return removal(current)
+    # A one-shot whose task has completed has finished, even if it was cancelled meanwhile.
+    done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
+    if current.known_status is None or (current.status in MARKS and not done):
+        return _resting(current, settings)
     try:
         definition = understand(current, settings)
     except NotLoadedError as error:
@@ -108,19 +112,19 @@ def conclusion(
     except InvalidError as error:
         return quarantine(current, str(error))
     try:
-        return _concluded(leased, current, definition, decision, now)
+        end = _concluded(leased, current, definition, decision, now)
     except InvalidError as error:
         # A trigger is asked only when this occurrence is over: it is not to run again.
         return quarantine(changed(current, next_time=None), str(error))
+    if current.status in SET_ASIDE and not end.rest:
+        reason = current.reason or end.reason
+        return changed(end, rest=True, status=current.status, reason=_plain(reason))
+    return end
 
 
 def _concluded(
     leased: Row, current: Row, definition: Definition, decision: Decision, now: float
 ) -> Settlement:
-    if (mark := MARKS.get(current.status)) and not (
-        isinstance(decision, Finish) and definition.trigger is None
-    ):
-        return _ended(current, definition, mark)
     if current.next_time is None:
         current = changed(current, next_time=leased.next_time)
     moved = leased.version != current.version and leased.next_time != current.next_time
@@ -194,13 +198,29 @@ def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
     return _again(row, wait=wait, attempt=row.attempt, reason=failure.reason)
 
 
+def _resting(row: Row, settings: Config) -> Settlement:
+    """Put at rest a row whose status says that it is not to be run."""
+    if row.status == DELETING:
+        return removal(row)
+    if row.status in SET_ASIDE:
+        return Settlement.of(
+            row, rest=True, attempt=row.attempt, status=row.status, reason=_plain(row.reason)
+        )
+    mark = MARKS.get(row.status)
+    if mark is None:
+        known = ", ".join(sorted(STATUSES))
+        return quarantine(row, f"status: {row.status!r} is unknown; there are {known}")
+    try:
+        own = understand(row, settings).settings
+    except InvalidError:
+        own = settings  # the row is not run, so its other columns need not make sense
+    return _ended(row, own, mark, row.reason if mark == row.status else None)
+
+
 def quarantine(row: Row, reason: str) -> Settlement:
     """Set aside a row that cannot be understood; nothing runs on guessed data."""
-    return Settlement(
-        key=row.key,
-        token=row.token,
-        version=row.version,
-        next_time=row.next_time,
+    return Settlement.of(
+        row,
         rest=True,
         attempt=row.attempt,
         status=QUARANTINED,
@@ -217,11 +237,8 @@ def _later(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
 
 def put_off(row: Row, wait: int) -> Settlement:
     """Leave a row for so many seconds to whoever claims it next; that was no attempt."""
-    return Settlement(
-        key=row.key,
-        token=row.token,
-        version=row.version,
-        next_time=row.next_time,
+    return Settlement.of(
+        row,
         wait=wait,
         attempt=row.attempt - 1,
         status=row.status,
@@ -230,9 +247,7 @@ def put_off(row: Row, wait: int) -> Settlement:
 
 def removal(row: Row) -> Settlement:
     """Remove a row that was deleted while it was leased."""
-    return Settlement(
-        key=row.key, token=row.token, version=row.version, next_time=row.next_time, remove=True
-    )
+    return Settlement.of(row, remove=True)
 
 
 def _judge(row: Row, definition: Definition, now: float) -> Run | Settlement:
@@ -270,11 +285,9 @@ def _at(
 ) -> Settlement:
     """The row's next occurrence is this one; None: there is none."""
     if next_time is None:
-        return _ended(row, definition, FINISHED, reason)
-    return Settlement(
-        key=row.key,
-        token=row.token,
-        version=row.version,
+        return _ended(row, definition.settings, FINISHED, reason)
+    return Settlement.of(
+        row,
         next_time=next_time,
         not_before=definition.first_run(next_time),
         reason=reason,
@@ -284,23 +297,26 @@ def _at(
 def _gave_up(row: Row, definition: Definition, status: str, reason: str) -> Settlement:
     """Nothing more is tried of this occurrence."""
     if definition.trigger is None:
-        return _ended(row, definition, status, reason)
+        return _ended(row, definition.settings, status, reason)
     left = iso(row.next_time or 0)
     return changed(_following(row, definition), reason=_plain(f"{left}: {reason}"))
 
 
-def _ended(row: Row, definition: Definition, status: str, reason: str | None = None) -> Settlement:
+def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Settlement:
     """The row rests; what runs only once may be purged later, but for what has failed.
 
-    With a ``retention_time`` of 0 it does not rest, but goes at once, and its key is free.
+    With a ``retention_time`` of 0 it does not rest: it is removed at once, and its key is free.
+
+    Args:
+        row: as it stands.
+        own: the installation's settings with those of the row.
+        status: what it becomes.
+        reason: why, for people.
     """
-    kept = definition.trigger is not None or status == FAILED
-    retain = None if kept else definition.settings.retention_time
-    return Settlement(
-        key=row.key,
-        token=row.token,
-        version=row.version,
-        next_time=row.next_time,
+    kept = row.cron is not None or status == FAILED
+    retain = None if kept else own.retention_time
+    return Settlement.of(
+        row,
         rest=True,
         remove=retain == 0,
         retain=retain,
@@ -312,11 +328,8 @@ def _ended(row: Row, definition: Definition, status: str, reason: str | None = N
 
 def _again(row: Row, *, wait: float, attempt: int, reason: str | None = None) -> Settlement:
     """The same occurrence once more."""
-    return Settlement(
-        key=row.key,
-        token=row.token,
-        version=row.version,
-        next_time=row.next_time,
+    return Settlement.of(
+        row,
         # Rounded up: nothing runs before its wait is over.
         wait=math.ceil(wait),
         attempt=max(attempt, 0),

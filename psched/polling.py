@@ -8,7 +8,7 @@ from psched import timing
 from psched.backend import Backend, Claimed, ClaimUnknownError, Settled
 from psched.clock import Clock
 from psched.config import Config
-from psched.definition import encode, payload
+from psched.definition import encode, payload_text
 from psched.errors import InvalidError, PreemptedError
 from psched.model import Decision, Row
 from psched.policy import Run, opening, quarantine
@@ -78,14 +78,13 @@ class Poller:
         while row is not None and row.token == leased.token:
             verdict = opening(row, self.settings, now)
             if isinstance(verdict, Run):
+                holder = _Owner(self, row, sent + self.lease_time(row))
+                run = assignment(row, verdict.definition, verdict.scheduled_time)
                 try:
-                    data = payload(row.data, self.settings.data_limit)
+                    text = payload_text(row.data, self.settings.data_limit)
+                    return Task({**run, "data": text}, holder)
                 except InvalidError as error:
                     verdict = quarantine(row, str(error))
-                else:
-                    holder = _Owner(self, row, sent + self.lease_time(row))
-                    run = assignment(row, verdict.definition, verdict.scheduled_time)
-                    return Task({**run, "data": data}, holder)
             results = self.patiently(partial(self.backend.settle, [verdict]))
             if results[row.key] is not Settled.REDEFINED:
                 return None

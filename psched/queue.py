@@ -28,6 +28,7 @@ from psched.model import (
     ENDED,
     FINISHED,
     FINISHING,
+    PAUSED,
     QUARANTINED,
     Row,
 )
@@ -38,6 +39,9 @@ T = TypeVar("T")
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 """Seconds between two looks at a task that is waited for."""
+
+_CAN_GO_ON = frozenset({QUARANTINED, PAUSED})
+"""Statuses of rows that continue at their cursor when they are requeued."""
 
 _COLUMNS = {"run_at": "next_time", "timeout": "alive_time"}
 """PerfectQueue's words, and the fields that they mean."""
@@ -144,14 +148,15 @@ class Queue(abc.ABC):
             seen = self._row(key)
             if unsure and seen.version > unsure.version and seen.created_at == unsure.created_at:
                 return True  # it was written; by now it may have run, and ended again
-            if seen.status not in {*ENDED, QUARANTINED}:
+            if seen.status not in {*ENDED, *_CAN_GO_ON}:
                 raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
             now = self._now()
             start = floor(now) if run_at is None else run_at
-            # What was only set aside goes on where it stood.
-            stays = run_at is None and seen.status == QUARANTINED
+            # A row that was set aside continues at its cursor, as after a quarantine.
+            stays = run_at is None and seen.status in _CAN_GO_ON
             times = {} if stays else {"next_time": start}
-            new = redeclare(seen, times, self._settings, self._now)
+            aside = changed(seen, status=QUARANTINED) if stays else seen
+            new = redeclare(aside, times, self._settings, self._now)
             new = changed(new, created_at=floor(now))
             try:
                 return self._backend.replace(seen, new)
@@ -168,7 +173,8 @@ class Queue(abc.ABC):
         pause = _FIRST_PAUSE
         row = self._patiently(lambda: self._row(key))
         while True:
-            if row.status in ENDED or row.status == QUARANTINED:
+            # Plain SQL may set the status of a leased row; its task is still running then.
+            if row.status in {*ENDED, QUARANTINED} and row.owner is None:
                 return row.status
             if row.cron is not None:
                 raise InvalidError("key", f"{key!r} has a trigger: it comes to no end")

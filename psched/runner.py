@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from psched.definition import encode, payload
+from psched.definition import encode, payload_text
 from psched.errors import (
     CommandError,
     InvalidError,
@@ -204,10 +204,9 @@ class Runner:
         limit = assignment["data_limit"]
         holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
         try:
-            data = payload(stored, limit)
+            task = Task({**assignment, "data": payload_text(stored, limit)}, holder)
         except InvalidError as error:
             return {"quarantine": text_of(error)}
-        task = Task({**assignment, "data": data}, holder)
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
         # What it prints is to be where the log is now, not where it was at the fork.

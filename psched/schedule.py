@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from psched.declare import When
-from psched.definition import payload, said_about
+from psched.definition import payload_of, raw_data, said_about
 from psched.errors import NotFoundError
 from psched.model import Row
 from psched.packing import LARGEST
@@ -42,7 +42,16 @@ class ScheduleMetadata:
         Raises:
             InvalidError: what is stored is not a JSON object.
         """
-        return payload(self.row.data, LARGEST)
+        return payload_of(self.row.data, LARGEST)
+
+    @property
+    def raw_data(self) -> bytes:
+        """The payload as it was submitted, byte for byte; see `psched.task.Task.raw_data`.
+
+        Raises:
+            InvalidError: what is stored is not a JSON object.
+        """
+        return raw_data(self.row)
 
     @property
     def cron(self) -> str | None:
@@ -77,8 +86,8 @@ class ScheduleMetadata:
         """What it is.
 
         ``waiting``, ``running``; ``finished``, ``cancelled``, ``expired`` or ``failed`` when it
-        has ended; ``quarantined``; while its task is being stopped ``deleting``, ``cancelling``
-        or ``finishing``; ``migrating``.
+        has ended; ``quarantined`` or ``paused`` when it was set aside; while its task is being
+        stopped ``deleting``, ``cancelling`` or ``finishing``; ``migrating``.
         """
         return self.row.state
 
@@ -190,7 +199,7 @@ class Schedule:
         return self._collection.force_finish(self.key)
 
     def requeue(self, run_at: When | None = None) -> None:
-        """Run again what has ended or was quarantined: all its attempts are before it.
+        """Run again what has ended, was quarantined or is paused: all its attempts are before it.
 
         Args:
             run_at: not before this; default: now.

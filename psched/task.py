@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from psched.definition import Definition
+from psched import payload
+from psched.definition import Definition, decode, encode
 from psched.errors import AlreadyFinishedError, InvalidError
 from psched.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
 
@@ -59,7 +60,8 @@ class Task:
     Attributes:
         key: the schedule's key.
         type: which handler runs it.
-        data: the payload, a JSON object; a copy of this task's own.
+        data: the payload, a JSON object; a copy of this task's own. A payload that is not an
+            object is carried in one: ``{"data": "<text>"}`` or ``{"data_base64": "…"}``.
         scheduled_time: Unix seconds; the instant of the trigger that this run is for. It does
             not change when the run is late or tried again.
         attempt: 1 for the first try of this occurrence.
@@ -70,15 +72,21 @@ class Task:
     """
 
     __slots__ = (
-        "_holder", "_settled", "attempt", "cron", "data", "delay", "key", "scheduled_time",
-        "timezone", "token", "type",
+        "_form", "_holder", "_settled", "_text", "attempt", "cron", "data", "delay", "key",
+        "scheduled_time", "timezone", "token", "type",
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
-        """See `assignment`; the payload stands beside that, as ``data``."""
+        """See `assignment`; the payload stands beside that, as ``data``, a JSON object's text.
+
+        Raises:
+            InvalidError: the payload is not a JSON object.
+        """
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
-        self.data: dict[str, Any] = assignment["data"]
+        self._text: str = assignment["data"]
+        self._form: str | None = assignment.get(payload.OPTION)
+        self.data: dict[str, Any] = decode("data", self._text, values=None)
         self.scheduled_time: int = assignment["scheduled_time"]
         self.attempt: int = assignment["attempt"]
         self.cron: str | None = assignment["cron"]
@@ -96,6 +104,15 @@ class Task:
     def id(self) -> str:
         """PerfectQueue's name of ``key``."""
         return self.key
+
+    @property
+    def raw_data(self) -> bytes:
+        """The payload as it was submitted, byte for byte.
+
+        The text or the bytes of a payload that is not a JSON object, as PerfectQueue's may be; the
+        object's JSON text otherwise.
+        """
+        return payload.raw(self._text, self._form)
 
     @property
     def occurrence(self) -> Occurrence:
@@ -179,6 +196,7 @@ class Task:
         """
         self._refuse_settled()
         self._holder.update_data(data)
+        self._text = encode("data", data)
         self.data = dict(data)
 
     def _settle(self, decision: Decision) -> None:
@@ -208,6 +226,7 @@ def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[st
     return {
         "key": row.key,
         "type": definition.type,
+        payload.OPTION: definition.payload,
         "scheduled_time": scheduled_time,
         "attempt": row.attempt,
         "cron": definition.cron,

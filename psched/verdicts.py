@@ -19,32 +19,18 @@ from typing import Any
 from psched.called import found_by, here
 from psched.config import Config
 from psched.definition import LATEST_TIME, decode, encode
-from psched.model import (
-    CANCELLED,
-    EXPIRED,
-    FAILED,
-    FINISHED,
-    MARKS,
-    QUARANTINED,
-    WAITING,
-    Decision,
-    Finish,
-    Release,
-    Retry,
-    Row,
-    Settlement,
-)
+from psched.model import STATUSES, Decision, Finish, Quarantine, Release, Retry, Row, Settlement
 from psched.policy import Run, conclusion, opening, quarantine
 
 _MEMORY = 2**30
 """Bytes that a process which asks triggers may use besides what it was forked with."""
 
-_STATUSES = frozenset({WAITING, FINISHED, CANCELLED, EXPIRED, FAILED, QUARANTINED, *MARKS})
-
 _LARGEST = 10**12
 """Of any number in a verdict but the next time; every store has room for it."""
 
-_FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {"key", "token", "version"}
+_FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
+    "key", "token", "version", "seen_status",
+}  # fmt: skip
 """What a verdict says of a settlement; the rest is the lease's."""
 
 
@@ -74,6 +60,7 @@ class Case:
             "leased": leased,
             "retry": [decision.wait, decision.reason] if isinstance(decision, Retry) else None,
             "release": isinstance(decision, Release),
+            "quarantine": decision.reason if isinstance(decision, Quarantine) else None,
         }
 
     def given_up(self, why: str) -> Settlement:
@@ -91,10 +78,7 @@ def judged(message: Mapping[str, Any], settings: Config) -> dict[str, Any]:
         if leased is None:
             verdict = opening(row, settings, now)
         else:
-            decision: Decision = Retry(*message["retry"]) if message["retry"] else Finish()
-            if message["release"]:
-                decision = Release()
-            verdict = conclusion(Row(**leased), row, decision, settings, now)
+            verdict = conclusion(Row(**leased), row, _decision(message), settings, now)
     if isinstance(verdict, Run):
         return {"run": True}
     return {"settle": {name: getattr(verdict, name) for name in _FIELDS}}
@@ -113,6 +97,14 @@ def verdict(case: Case, message: object) -> Settlement | None:
             return _settlement(case.row, fields)
         case _:
             raise ValueError("it is no verdict")
+
+
+def _decision(message: Mapping[str, Any]) -> Decision:
+    if message["quarantine"] is not None:
+        return Quarantine(message["quarantine"])
+    if message["release"]:
+        return Release()
+    return Finish() if message["retry"] is None else Retry(*message["retry"])
 
 
 @cache
@@ -147,12 +139,12 @@ def _settlement(row: Row, said: dict[str, Any]) -> Settlement:
         _is_number(said.get("attempt"), attempts, least=-attempts),
         isinstance(said.get("rest"), bool),
         isinstance(said.get("remove"), bool),
-        isinstance(status, str) and status in {*_STATUSES, row.status},
+        isinstance(status, str) and status in {*STATUSES, row.status},
         reason is None or (isinstance(reason, str) and reason.isprintable()),
     )
     if not all(fits):
         raise ValueError("it is no settlement")
-    return Settlement(key=row.key, token=row.token, version=row.version, **said)
+    return Settlement.of(row, **said)
 
 
 def _is_number(value: object, most: int, *, least: int = 0) -> bool:

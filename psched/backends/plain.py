@@ -97,6 +97,8 @@ class PlainStore(abc.ABC):
             row = found.get(seen.key)
             if row is None or (row.version, row.token) != (seen.version, seen.token):
                 return False
+            if row.status != seen.status:
+                return False
             # A lease's end may have moved meanwhile; a free row's due time may not.
             if row.owner is None and row.next_run_time != seen.next_run_time:
                 return False
@@ -209,7 +211,7 @@ def _settle(found: Rows, end: Settlement, now: int) -> Settled:
     if row is None or not _holds(row, end.token):
         repeated = end.remove if row is None else row.settled_by == str(end.token)
         return Settled.DONE if repeated else Settled.PREEMPTED
-    if row.version != end.version:
+    if row.version != end.version or end.seen_status not in {None, row.status}:
         return Settled.REDEFINED
     if end.remove:
         del found[end.key]

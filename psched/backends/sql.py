@@ -228,11 +228,8 @@ class SqlBackend(TableStore[Statements]):
         self._connector.catch_up()
         dead = self._read(self._sql.dead, {**owners, "alive_time": alive_time})
         ends = [
-            Settlement(
-                key=row.key,
-                token=row.token,
-                version=row.version,
-                next_time=row.next_time,
+            Settlement.of(
+                row,
                 wait=ceil(wait_after_death(row.attempt, retry_wait)),
                 attempt=row.attempt,
                 status=row.status,

@@ -58,6 +58,7 @@ class Statements(Taking):
             " next_run_time = CASE WHEN owner IS NULL THEN :next_run_time ELSE next_run_time END,"
             " version = version + 1"
             " WHERE id = :id AND version = :seen_version AND fence = :seen_fence"
+            " AND status = COALESCE(:seen_status, status)"
             " AND COALESCE(owner, '') = :seen_owner"
             # A lease's end may have moved meanwhile; a free row's due time may not.
             " AND (owner IS NOT NULL OR COALESCE(next_run_time, -1) = :seen_next_run_time)"
@@ -191,7 +192,10 @@ class Statements(Taking):
 _AT_REST = "next_run_time + 0 IS NULL"
 
 _HELD = "owner = :owner{0} AND fence = :fence{0}"
-_HELD_AS_DEFINED = _HELD + " AND version = :version{0}"
+# Plain SQL that sets a status need not raise the version.
+_HELD_AS_DEFINED = (
+    _HELD + " AND version = :version{0} AND status = COALESCE(:seen_status{0}, status)"
+)
 
 
 _REPLACED = (
@@ -208,6 +212,7 @@ def replaced(seen: Row, new: Row) -> dict[str, Any]:
         "seen_version": seen.version,
         "seen_fence": seen.fence,
         "seen_owner": seen.owner or "",
+        "seen_status": seen.known_status,
         "seen_next_run_time": -1 if seen.next_run_time is None else seen.next_run_time,
     }
 
@@ -234,6 +239,7 @@ def _held(ends: Sequence[Settlement]) -> dict[str, Any]:
             f"owner{i}": end.token.owner,
             f"fence{i}": end.token.fence,
             f"version{i}": end.version,
+            f"seen_status{i}": end.seen_status,
         }
     return values
 

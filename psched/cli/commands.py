@@ -39,7 +39,7 @@ _SUBCOMMANDS = {
     ),
     "requeue": (
         "queue:requeue",
-        "Run again what has ended or was quarantined, with all its attempts before it.",
+        "Run again what has ended, was quarantined or is paused, with all its attempts before it.",
     ),
     "delete": (
         "schedules:delete",

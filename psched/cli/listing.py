@@ -13,7 +13,7 @@ from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.definition import decode
 from psched.errors import InvalidError
-from psched.model import ENDED, MARKS, QUARANTINED, WAITING, Row
+from psched.model import ENDED, STATUSES, WAITING, Row
 from psched.packing import beginning
 from psched.texts import visible
 
@@ -29,7 +29,7 @@ _LONGEST_LISTED = 2000
 _LONGEST_SHOWN = 100_000
 """Of one that is shown alone, and in JSON of one that cannot be parsed."""
 
-_STATES = (WAITING, "running", *sorted(ENDED), QUARANTINED, *MARKS, "migrating")
+_STATES = (WAITING, "running", *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 
 _INSTANTS = frozenset({"next_time", "next_run_time", "created_at", "retain_until"})
 

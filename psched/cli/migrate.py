@@ -106,6 +106,8 @@ def _tell(migration: "Migration", left: "Left", *, dry: bool) -> None:
         click.echo(
             f"{number} more are at rest, half moved from {_plain(origin)}: finish that first"
         )
+    if migration.late:
+        click.echo(f"note: {migration.late} {migration.late_note}")
     if migration.idle:
         click.echo("note: resource and max_running are kept in options, but not enforced")
     remaining = left.remaining + migration.others.total()

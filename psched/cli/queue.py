@@ -1,12 +1,14 @@
 """Commands about tasks that run once: push, cancel, requeue."""
 
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
+from psched import payload
 from psched.app import changed_config, open_schedules, read_config
 from psched.cli import options
 from psched.cli.listing import text
@@ -27,7 +29,9 @@ from psched.schedule import Schedule
 _OPTIONS = {"alive_time": "timeout", "next_time": "at"}
 """Fields, and the options that they come from."""
 
-_MEND = """write an object in quotes, such as '{"text": "hello"}'"""
+_MEND = (
+    """write an object in quotes, such as '{"text": "hello"}', or submit it as it is with --raw"""
+)
 
 _MOST_WORDS = 3
 """Of a task: its key, type and data."""
@@ -71,6 +75,12 @@ class _WithWait(click.Command):
 @click.option("--expire", type=int, metavar="SEC", help="Give it up when it is so old.")
 @click.option("--kill-timeout", type=float, metavar="SEC", help="Longest time it may run.")
 @click.option("--retry-wait", type=int, metavar="SEC", help="From a failure to the next attempt.")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="DATA need not be JSON: text or bytes, which a program gets on its standard input, and a"
+    " handler as task.raw_data.",
+)
 @options.database
 @click.pass_obj
 @refusing
@@ -83,26 +93,30 @@ def push(
     wait: float | None,
     url: str | None,
     table: str | None,
+    *,
+    raw: bool,
     **own: float | None,
 ) -> None:
     """Submit a task that runs once.
 
     KEY names it, TYPE (default if it is left out) is what handlers are routed by, DATA is a JSON
-    object for the handler, or - to read that from standard input. KEY=DATA in one word is the
-    same as KEY DATA.
+    object for the handler, or - to read that from standard input. KEY=DATA in one word is
+    PerfectQueue's form: its DATA may be plain text, as with --raw, unless it begins with {.
 
     A key is taken while its task waits or runs, and for retention_time after its end; with --wait,
     the task that has it is waited for. A TIME is Unix seconds or ISO 8601; one without an offset is
     in the configured timezone.
     """
     key, type_, data = _task(words)
+    fields, form = _payload(data, raw=raw, may_be_text=len(words) == 1)
     settings = changed_config(*place, {"url": url, "table": table})
     with open_schedules(settings) as schedules:
         try:
             task = schedules.push(
                 key,
                 type_,
-                _payload(data),
+                fields,
+                payload=form,
                 run_at=when("at", at, settings.timezone),
                 timeout=timeout,
                 **own,
@@ -146,7 +160,7 @@ def cancel(place: Place, keys: tuple[str, ...], url: str | None, table: str | No
 @click.pass_obj
 @refusing
 def requeue(place: Place, keys: tuple[str, ...], at: str | None) -> None:
-    """Run again what has ended or was quarantined, with all its attempts before it.
+    """Run again what has ended, was quarantined or is paused, with all its attempts before it.
 
     A TIME is Unix seconds or ISO 8601; one without an offset is in the configured timezone.
     """
@@ -174,17 +188,22 @@ def _task(words: tuple[str, ...]) -> tuple[str, str, str]:
     return key, types[0] if types else DEFAULT_TYPE, data
 
 
-def _payload(data: str) -> dict[str, Any]:
-    stored: str | bytes = data
+def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any], str | None]:
+    """The data, and how they carry what is not a JSON object; see `psched.payload`."""
+    stored = os.fsencode(data)  # as they were given, whatever the locale makes of it
     if data == "-":
         if sys.stdin is None:
             raise InvalidError("data", "standard input is closed")
         stored = sys.stdin.buffer.read()
+    if raw:
+        return payload.carry(stored)
     try:
-        return decode("data", stored, values=None)
+        return decode("data", stored, values=None), None
     except InvalidError as error:
-        problem = f"{error.problem}; {_MEND}"
-        raise InvalidError("data", problem) from None
+        # A payload that begins like an object is more likely a mistyped object than plain text.
+        if may_be_text and not stored.lstrip().startswith(b"{"):
+            return payload.carry(stored)
+        raise InvalidError("data", f"{error.problem}; {_MEND}") from None
 
 
 def _await(task: Schedule, seconds: float) -> None:

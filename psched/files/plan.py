@@ -9,9 +9,7 @@ from psched.config import Config
 from psched.declare import FIELDS, TIMES, declare, lease_of
 from psched.definition import decode, options_of, said_about
 from psched.errors import InvalidError
-from psched.model import DEFAULT_TYPE, DELETING, Row
-
-_MIGRATING = "migrating"
+from psched.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """What says that a schedule runs again and again."""
@@ -125,7 +123,7 @@ def plan(
     left = [
         Item(row.key, found=row)
         for row in rows.values()
-        if row.key not in keys and is_of(row, label) and row.status not in {DELETING, _MIGRATING}
+        if row.key not in keys and is_of(row, label) and row.status not in {DELETING, MIGRATING}
     ]
     left.sort(key=lambda item: item.key)
     return Plan(label, added, changed, unchanged, left, refused, adopt)
@@ -140,7 +138,7 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
     """Why a row must not be touched by those who want one of this label under its key."""
     if row.status == DELETING:
         return "is being deleted; apply again when it is gone"
-    if row.status == _MIGRATING:
+    if row.status == MIGRATING:
         return "is being moved here from another table"
     owner = said_about(row, "label")
     if owner == label or adopt:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from sqlalchemy import (
     ColumnElement,
@@ -26,10 +26,7 @@ from psched.backends.schema import Schema
 from psched.backends.tables import schedules_table
 from psched.clock import Clock
 from psched.config import Config
-from psched.model import Row
-
-MIGRATING = "migrating"
-"""A copy's ``status`` until it is released."""
+from psched.model import MIGRATING, Row
 
 _PAGE = 500
 """Copies in one query."""
@@ -47,18 +44,19 @@ class Copy:
     Attributes:
         token: tells which state of the old row it was made of; None if it is no copy.
         origin: the old table.
-        then: ``status``, ``next_run_time`` and ``reason`` once it is released.
+        then: ``status``, ``next_run_time``, ``reason`` and ``retain_until`` once it is released.
     """
 
     key: str
     token: str | None = None
     origin: str = ""
-    then: tuple[str, int | None, str | None] = ("", None, None)
+    then: tuple[str, int | None, str | None, int | None] = ("", None, None, None)
 
     @classmethod
     def of(cls, row: Row, token: str, origin: str) -> Self:
         """The copy from which a row will be released."""
-        return cls(row.key, token, origin, (row.status, row.next_run_time, row.reason))
+        then = (row.status, row.next_run_time, row.reason, row.retain_until)
+        return cls(row.key, token, origin, then)
 
     @classmethod
     def read(cls, key: str, status: str, token: str | None, reason: str | None) -> Self:
@@ -67,7 +65,9 @@ class Copy:
             return cls(key)
         try:
             note = json.loads(reason or "")
-            return cls(key, token, note["moving from"], tuple(note["then"]))
+            status, next_run_time, why, *retain = note["then"]  # older ones end here
+            then = (status, next_run_time, why, retain[0] if retain else None)
+            return cls(key, token, note["moving from"], then)
         except (ValueError, KeyError, TypeError):
             return cls(key)
 
@@ -145,16 +145,21 @@ class Destination:
     def release(self, copies: Sequence[Copy]) -> None:
         """Make schedules of copies; those that have been released already are left alone."""
         c = self._table.c
-        ordered = sorted(copies, key=lambda copy: repr(copy.then[::2]))
-        for (status, reason), group in groupby(ordered, key=lambda copy: copy.then[::2]):
+        ordered = sorted(copies, key=lambda copy: repr(copy.then[:3:2]))
+
+        def each(batch: Sequence[Copy], place: Literal[1, 3]) -> object:
+            values = {copy.key: copy.then[place] for copy in batch if copy.then[place] is not None}
+            return case(values, value=c.id) if values else None
+
+        for (status, reason), group in groupby(ordered, key=lambda copy: copy.then[:3:2]):
             batch = [*group]
-            times = {copy.key: copy.then[1] for copy in batch if copy.then[1] is not None}
             change = (
                 update(self._table)
                 .values(
                     status=status,
                     reason=reason,
-                    next_run_time=case(times, value=c.id) if times else None,
+                    next_run_time=each(batch, 1),
+                    retain_until=each(batch, 3),
                 )
                 .where(self._at_rest(batch))
             )

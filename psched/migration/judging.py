@@ -24,6 +24,7 @@ class Left:
         reasons: why others cannot move, by key; the first of them.
         unnamed: rows that cannot move, beyond those.
         idle: rows with what psched keeps and does not act upon.
+        late: rows that can be moved, and have waited so long that `Kind.late` concerns them.
     """
 
     seen: int = 0
@@ -33,6 +34,7 @@ class Left:
     reasons: dict[str, str] = field(default_factory=dict)
     unnamed: int = 0
     idle: int = 0
+    late: int = 0
 
     @property
     def refused(self) -> int:
@@ -58,6 +60,7 @@ class Left:
         self.running += page.running
         self.changed += page.changed
         self.idle += page.idle
+        self.late += page.late
         self.unnamed += page.unnamed
         for key, reason in page.reasons.items():
             self.refuse(key, reason)
@@ -121,13 +124,14 @@ class Judge:
 
     def _converted(self, old: Old, there: Copy | None, left: Left) -> Move | None:
         try:
-            row = self.kind.convert(old, self.settings)
+            new = self.kind.convert(old, self.settings)
         except InvalidError as error:
             left.refuse(old.key, str(error))
             return None
         left.idle += any(old.values.get(name) is not None for name in NOT_ENFORCED)
-        copy = Copy.of(row, old.fingerprint(self.origin), self.origin)
+        left.late += new.late
+        copy = Copy.of(new.row, old.fingerprint(self.origin), self.origin)
         if there is None:
-            return Move(old, copy, row)
+            return Move(old, copy, new.row)
         # The copy that was found may be of another version's making: that one is released.
         return Move(old, there) if there.token == copy.token else Move(old, copy, stale=there)

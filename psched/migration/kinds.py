@@ -5,7 +5,7 @@ a lease only as a ``timeout`` in the future.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from hashlib import sha256
@@ -13,20 +13,26 @@ from math import floor
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from psched import payload
 from psched.backends.compat.rows import NEVER, split_data
+from psched.catchup import kept
 from psched.chrono import rewritten
 from psched.config import Config
 from psched.definition import (
     LATEST_TIME,
+    Definition,
     check_name,
     check_number,
+    check_size,
     decode,
     encode,
-    payload,
+    payload_of,
+    plain_text,
     understand,
 )
 from psched.errors import InvalidError
 from psched.model import FINISHED, Row
+from psched.packing import TooLargeError, unpacked
 
 Values = Mapping[str, Any]
 """Columns of a row, as the driver gives them."""
@@ -41,7 +47,7 @@ _HORIZON = 1_300_000_000
 """A task whose ``timeout`` is not after this is never taken by PerfectQueue."""
 
 _OFFSET = 1_000_000_000
-"""PerfectQueue puts the end of a finished task's retention so many seconds back."""
+"""PerfectQueue 0.8 puts the end of a finished task's retention so many seconds back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,19 @@ class Old:
         return sha256(state.encode(errors="backslashreplace")).hexdigest()[:40]
 
 
+@dataclass(frozen=True, slots=True)
+class New:
+    """What psched's table is to hold in the place of an old row.
+
+    Attributes:
+        row: the row.
+        late: whether it has waited so long that its `Kind.late` concerns it.
+    """
+
+    row: Row
+    late: bool = False
+
+
 class Kind(Protocol):
     """An old system.
 
@@ -73,19 +92,25 @@ class Kind(Protocol):
         name: for people, and for the option ``--kind``.
         needed: columns by which its table is known.
         optional: columns that it may have.
-        mark: what is written into a row to take it from its workers for good.
+        marks: what may have been written into a row to take it from its workers for good.
+        late: what becomes of rows that are `New.late`, for people.
     """
 
     name: str
     needed: frozenset[str]
     optional: frozenset[str]
-    mark: Values
+    marks: Sequence[Values]
+    late: str
+
+    def mark(self, columns: Collection[str]) -> Values:
+        """What is written into a row of a table with these columns to take it; one of the marks."""
+        ...
 
     def may_be_leased(self, old: Old, lease_time: int) -> bool:
         """Whether a worker may be running it now."""
         ...
 
-    def convert(self, old: Old, settings: Config) -> Row:
+    def convert(self, old: Old, settings: Config) -> New:
         """What psched's table is to hold in its place.
 
         Raises:
@@ -104,23 +129,33 @@ class PerfectSched:
     needed = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
     optional = frozenset({"timezone"})
     # Its workers take what has timed out, and name next_time when they extend or finish.
-    mark: Values = MappingProxyType({"timeout": NEVER, "next_time": -1})
+    marks: Sequence[Values] = (MappingProxyType({"timeout": NEVER, "next_time": -1}),)
+    late = (
+        "schedules have missed more occurrences than catchup, catchup_limit and catchup_window"
+        " keep: the first worker that takes one drops the oldest of these, and logs it"
+    )
+
+    def mark(self, columns: Collection[str]) -> Values:
+        """See `Kind.mark`: the same whatever the columns are."""
+        del columns
+        return self.marks[0]
 
     def may_be_leased(self, old: Old, lease_time: int) -> bool:
         """See `Kind.may_be_leased`."""
         waits_until = _whole(old, "next_time") + _whole(old, "delay")
         return _whole(old, "timeout") != waits_until and _within_lease(old, lease_time)
 
-    def convert(self, old: Old, settings: Config) -> Row:
+    def convert(self, old: Old, settings: Config) -> New:
         """See `Kind.convert`."""
         values = old.values
-        kind, data = _split(old)
+        kind, data, form = _schedule_data(old)
         timezone = values.get("timezone")
         if timezone == "":
             raise InvalidError("timezone", "must not be empty; use NULL or 'UTC'")
         if not isinstance(values["cron"], str):
             raise InvalidError("cron", "must be a text")
         same_policy = settings.dst_policy == "wallclock"
+        next_time = check_number("next_time", values["next_time"], LATEST_TIME)
         row = Row(
             key=old.key,
             type=kind,
@@ -128,42 +163,60 @@ class PerfectSched:
             cron=rewritten(values["cron"]),
             timezone=timezone or "UTC",
             delay=0 if values["delay"] is None else values["delay"],
-            next_time=check_number("next_time", values["next_time"], LATEST_TIME),
+            next_time=next_time,
             next_run_time=check_number("timeout", values["timeout"], LATEST_TIME),
             # Without it a row is taken for one that plain SQL has inserted without its times.
             created_at=int(old.now),
-            options=None if same_policy else encode("options", {"dst_policy": "wallclock"}),
+            options=_options({} if same_policy else {"dst_policy": "wallclock"}, form),
         )
-        understand(row, settings)
-        payload(row.data, settings.data_limit)
-        return row if row.next_run_time != NEVER else _rest(row, row.next_time, "it was at rest")
+        definition = _understood(row, data, settings)
+        payload_of(row.data, settings.data_limit)
+        if row.next_run_time == NEVER:
+            return New(_rest(row, row.next_time, "it was at rest"))
+        assert definition.trigger is not None  # noqa: S101  # it has a cron line
+        oldest = kept(definition.trigger, next_time, definition, old.now)
+        return New(row, late=oldest != next_time)
 
 
 class PerfectQueue:
-    """Tasks: ``timeout`` is the time to run, the lease's end, or for how long a finished one stays.
+    """Tasks: ``timeout`` is the time to run, the lease's end, or the end of the retention.
 
-    ``created_at`` is NULL in a finished task, and 0 in one that is to be cancelled. The column
-    ``owner`` is not looked at: older workers on a newer table lease without writing it.
+    ``created_at`` is NULL in a finished task, and 0 in one that is to be cancelled. Versions before
+    0.8 write the end of the retention as it is; later ones write it `_OFFSET` seconds earlier.
+    The column ``owner`` is not looked at: older workers on a newer table lease without writing it.
     """
 
     name = "perfectqueue"
     needed = frozenset({"id", "timeout", "data", "created_at"})
     optional = frozenset({"resource", "max_running", "owner"})
-    # Versions before 0.8 leave alone what has no created_at; those after, what is before the
-    # horizon. All clear away what is more than the offset back, which this is in 2038 at last.
-    mark: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
+    # Workers that write the owner look at timeout alone: they ignore a row before the horizon.
+    # They, and those of 0.8, delete a row `_OFFSET` seconds after its timeout.
+    _with_owner: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
+    # Older workers ignore a row without created_at, but those of 0.7 delete it when it is due.
+    _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
+    marks: Sequence[Values] = (_with_owner, _without_owner)
+    late = (
+        "tasks are overdue by more than expire: they are run all the same, for their time to expire"
+        " counts from the move (they get an option expire of their own)"
+    )
+
+    def mark(self, columns: Collection[str]) -> Values:
+        """See `Kind.mark`."""
+        return self._with_owner if "owner" in columns else self._without_owner
 
     def may_be_leased(self, old: Old, lease_time: int) -> bool:
         """See `Kind.may_be_leased`."""
         return _whole(old, "created_at") > 0 and _within_lease(old, lease_time)
 
-    def convert(self, old: Old, settings: Config) -> Row:
+    def convert(self, old: Old, settings: Config) -> New:
         """See `Kind.convert`."""
         values = old.values
-        kind, data = _split(old)
-        kept = {n: values[n] for n in NOT_ENFORCED if values.get(n) is not None}
+        kind, data, form = _task_data(old)
+        kept_options = {n: values[n] for n in NOT_ENFORCED if values.get(n) is not None}
         time = check_number("timeout", values["timeout"], LATEST_TIME)
         created_at = values["created_at"]
+        if created_at is None and time <= _HORIZON:
+            time += _OFFSET
         row = Row(
             key=old.key,
             type=kind,
@@ -171,21 +224,24 @@ class PerfectQueue:
             next_time=time,
             next_run_time=time,
             created_at=created_at,
-            options=encode("options", kept) if kept else None,
+            options=_options(kept_options, form),
         )
-        understand(row, settings)
-        payload(row.data, settings.data_limit)
+        own = _understood(row, data, settings).settings
+        payload_of(row.data, settings.data_limit)
         if created_at is None:
-            ended = _rest(row, time + _OFFSET, "it was finished in PerfectQueue")
-        elif created_at <= 0:
+            ended = _rest(row, time, "it was finished in PerfectQueue")
+            return New(changed(ended, retain_until=time))
+        if created_at <= 0:
             ended = _rest(row, time, "cancel was requested in PerfectQueue")
-        else:
-            ended = None
-        if ended is not None:
-            return changed(ended, retain_until=floor(old.now) + settings.retention_time)
+            return New(changed(ended, retain_until=floor(old.now) + own.retention_time))
         if time <= _HORIZON:
             raise InvalidError("timeout", f"is {time}, and PerfectQueue never runs such; set it")
-        return row
+        age = floor(old.now) - max(created_at, time)
+        if age <= 0 or not own.expire:
+            return New(row)
+        # An overdue task must not expire because it was moved: its time to expire begins now.
+        options = _options({**kept_options, "expire": own.expire + age}, form)
+        return New(changed(row, options=options), late=age >= own.expire)
 
 
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (PerfectSched(), PerfectQueue())}
@@ -193,7 +249,9 @@ KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (PerfectSched(), Perfec
 
 def is_marked(kind: Kind, old: Old) -> bool:
     """Whether we have taken this row: what it was is in its copy."""
-    return all(old.values[name] == value for name, value in kind.mark.items())
+    return any(
+        all(old.values[name] == value for name, value in mark.items()) for mark in kind.marks
+    )
 
 
 def _within_lease(old: Old, lease_time: int) -> bool:
@@ -206,18 +264,58 @@ def _whole(old: Old, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _split(old: Old) -> tuple[str, str]:
-    """The type and the payload; a payload that only psched cannot read is not lost."""
+def _schedule_data(old: Old) -> tuple[str, str, str | None]:
+    """The type, the data without it, and how these carry the payload, see `split_data`."""
     stored = old.values["data"]
-    kind, data = split_data(check_name("id", old.key), stored)
-    if data == "{}" and stored:
-        try:
-            readable = isinstance(json.loads(stored), dict)
-        except (ValueError, RecursionError):
-            readable = False
-        if readable:
-            decode("data", stored)  # tells what is wrong with it
-    return kind, data
+    kind, data, form = split_data(check_name("id", old.key), stored)
+    if form is not None:
+        _refuse_unreadable(stored)
+    return kind, data, form
+
+
+def _task_data(old: Old) -> tuple[str, str, str | None]:
+    """The type and the data of a task; the data keep the type, because programs read them whole."""
+    stored = old.values["data"]
+    kind, data, form = split_data(check_name("id", old.key), stored)
+    if form is None and stored:
+        return kind, plain_text("data", stored), None
+    if stored:
+        _refuse_unreadable(stored)
+        return kind, data, form
+    carried, form = payload.carry(b"")
+    return kind, encode("data", carried), form
+
+
+def _refuse_unreadable(stored: str | bytes) -> None:
+    """Refuse a JSON object that the old system can read and psched cannot.
+
+    Raises:
+        InvalidError: tells what is wrong with it.
+    """
+    try:
+        text = unpacked(stored)
+        value = json.loads(text.decode() if isinstance(text, bytes) else text)
+    except TooLargeError as error:
+        raise InvalidError("data", str(error)) from None
+    except (ValueError, RecursionError):
+        return
+    if isinstance(value, dict):
+        decode("data", stored)
+
+
+def _options(own: Mapping[str, Any], form: str | None) -> str | None:
+    options = {**own, **({} if form is None else {payload.OPTION: form})}
+    return encode("options", options) if options else None
+
+
+def _understood(row: Row, data: str, settings: Config) -> Definition:
+    """The definition of a row that psched would have added, too.
+
+    Raises:
+        InvalidError: it would not; its ``field`` names the column.
+    """
+    check_size("data", len(data.encode()), settings.data_limit)
+    return understand(row, settings)
 
 
 def _rest(row: Row, time: int | None, reason: str) -> Row:

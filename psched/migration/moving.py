@@ -50,6 +50,8 @@ class Migration:
         moved: rows that were moved so far.
         others: copies at rest that came from elsewhere, by their origin.
         idle: whether rows had what psched keeps and does not act upon.
+        late: rows that had waited so long that `late_note` concerns them.
+        late_note: what becomes of those, for people.
         title: what is moved, for people.
     """
 
@@ -70,6 +72,8 @@ class Migration:
         self._progress = progress
         self.moved = 0
         self.idle = False
+        self.late = 0
+        self.late_note = source.kind.late
         self.title = f"{source.kind.name}: {source.title}"
         self.others: Counter[str] = Counter()
 
@@ -106,6 +110,7 @@ class Migration:
             last = page[-1]
             total.add(left)
             self.idle |= left.idle > 0
+            self.late += left.late
             self._progress(total.seen, self.moved)
 
     def _repair(self, *, dry: bool) -> None:

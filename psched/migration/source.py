@@ -9,10 +9,12 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    and_,
     column,
     delete,
     inspect,
     literal_column,
+    or_,
     select,
     table,
     text,
@@ -97,15 +99,19 @@ class Source:
         values: dict[str, Any] = {}
         each = (f"({' AND '.join(self._as_seen(old, values))})" for old in seen)
         as_seen = text(" OR ".join(each)).bindparams(**values)
-        change = update(self._table).values(dict(self.kind.mark)).where(as_seen)
+        mark = self.kind.mark(self._shape[1])
+        change = update(self._table).values(dict(mark)).where(as_seen)
         return self._connector.run(lambda c: c.execute(change).rowcount)
 
     def clear(self, keys: Sequence[str]) -> int:
         """Delete rows that we have taken; how many were left of them."""
         if not keys:
             return 0
-        marks = [column(name) == value for name, value in self.kind.mark.items()]
-        gone = delete(self._table).where(column("id").in_(keys), *marks)
+        marks = (
+            and_(*(column(name) == value for name, value in mark.items()))
+            for mark in self.kind.marks
+        )
+        gone = delete(self._table).where(column("id").in_(keys), or_(*marks))
         return self._connector.run(lambda c: c.execute(gone).rowcount)
 
     def disconnect(self) -> None:

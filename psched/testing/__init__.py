@@ -25,10 +25,11 @@ have. Some tests call it in threads of their own. Say ``pytest.register_assert_r
 
 A store that cannot keep all that a row of psched's has may claim less: the `CoreContract`, and
 those capabilities that it has: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Recovery`. Stores
-with capabilities beyond the protocol add the suites of those: `TableContract`.
+with capabilities beyond the protocol add the suites of those: `TableContract`; and `StatusContract`
+where any client may write a row.
 
 Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `deletion`, `fencing`,
-`contention`, then the capabilities: `records`, `overrides`, `recovery`, `table`.
+`contention`, then the capabilities: `records`, `overrides`, `recovery`, `statuses`, `table`.
 """
 
 from psched.testing.bench import BackendFactory
@@ -43,6 +44,7 @@ from psched.testing.records import Records
 from psched.testing.recovery import Recovery
 from psched.testing.retention import Retention
 from psched.testing.settlements import Settlements
+from psched.testing.statuses import StatusContract
 from psched.testing.table import TableContract
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "Records",
     "Recovery",
     "Retention",
+    "StatusContract",
     "TableContract",
 ]
 

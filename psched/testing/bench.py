@@ -101,10 +101,7 @@ def wait_for_end(store: Backend, key: str) -> None:
 
 def ending(row: Row, **changes: Any) -> Settlement:  # noqa: ANN401  # a Settlement's fields
     """How a lease may end: the same occurrence again, at once."""
-    settlement = Settlement(
-        key=row.key, token=row.token, version=row.version, next_time=row.next_time
-    )
-    return changed(settlement, **changes)
+    return changed(Settlement.of(row), **changes)
 
 
 def payload(stored: str | bytes | None) -> str | None:

@@ -4,7 +4,7 @@ from dataclasses import replace as changed
 from math import floor
 
 from psched.backend import Settled
-from psched.model import CANCELLING, DELETING, FINISHED, FINISHING, MARKS, WAITING
+from psched.model import FINISHED, MARKS, WAITING
 from psched.testing.bench import (
     LATER,
     LONG_AGO,
@@ -99,8 +99,7 @@ class Retention:
         self, backend_factory: BackendFactory
     ) -> None:
         worker, person = backend_factory(), backend_factory()
-        marks = {"c": CANCELLING, "f": FINISHING, "d": DELETING}
-        assert set(marks.values()) == set(MARKS)
+        marks = {f"is {mark}": mark for mark in MARKS}
         add(worker, *marks, "other")
         held = {row.key: row for row in claim(worker, "w.1").rows}
         for key, mark in marks.items():

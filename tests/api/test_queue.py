@@ -290,6 +290,39 @@ class TestRequeueing:
         assert row("k").status == "waiting"
 
 
+class TestStatusesBySql:
+    """They are set without a new version, which nobody else does."""
+
+    def test_a_running_task_that_is_cancelled_is_not_tried_again(self, schedules, row, sql):
+        schedules.push("k", retry_wait=0)
+        task = schedules.poll()
+        sql("UPDATE {table} SET status = 'cancelled'")
+        with pytest.raises(TimeoutError, match="'k' is still cancelled"):
+            schedules["k"].wait(timeout=0.1)  # it runs still
+        task.retry()
+        assert schedules["k"].wait(timeout=1) == "cancelled"
+        assert schedules.poll() is None
+        assert (row("k").next_run_time, row("k").row.owner) == (None, None)
+        schedules["k"].requeue()
+        assert schedules.poll().attempt == 1
+
+    @pytest.mark.parametrize("leased", [False, True])
+    def test_one_that_is_paused_rests_until_it_is_requeued(self, schedules, row, sql, now, leased):
+        missed = int(now()) // 3600 * 3600 - 5 * 3600
+        schedules.add("k", cron="@hourly", next_time=missed)
+        task = schedules.poll() if leased else None
+        sql("UPDATE {table} SET status = 'paused'")
+        if leased:
+            task.finish()
+        assert schedules.poll() is None
+        schedules["k"].modify(data={"n": 1})
+        assert (row("k").status, row("k").next_run_time) == ("paused", None)
+        assert schedules["k"].next() == []
+        schedules["k"].requeue()
+        assert row("k").next_time == missed + 3600 * leased
+        assert schedules.poll().data == {"n": 1}
+
+
 class TestWaiting:
     def test_the_outcome_is_told(self, schedules):
         schedules.push("k")

@@ -2,13 +2,14 @@
 
 import importlib.util
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from psched.clock import SystemClock
-from psched.testing import BackendContract
+from psched.testing import BackendContract, StatusContract
 from support.stores import SOME, takes_some_types
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/filestore.py"
@@ -23,7 +24,7 @@ def example():
     return module
 
 
-class TestFileStore(BackendContract):
+class TestFileStore(BackendContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, example, tmp_path):
         settings = SimpleNamespace(store={"path": str(tmp_path / "schedules.json")}, only=())
@@ -33,6 +34,14 @@ class TestFileStore(BackendContract):
 
         open_store().init()
         return open_store
+
+    @pytest.fixture
+    def set_status(self, backend_factory):
+        def set_status(key, status):
+            with backend_factory().all() as rows:
+                rows[key] = replace(rows[key], status=status)
+
+        return set_status
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(self, backend_factory):
         some = backend_factory()

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from psched.testing import BackendContract
+from psched.testing import BackendContract, StatusContract
 from support.stores import SOME, store_factory, takes_some_types
 
 pytestmark = pytest.mark.redis
@@ -13,12 +13,22 @@ _numbers = itertools.count(1)
 
 
 @pytest.mark.parametrize("database", ["redis"], indirect=True)
-class TestRedisStore(BackendContract):
+class TestRedisStore(BackendContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, database):
         with store_factory(database.url) as open_store:
             open_store().init()
             yield open_store
+
+    @pytest.fixture
+    def set_status(self, database):
+        number = int(database.url.rpartition("/")[2])
+
+        def set_status(key, status):
+            row = f"{{psched}}:row:{key}"
+            database.server.query("HSET", row, "status", status, db=number)
+
+        return set_status
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(
         self, backend_factory, database

@@ -2,7 +2,7 @@
 
 import pytest
 
-from psched.testing import BackendContract, TableContract
+from psched.testing import BackendContract, StatusContract, TableContract
 from support.stores import SOME, Sql, store_factory, takes_some_types
 
 WAYS = {
@@ -39,7 +39,7 @@ def strategy(request):
     ],
     indirect=True,
 )
-class TestSqlStore(BackendContract, TableContract):
+class TestSqlStore(BackendContract, TableContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, database, strategy):
         with store_factory(database.url, strategy=strategy) as open_store:
@@ -51,6 +51,11 @@ class TestSqlStore(BackendContract, TableContract):
     ):
         with store_factory(database.url, strategy=strategy, only=SOME) as open_some:
             takes_some_types(backend_factory(), open_some())
+
+    @pytest.fixture
+    def set_status(self, execute):
+        change = "UPDATE {table} SET status = :status WHERE id = :key"
+        return lambda key, status: execute(change, key=key, status=status)
 
     @pytest.fixture
     def execute(self, database, backend_factory):  # noqa: ARG002  # the table is there

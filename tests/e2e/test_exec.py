@@ -168,7 +168,7 @@ def test_a_command_starts_with_signals_and_descriptors_as_from_a_shell(service):
 
 
 def test_a_command_that_is_stopped_before_it_is_started_never_is():
-    task = {"key": "s1", "type": "exec", "data": {"command": ["touch", "no"]}, "attempt": 1}
+    task = {"key": "s1", "type": "exec", "data": '{"command": ["touch", "no"]}', "attempt": 1}
     trigger = {"cron": None, "timezone": "UTC", "delay": 0, "scheduled_time": 0}
     command = Exec(Task({**task, **trigger, "owner": "me", "fence": 1}, None))
 

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from support.old_tables import OldTable, schedule, task
+from support.programs import with_work
 from support.runlog import exactly_once
 from support.waiting import wait_until
 
@@ -17,10 +18,10 @@ LATER = 2_000_000_000
 def make_old():
     with contextlib.ExitStack() as opened:
 
-        def make_old(service, name="schedules", url=None):
+        def make_old(service, name="schedules", url=None, **how):
             old = OldTable(url or f"sqlite:///{service.folder.parent}/psched.db", name)
             opened.callback(old.close)
-            old.create()
+            old.create(**how)
             return old
 
         yield make_old
@@ -94,6 +95,45 @@ def test_the_environment_names_another_database(service, make_old, tmp_path):
     assert "perfectqueue: table 'tasks'" in done.stdout
     assert "not enforced" in done.stdout
     assert json.loads(service.row("k").row.options) == {"resource": "user", "max_running": 3}
+
+
+SAVE = """\
+    #!/bin/sh
+    cat >"$NOTES/in.$1"
+"""
+
+PAYLOADS = {
+    "text": b"hello world",
+    "list": b"[1,2,3]",
+    "quoted": b'"x"',
+    "bytes": b"\x00\xff\x01",
+    "object": b'{"any":"data"}',
+    "typed": b'{"type": "mail", "n": 1.10}',
+    "empty": b"",
+    "none": b"\xef\xbb\xbf{}\r\n",
+}
+
+
+def test_a_program_gets_what_perfectqueue_would_have_given_it(service, make_old):
+    with_work(service).write("save.sh", SAVE).chmod(0o755)
+    old = make_old(service, "tasks", newer=False)
+    # Older than expire: PerfectQueue 0.7 would run it, too.
+    at = 1_500_000_000
+    old.insert(*(task(key, at=at, data=data, created_at=at) for key, data in PAYLOADS.items()))
+
+    dry = service.invoke("migrate", "tasks", "--dry-run")
+    assert dry.exit_code == 0
+    note = f"\nnote: {len(PAYLOADS)} tasks are overdue by more than expire: they are run all the"
+    assert note in dry.stdout
+    done = service.invoke("migrate", "tasks")
+    assert f"moved: {len(PAYLOADS)}\n" in done.stdout
+    assert note in done.stdout
+    master = service.start(*service.psched_command, "run", "--exec", "./save.sh")
+
+    for key, data in PAYLOADS.items():
+        service.wait_for_finish(key)
+        assert (service.folder / f"in.{key}").read_bytes() == data
+    assert master.stop() == 0
 
 
 def test_killed_in_the_middle_and_run_again_every_task_runs_once(each_service, database):

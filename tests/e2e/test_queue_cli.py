@@ -1,6 +1,7 @@
 """The queue on the command line: pushed, seen, cancelled, waited for, and run by any program."""
 
 import json
+import os
 import re
 import signal
 import stat
@@ -12,6 +13,7 @@ import yaml
 
 from psched.app import make_store, read_config
 from psched.config import from_mapping
+from psched.payload import CARRIED_IN
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
 
@@ -81,15 +83,44 @@ def test_data_can_come_from_standard_input(queue):
     assert queue.row("t1").data == queue.row("t2").data == {"k": "ü"}
 
 
+PLAIN = [
+    (["t1=hello world"], b"", b"hello world"),
+    (["t1=[1,2,3]"], b"", b"[1,2,3]"),
+    (["t1="], b"", b""),
+    (["t1=" + os.fsdecode(b"\xff\xc3")], b"", b"\xff\xc3"),
+    (["t1=-"], b"\0\xff\n", b"\0\xff\n"),
+    (["t1", "{no object", "--raw"], b"", b"{no object"),
+    (["t1", '{"an": "object"}', "--raw"], b"", b'{"an": "object"}'),
+    (["t1", "mail", "-", "--raw"], b"from a file\n", b"from a file\n"),
+]
+
+
+@pytest.mark.parametrize(("words", "given", "payload"), PLAIN)
+def test_a_payload_need_not_be_json(queue, words, given, payload):
+    done = subprocess.run(
+        [*queue.psched_command, "push", *words],
+        cwd=queue.folder,
+        env=queue.env,
+        input=given,
+        check=True,
+        capture_output=True,
+    )
+    assert (done.stdout, done.stderr) == (b"t1: pushed\n", b"")
+    assert queue.row("t1").raw_data == payload
+    shown = json.loads(queue.invoke("show", "--json", "t1").stdout)
+    form = shown["options"]["payload"]
+    assert shown["data"].keys() == {CARRIED_IN[form]}
+
+
 @pytest.mark.parametrize(
     ("words", "status", "line"),
     [
         (["t1"], 2, r"Error: DATA is missing: push t1 '\{\}' is a task without any"),
         (["t1", "a", "b", "c"], 2, "Error: too many words: put quotes around DATA"),
         (["t1", "hello"], 1, r"Error: data: is not JSON: .*; write an object in quotes, such as '"),
-        (["t1=hello"], 1, "Error: data: is not JSON: .*; write an object"),
+        (['t1={"k": 1'], 1, r"Error: data: is not JSON: .*; write an object.* with --raw$"),
         (["t1", "[1]"], 1, "Error: data: must be a JSON object, not list; write an object"),
-        (["=1"], 1, "Error: data: must be a JSON object, not int"),
+        (["=1"], 1, "Error: key: must not be empty"),
         (["={}"], 1, "Error: key: must not be empty"),
         (["t1", "", "{}"], 1, "Error: type: must not be empty"),
         (["t1", "{}", "--at", "soon"], 1, "Error: at: 'soon' is neither Unix seconds nor ISO"),
@@ -263,7 +294,7 @@ def test_a_program_gets_data_and_key_of_tasks_of_every_type_also_after_a_restart
     queue.wait_for_finish("own")
 
     assert sorted(lines(queue, "done")) == [f"-a b c --log t{number}" for number in (1, 2, 3)]
-    assert '-a b c --log t1 {"k": "ü"}' in lines(queue, "ran")
+    assert '-a b c --log t1 {"k":"ü"}' in lines(queue, "ran")
     assert (queue.folder / "made").exists()
     assert master.stop() == 0
 
@@ -314,7 +345,7 @@ SCRIPT = """
                 time.sleep(0.05)
 
         def kill(self):
-            print("killed", self.task.key, flush=True)
+            print("killed", self.task.key, self.task.raw_data, flush=True)
             self.stopped = True
 """
 
@@ -330,7 +361,7 @@ def test_a_script_has_a_class_like_perfectqueues_for_tasks_of_every_type(queue):
     queue.invoke("push", "t2", '{"stay": 1}')
 
     queue.wait_for_finish("t1")
-    master.wait_for_log(r"killed t2")
+    master.wait_for_log(r"""killed t2 b'{"stay":1}'""")
     assert "runs t1 mail ['-x'] hello" in master.text
     assert master.stop() == 0
 

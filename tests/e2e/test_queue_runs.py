@@ -38,7 +38,7 @@ def test_a_schedule_submits_each_occurrence_once_as_a_task_of_its_own(queue):
     times = [tick.next_time - 2 * HOUR, tick.next_time - HOUR]
     ran = {"again.1000000000": "bob"} | {f"tick.{moment}": "ann" for moment in times}
     assert sorted(lines(queue, "ran")) == sorted(
-        f'{key} {{"to": "{to}"}}' for key, to in ran.items()
+        f'{key} {{"to":"{to}"}}' for key, to in ran.items()
     )
     for key in ran:
         assert queue.wait_for_finish(key).type == "mail"
@@ -61,7 +61,7 @@ def test_a_task_that_fails_waits_ever_longer_is_given_up_kept_and_can_be_run_aga
         ]
         assert len(waits) == 2, master.text
         assert 0.5 <= waits[0] <= 1 <= waits[1] <= 2
-        assert lines(queue, "ran") == ['t {"k": 1}'] * 3
+        assert lines(queue, "ran") == ['t {"k":1}'] * 3
         listed = queue.invoke("list", "--status", "failed").stdout
         assert listed.endswith("1 entries.\n")
         assert re.search(r"\bt +mail\b", listed)

@@ -11,7 +11,7 @@ from support.processes import kill
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
 
-INSERT, DELETE = documented_sql()
+INSERT, CANCEL, DELETE = documented_sql()
 
 
 @pytest.fixture
@@ -66,6 +66,53 @@ def test_a_row_that_any_client_deletes_is_never_run_or_runs_no_longer(queue, sen
     assert lines(queue, "ran") == ["running {}", "next {}"]
     assert lines(queue, "done") == ["next"]
     assert send("SELECT count(*) FROM psched;") == "1"
+    assert master.stop() == 0
+
+
+def test_a_row_that_has_ended_for_any_client_is_never_run_and_comes_to_rest(queue, send):
+    words = ("cancelled", "finished", "failed", "expired", "paused", "migrating", "quarantined")
+    for word in (*words, "running", "nonsense"):
+        send(f"INSERT INTO psched (id, status) VALUES ('{word}', '{word}');")  # noqa: S608
+    send(INSERT)
+    send(CANCEL)
+    master = run_work(queue)
+
+    rests = {word: word for word in words} | {"running": "quarantined", "nonsense": "quarantined"}
+    for key, status in {**rests, "mail-7": "cancelled"}.items():
+        row = queue.wait_for_row(key, lambda seen: seen.next_run_time is None).row
+        assert (row.status, row.owner, row.attempt) == (status, None, 0)
+        is_purged = status in {"cancelled", "finished", "expired"}
+        assert (row.retain_until is not None) is is_purged
+    assert queue.row("nonsense").reason.startswith("status: 'nonsense' is unknown; there are ")
+    assert "paused" in queue.invoke("list", "--status", "paused").stdout
+    assert queue.invoke("requeue", "paused").stdout == "paused: waits again\n"
+    queue.wait_for_finish("paused")
+    assert lines(queue, "ran") == ["paused {}"]
+    assert master.stop() == 0
+
+
+def test_a_running_task_that_any_client_cancels_is_stopped_under_its_lease(queue, send):
+    (queue.folder / "hold").touch()
+    master = run_work(queue)
+    for key in "gone", "held":
+        send(f"INSERT INTO psched (id) VALUES ('{key}');")  # noqa: S608
+        wait_until(lambda key=key: f"{key} {{}}" in lines(queue, "ran"), what="the task's start")
+        status = "cancelled" if key == "gone" else "paused"
+        send(f"UPDATE psched SET status = '{status}' WHERE id = '{key}';")  # noqa: S608
+
+        if key == "gone":
+            queue.wait_for_row(key, lambda seen: seen.next_run_time is None)
+    (queue.folder / "fail").touch()
+    (queue.folder / "hold").unlink()
+    queue.wait_for_row("held", lambda seen: seen.next_run_time is None)
+
+    gone, held = queue.row("gone").row, queue.row("held").row
+    assert (gone.status, gone.owner) == ("cancelled", None)
+    assert gone.retain_until is not None
+    # That one was not stopped: it has failed, and is not tried again.
+    assert (held.status, held.retain_until, held.attempt) == ("paused", None, 1)
+    assert held.reason.endswith("work.sh exited with status 3")
+    assert lines(queue, "done") == []
     assert master.stop() == 0
 
 

@@ -294,11 +294,8 @@ def preempted_before_its_end(own):
     scene.add("one", "cleans_up", data={"gate": "gate"}, **own)
     scene.until(lambda: len(scene.bench.tasks))
     other = make_store(scene.settings)
-    row = other.get("one")
     other.delete("one")
-    other.settle(
-        [Settlement(key="one", token=row.token, version=row.version + 1, next_time=0, remove=True)]
-    )
+    other.settle([Settlement.of(other.get("one"), remove=True)])
     other.disconnect()
     [slot] = scene.bench.tasks
     slot.decision = Finish()  # it has called finish(), and has not returned yet

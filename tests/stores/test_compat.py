@@ -15,6 +15,7 @@ from psched.catchup import iso
 from psched.clock import SystemClock
 from psched.collection import ScheduleCollection
 from psched.declare import redeclare
+from psched.definition import raw_data
 from psched.errors import (
     InvalidError,
     NotFoundError,
@@ -108,21 +109,43 @@ STORED = {
     "null for a type": (b'{"type":null}', "report", "{}"),
     "number for a type": (b'{"type":7}', "report", "{}"),
     "gzip": (gzip.compress(b'{"type":"t","a":1}'), "t", '{"a":1}'),
-    "cut gzip": (gzip.compress(b'{"type":"t"}')[:-9], "report", "{}"),
-    "broken gzip": (b"\x1f\x8b no gzip", "report", "{}"),
-    "huge gzip": (gzip.compress(b" " * 2**27), "report", "{}"),
     "nothing": (b"", "report", "{}"),
     "null": (None, "report", "{}"),
-    "half an object": (b"{", "report", "{}"),
-    "no object": (b"[1]", "report", "{}"),
-    "no text": (b"\xff\xfe", "report", "{}"),
-    "depth": (b"[" * 100_000, "report", "{}"),
 }
 
 
 @pytest.mark.parametrize(("stored", "kind", "data"), STORED.values(), ids=STORED)
-def test_the_type_is_inside_the_data_and_nothing_in_them_is_an_error(stored, kind, data):
-    assert split_data("report.daily.eu", stored) == (kind, data)
+def test_the_type_is_inside_the_data(stored, kind, data):
+    assert split_data("report.daily.eu", stored) == (kind, data, None)
+
+
+NO_OBJECTS = {
+    "cut gzip": gzip.compress(b'{"type":"t"}')[:-9],
+    "broken gzip": b"\x1f\x8b no gzip",
+    "huge gzip": gzip.compress(b" " * 2**27),
+    "half an object": b"{",
+    "list": b"[1]",
+    "no text": b"\xff\xfe",
+    "depth": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("stored", NO_OBJECTS.values(), ids=NO_OBJECTS)
+def test_a_payload_that_is_no_object_is_carried_and_kept_when_the_row_is_changed(
+    store, sql, stored
+):
+    insert(sql, "report.eu", data=stored)
+    row = store.get("report.eu")
+    assert (row.type, raw_data(row)) == ("report", stored)
+    assert store.replace(row, changed(row, delay=5))
+    row = store.get("report.eu")
+    assert (row.delay, raw_data(row)) == (5, stored)
+    with pytest.raises(InvalidError, match="type: stands inside data"):
+        store.replace(row, changed(row, type="other"))
+    # An object that takes its place is one.
+    assert store.replace(row, changed(row, type="other", data='{"n":1}'))
+    row = store.get("report.eu")
+    assert (row.type, row.data, row.options) == ("other", '{"n":1}', None)
 
 
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)

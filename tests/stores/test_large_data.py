@@ -9,7 +9,7 @@ import pytest
 
 from psched.app import open_schedules
 from psched.backends.sql import SqlBackend
-from psched.definition import decode, payload
+from psched.definition import decode, payload_of
 from psched.errors import (
     InvalidError,
     StoreError,
@@ -167,7 +167,7 @@ def test_a_bomb_in_a_row_is_a_quarantined_row(database, open_store, settings, sq
     store = open_store()
     (held,) = store.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
     with pytest.raises(InvalidError) as refused:
-        payload(held.data, settings.data_limit)
+        payload_of(held.data, settings.data_limit)
     assert isinstance(opening(held, settings, store.now()), Run)
     verdict = conclusion(held, held, Quarantine(str(refused.value)), settings)
     assert verdict.status == QUARANTINED

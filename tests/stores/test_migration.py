@@ -11,11 +11,13 @@ import pytest
 
 from psched import config
 from psched.clock import SystemClock
+from psched.definition import raw_data
 from psched.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
-from psched.migration.destination import MIGRATING
 from psched.migration.moving import open_migration
 from psched.migration.source import PAGE
-from psched.model import Row
+from psched.model import MIGRATING, Row
+from psched.payload import CARRIED_IN
+from psched.policy import Run, opening
 from support.apart import say, started_apart
 from support.old_tables import OldTable, new_worker, old_worker, runs, schedule, task
 from support.stores import make_store
@@ -89,11 +91,35 @@ PAYLOADS = {
     gzip.compress(b'{"type":"a","b":2}'): ("a", {"b": 2}),
     b'{"b":2}': ("", {"b": 2}),
     b"": ("", {}),
-    b"{broken": ("", {}),
-    b"\x1f\x8bbroken": ("", {}),
-    b"[1]": ("", {}),
+    b"{broken": ("", {"data": "{broken"}),
+    b"\x1f\x8bbroken": ("", {"data_base64": "H4ticm9rZW4="}),
+    b"[1]": ("", {"data": "[1]"}),
 }
 """And their type, if it is not that of the key, with what else is in them."""
+
+SHAPES = {
+    "text": b"hello world",
+    "list": b"[1,2,3]",
+    "quoted": b'"x"',
+    "bytes": b"\x00\xff\x01",
+    "NUL": b"a\x00b",
+    "empty": b"",
+    "blanks": b" \t\r\n",
+    "BOM": b'\xef\xbb\xbf{"any":"data"}',
+    "half an object": b"{broken",
+    "half a character": b"\xc3",
+    "UTF-16": '{"any":"data"}'.encode("utf-16"),
+    "replacement": "\ufffd\u2028\U0001f600".encode(),
+    "compressed text": gzip.compress(b"hello"),
+    "cut gzip": gzip.compress(b'{"any":"data"}')[:-9],
+    "in base64": b"H4sIAAAA",
+    "depth": b"[" * 1000,
+    "object": b'{"any":"data"}',
+    "object as written": b' {"type": "k", "any": "d\\u00e9", "n": 1.10, "n": 1e2}\n'.lstrip(),
+    "object like ours": b'{"data":"hello"}',
+    "object like ours in base64": b'{"data_base64":"AP8="}',
+}
+"""Payloads as PerfectQueue 0.7 has them."""
 
 WINDOWS_ZONE = "Pacific Time (US & Canada)"
 REFUSED = [
@@ -150,12 +176,17 @@ class TestPerfectSched:
         (row,) = moved(store, "k")
         assert row.cron == "5 * * * *"
 
-    def test_data_are_read_as_perfectsched_does(self, old, store, migrate):
+    def test_the_type_is_taken_out_of_the_data_and_what_is_no_object_is_carried(
+        self, old, store, migrate
+    ):
         old.insert(*(schedule(f"k{n}.1", at=LATER, data=data) for n, data in enumerate(PAYLOADS)))
         assert migrate(old).remaining == 0
         for number, (kind, data) in enumerate(PAYLOADS.values()):
             (row,) = moved(store, f"k{number}.1")
             assert (row.type, json.loads(row.data)) == (kind or f"k{number}", data)
+            form = next((form for form, name in CARRIED_IN.items() if name in data), None)
+            wanted = {"dst_policy": "wallclock", **({"payload": form} if form else {})}
+            assert json.loads(row.options) == wanted
 
     def test_what_psched_cannot_hold_stays_and_is_told(self, old, store, migrate):
         bad = [schedule(f"k{n}", at=LATER, **columns) for n, (_, columns) in enumerate(REFUSED)]
@@ -257,6 +288,18 @@ class TestPerfectSched:
         assert migrate(old).seen == 0
         assert [*store.rows()] == rows
 
+    def test_a_backlog_that_catch_up_will_cut_is_told(self, old, make_migration, now):
+        old.insert(
+            schedule("cut", at=now - 9000),
+            schedule("short", at=now - 540),
+            schedule("later", at=LATER),
+            schedule("at rest", at=now - 9000, timeout=2**31 - 1),
+        )
+        migration = make_migration(old, catchup_limit=100)
+        assert migration.look(dry=True).late == migration.late == 1
+        assert "the first worker that takes one drops the oldest" in migration.late_note
+        assert make_migration(old).look(dry=True).late == 0
+
     def test_a_dry_run_changes_nothing(self, old, store, make_migration, now):
         old.insert(schedule("a", at=LATER), schedule("b", at=now - 9, timeout=now + 9))
         old.insert(schedule("c", at=LATER, cron="nonsense"))
@@ -283,7 +326,7 @@ class TestPerfectQueue:
         assert due.next_time == due.next_run_time == now - 100
         assert (later.type, json.loads(later.data)) == ("later", {"x": [1]})
         assert (later.next_run_time, later.options) == (LATER, None)
-        assert (broken.type, json.loads(broken.data)) == ("broken", {})
+        assert (broken.type, json.loads(broken.data)) == ("broken", {"data_base64": "/w=="})
         claimed = store.claim("w.1", limit=9, alive_time=60, shortest=6, horizon=0)
         assert [row.key for row in claimed.rows] == ["a.due", "broken"]
 
@@ -299,6 +342,88 @@ class TestPerfectQueue:
             assert (row.status, row.next_run_time) == ("finished", None)
         assert done.next_time == now + 300
         assert cancelled.reason == "cancel was requested in PerfectQueue"
+
+    @pytest.mark.parametrize("offset", [0, 1_000_000_000], ids=["0.7", "0.8"])
+    def test_a_finished_one_frees_its_key_when_it_would_have_in_perfectqueue(
+        self, make_old, store, migrate, now, offset
+    ):
+        old = make_old("tasks", newer=bool(offset))
+        ends = {"over": now - 5, "soon": now + 3600}
+        old.insert(*(task(key, at=at - offset, created_at=None) for key, at in ends.items()))
+        assert migrate(old).remaining == 0
+        rows = moved(store, *ends)
+        assert [row.retain_until for row in rows] == [*ends.values()]
+        assert [row.next_time for row in rows] == [*ends.values()]
+        assert store.purge(10) == 1
+        assert [row.key for row in store.rows()] == ["soon"]
+
+    def test_one_that_was_to_be_cancelled_keeps_its_key_for_retention_time(
+        self, make_old, store, migrate, now
+    ):
+        old = make_old("tasks")
+        old.insert(task("k", at=now + 100, created_at=0))
+        migrate(old, retention_time=1000)
+        (row,) = moved(store, "k")
+        assert now + 1000 <= row.retain_until <= now + 1100
+
+    def test_a_backlog_older_than_expire_is_run_all_the_same(
+        self, make_old, store, make_migration, settings, now
+    ):
+        old = make_old("tasks")
+        age = 5 * 86_400
+        old.insert(
+            task("old", at=now - age, created_at=now - 2 * age),
+            task("due", at=now - 60, created_at=now - age),
+            task("later", at=LATER, created_at=now - age),
+        )
+        migration = make_migration(old)
+        assert migration.look(dry=True).late == migration.late == 1
+        assert "they are run all the same" in migration.late_note
+        assert make_migration(old, expire=0).look(dry=True).late == 0
+        assert migration.run(0).remaining == 0
+        assert moved(store, "later")[0].options is None
+        rows = store.claim("w.1", limit=9, alive_time=60, shortest=6, horizon=0).rows
+        assert {row.key for row in rows} == {"old", "due"}
+        for row in rows:
+            assert isinstance(opening(row, settings, now + 60), Run)
+            # The time to expire is as long as for what has been pushed now.
+            last = store.now() + settings.expire
+            assert opening(row, settings, last).status == "expired"
+            assert row.created_at < now - 86_400
+
+    @pytest.mark.parametrize("raw", SHAPES.values(), ids=SHAPES)
+    def test_a_payload_of_any_shape_survives_byte_for_byte(self, make_old, store, migrate, raw):
+        old = make_old("tasks", newer=False)
+        old.insert(task("k.1", at=LATER, data=raw))
+        assert migrate(old).remaining == 0
+        (row,) = moved(store, "k.1")
+        assert raw_data(row) == raw
+        # And is never mistaken for an object that looks the same.
+        carries = row.options is not None and "payload" in json.loads(row.options)
+        assert carries is (not raw.startswith(b"{") or raw == b"{broken")
+
+    @pytest.mark.parametrize(
+        ("raw", "why"),
+        [
+            (b'{"n": 1e999}', "data: is not JSON: "),
+            (b'{"a":' * 101 + b"1" + b"}" * 101, "data: is nested more than 100 levels"),
+            (b"x" * 3000, "data: has 3011 bytes as JSON, and data_limit is 2000"),
+            (b"\xff" * 1600, "data: has 2154 bytes as JSON, and data_limit is 2000"),
+            (gzip.compress(b" " * (2**26 + 1)), "data: is compressed, and has more than"),
+            (b'{"type": " padded "}', "type: "),
+        ],
+    )
+    def test_a_payload_that_psched_cannot_hold_stays_and_is_counted(
+        self, make_old, store, migrate, raw, why
+    ):
+        old = make_old("tasks")
+        old.insert(task("k", at=LATER, data=raw))
+        before = old.rows
+        left = migrate(old, data_limit=2000)
+        assert left.refused == left.remaining == 1
+        assert left.reasons["k"].startswith(why)
+        assert old.rows == before
+        assert not [*store.rows()]
 
     def test_resources_are_kept_and_told(self, make_old, store, make_migration):
         old = make_old("tasks")
@@ -488,18 +613,38 @@ def test_what_is_deleted_while_it_is_half_moved_is_deleted(old, store, killed, m
     assert store.get("k") is None
 
 
-def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(make_old, killed, now):
-    """The conditions of 0.7's and 0.8's heartbeat, finish, acquire and clearing away."""
-    old = make_old("tasks")
+@pytest.mark.parametrize("newer", [True, False])
+def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(
+    make_old, killed, migrate, now, newer
+):
+    """The conditions of heartbeat, finish, acquire and clearing away.
+
+    With the column owner of the workers that write it; without, of 0.7's and of those before them.
+    """
+    old = make_old("tasks", newer=newer)
     old.insert(task("k", at=now - 5))
     killed(old, MARKED)
-    for condition in (
-        "id = 'k' AND created_at IS NOT NULL",
-        "id = 'k' AND 1300000000 < timeout",
-        "1300000000 < timeout AND timeout <= 2147483647",
-        f"timeout <= {now - 1_000_000_000}",
-    ):
-        assert old(f"UPDATE tasks SET owner = 5 WHERE {condition}") == 0  # noqa: S608
+    conditions = ["id = 'k' AND created_at IS NOT NULL", f"timeout <= {now - 1_000_000_000}"]
+    if newer:
+        conditions += ["id = 'k' AND 1300000000 < timeout", "1300000000 < timeout"]
+    else:
+        # What has no created_at is deleted by the worker of 0.7 that finds it due.
+        conditions += [f"timeout <= {now}"]
+    for condition in conditions:
+        assert old(f"UPDATE tasks SET data = '' WHERE {condition}") == 0  # noqa: S608
+    assert migrate(old).remaining == 0
+    assert old.keys == []
+
+
+def test_what_an_earlier_psched_has_marked_is_taken(make_old, killed, store, migrate, now):
+    old = make_old("tasks", newer=False)
+    old.insert(task("k", at=now - 5))
+    killed(old, MARKED)
+    old("UPDATE tasks SET timeout = 1299999999")
+    assert migrate(old).remaining == 0
+    assert old.keys == []
+    (row,) = moved(store, "k")
+    assert (row.status, row.next_time) == ("waiting", now - 5)
 
 
 def test_what_was_half_moved_from_elsewhere_is_told_and_left_alone(

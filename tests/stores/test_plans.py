@@ -120,6 +120,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | dict.fromkeys(("delay", "next_time", "next_run_time", "attempt", "alive_time"), 0)
         | dict.fromkeys(("created_at", "retain_until"), 0)
         | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
+        | {"seen_status": "waiting"}
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
     "set_aside": lambda c: (c.sql.set_aside, {**as_seen(c.seen()[0]), "reason": "why"}),

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from psched.definition import payload
+from psched.definition import payload_of
 from psched.errors import InvalidError
 from psched.model import FINISHED, QUARANTINED, WAITING, Finish, Quarantine
 from psched.policy import Run, conclusion, opening
@@ -27,7 +27,7 @@ def work_off(store, settings):
                 if isinstance(verdict, Run):
                     decision = Finish()
                     try:
-                        ran[row.key] = payload(row.data, settings.data_limit)
+                        ran[row.key] = payload_of(row.data, settings.data_limit)
                     except InvalidError as error:
                         decision = Quarantine(str(error))
                     verdict = conclusion(row, row, decision, settings)
@@ -75,8 +75,10 @@ NONSENSE = {
         "{", "[]", "7", b"\xff", '{"catchup": "sometimes"}', '{"catchup": ["all"]}',
         '{"catchup_limit": 0}', '{"catchup_limit": 1e30}', '{"retry_wait": -1}',
         f'{{"retry_wait": {10**30}}}', '{"kill_timeout": NaN}', '{"kill_timeout": 1e999}',
-        '{"dst_policy": null}', '{"retry_wait": {"a": {}}}',
+        '{"dst_policy": null}', '{"retry_wait": {"a": {}}}', '{"payload": "hex"}',
+        '{"payload": ["text"]}',
     ],
+    "status": ["", "whatever", "running", "Waiting", " waiting", "\x1b[31m", "\u00e9" * 16],
     "delay": [-1, LARGEST, SMALLEST, 10**9],
     "next_time": [-1, 2**62, LARGEST, SMALLEST, 253_402_300_800],
 }  # fmt: skip
@@ -113,7 +115,6 @@ HARMLESS = {
     "next_time": [0, 1],
     "owner": ["", "somebody's", "é"],
     "settled_by": ["", "x", "#0"],
-    "status": ["", "whatever"],
     "reason": ["", "r" * 10_000, "two\nlines"],
     "created_at": [None, SMALLEST, LARGEST],
     "timezone": [None, "", "Asia/Tokyo"],

@@ -515,6 +515,7 @@ class TestRowsOfOthers:
 
     def test_what_makes_no_sense_is_quarantined_by_who_claims_it(self, store, write, work_off):
         nonsense = {"cron": "nonsense", "data": b"\xff", "options": "[]", "timezone": "Mars/X"}
+        nonsense["status"] = b"\xff"
         for column, value in nonsense.items():
             write(column, **{"next_time": 1, "cron": "* * * * *", column: value})
         assert work_off() == set()

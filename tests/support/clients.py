@@ -39,9 +39,9 @@ def client_of(url: str) -> list[str]:
     ]
 
 
-def documented_sql() -> tuple[str, str]:
-    """README's statements that push ``mail-7`` and cancel it."""
+def documented_sql() -> tuple[str, str, str]:
+    """README's statements that push ``mail-7``, cancel it and remove it."""
     readme = Path(__file__).parents[2].joinpath("README.md").read_text()
     _, block = readme.split("```sql\n", 1)
-    insert, delete = block.split("```", 1)[0].strip().splitlines()
-    return insert, delete
+    insert, cancel, delete = block.split("```", 1)[0].strip().splitlines()
+    return insert, cancel, delete

@@ -20,7 +20,7 @@ from psched.definition import (
     check_number,
     decode,
     encode,
-    payload,
+    payload_of,
     understand,
 )
 from psched.errors import InvalidError
@@ -217,7 +217,7 @@ class TestCosts:
         text = '{"a":[' + ",".join(["1"] * (MOST_VALUES + 1)) + "]}"
         with pytest.raises(InvalidError, match="data: holds more than 1000000 values"):
             decode("data", text)
-        assert len(payload(text, 1024)["a"]) == MOST_VALUES + 1
+        assert len(payload_of(text, 1024)["a"]) == MOST_VALUES + 1
 
     def test_a_payload_is_measured_before_it_is_read(self):
         for text in "x" * (16 * 2**20 + 1), '{"a":"' + "x" * 16 * 2**20 + '"}':

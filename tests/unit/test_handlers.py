@@ -16,7 +16,7 @@ TASK = Task(
     {
         "key": "t1",
         "type": "t",
-        "data": {},
+        "data": "{}",
         "cron": None,
         "timezone": "UTC",
         "delay": 0,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched.config import from_mapping
-from psched.definition import decode, encode, payload
+from psched.definition import decode, encode, payload_of
 from psched.errors import InvalidError
 from psched.model import Row
 from psched.packing import in_base64, packed, readable, unpacked
@@ -106,7 +106,7 @@ def test_of_a_bomb_no_more_is_unpacked_than_may_be(form):
     tracemalloc.start()
     try:
         with pytest.raises(InvalidError, match=f"data: is compressed, and .* {16 * MIB} bytes"):
-            payload(row.data, SETTINGS.data_limit)
+            payload_of(row.data, SETTINGS.data_limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -117,9 +117,9 @@ def test_a_limit_that_was_raised_counts_and_one_that_was_lowered_makes_no_row_un
     large = {"a": "x" * 17 * MIB}
     stored = packed(json.dumps(large), 1, bytes)
     with pytest.raises(InvalidError, match="is compressed"):
-        payload(stored, SETTINGS.data_limit)
-    assert payload(stored, 20 * MIB) == large
-    assert payload(packed(LARGE, 1, bytes), 1024) == json.loads(LARGE)
+        payload_of(stored, SETTINGS.data_limit)
+    assert payload_of(stored, 20 * MIB) == large
+    assert payload_of(packed(LARGE, 1, bytes), 1024) == json.loads(LARGE)
 
 
 def test_a_payload_that_is_too_large_is_refused_with_its_size_and_the_mend():

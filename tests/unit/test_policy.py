@@ -13,11 +13,14 @@ from psched.model import (
     CANCELLED,
     CANCELLING,
     DELETING,
+    ENDED,
     EXPIRED,
     FAILED,
     FINISHED,
     FINISHING,
+    PAUSED,
     QUARANTINED,
+    SET_ASIDE,
     WAITING,
     Finish,
     Quarantine,
@@ -407,8 +410,10 @@ class TestTriggersOfOnesOwn:
         assert (settlement.next_time, settlement.attempt) == (NOON, 0)
 
     def test_a_mark_and_a_time_in_reserve_survive_that(self, settings):
-        row = leased(cron="@call psched_absent:Hourly", status=CANCELLING)
-        assert opening(row, settings, NOON).status == CANCELLING
+        row = leased(cron="@call psched_absent:Hourly")
+        # What is not to be run needs no code.
+        ended = opening(changed(row, status=CANCELLING), settings, NOON)
+        assert (ended.status, ended.rest) == (CANCELLED, True)
         # Set under a lease: the next claim still knows.
         assert opening(changed(row, attempt=0), settings, NOON).attempt == -1
 
@@ -692,6 +697,65 @@ class TestEnding:
         row = leased(**ONCE, status=mark, attempt=9)
         for settings in (options(max_attempts=3), options(expire=1)):
             assert opening(row, settings, NOON + DAY).status == status
+
+
+class TestStatusesOfOtherClients:
+    """Plain SQL may have written any status, and nothing else."""
+
+    SET_BY_SQL = pytest.mark.parametrize("status", sorted(ENDED))
+
+    @SET_BY_SQL
+    @pytest.mark.parametrize("data", ["{}", "no JSON"])
+    def test_what_has_ended_comes_to_rest(self, status, data):
+        row = leased(**ONCE, status=status, data=data, reason="by hand", attempt=4)
+        end = opening(row, SETTINGS, NOON)
+        assert (end.status, end.rest, end.reason, end.seen_status) == (
+            status, True, "by hand", status,
+        )  # fmt: skip
+        # As `cancel` and its like do it: what has failed stays until it is deleted.
+        assert end.retain == (None if status == FAILED else RETENTION)
+        assert end.attempt == (0 if status == FINISHED else 3)
+        assert opening(changed(row, cron="* * * * *"), SETTINGS, NOON).retain is None
+        own = changed(row, data="{}", options='{"retention_time": 9}')
+        assert opening(own, SETTINGS, NOON).retain == (None if status == FAILED else 9)
+
+    @pytest.mark.parametrize("status", sorted(SET_ASIDE))
+    def test_what_is_set_aside_rests_where_it_stands(self, status):
+        row = leased(**ONCE, status=status, reason="by hand", attempt=4)
+        end = opening(row, SETTINGS, NOON)
+        assert (end.status, end.rest, end.retain, end.reason) == (status, True, None, "by hand")
+        assert (end.next_time, end.attempt) == (NOON, 3)
+
+    @pytest.mark.parametrize("status", ["", "Cancelled", "running", "nonsense", "waiting "])
+    def test_an_unknown_word_is_quarantined_whenever_it_is_seen(self, status):
+        row = leased(status=status)
+        for end in (
+            opening(row, SETTINGS, NOON),
+            *(conclusion(leased(), row, how, SETTINGS) for how in (Finish(), Retry(), Release())),
+        ):
+            assert (end.status, end.rest, end.seen_status) == (QUARANTINED, True, None)
+            assert end.reason.startswith(f"status: {status!r} is unknown; there are cancelled, ")
+
+    @SET_BY_SQL
+    def test_a_task_that_was_stopped_for_it_ends_as_it_was_to(self, status):
+        row = leased(**ONCE)
+        current = changed(row, status=status, data="no JSON")
+        for decision in (Retry(reason="stopped"), Release()):
+            end = conclusion(row, current, decision, SETTINGS)
+            assert (end.status, end.rest, end.seen_status) == (status, True, status)
+        assert conclusion(row, changed(row, status=status), Finish(), SETTINGS).status == FINISHED
+
+    def test_a_running_task_may_end_and_then_the_row_is_paused(self):
+        row = leased(attempt=2)
+        current = changed(row, status=PAUSED)
+        end = conclusion(row, current, Finish(), SETTINGS)
+        assert (end.status, end.rest, end.next_time) == (PAUSED, True, NOON + MINUTE)
+        end = conclusion(row, current, Retry(reason="ValueError"), SETTINGS)
+        assert (end.status, end.rest, end.next_time, end.attempt) == (PAUSED, True, NOON, 2)
+        assert end.reason == "ValueError"
+        once = leased(**ONCE)
+        end = conclusion(once, changed(once, status=PAUSED), Finish(), SETTINGS)
+        assert (end.status, end.retain) == (FINISHED, RETENTION)
 
 
 class TestGivingUp:

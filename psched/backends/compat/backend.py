@@ -57,6 +57,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from psched import payload
 from psched.backend import Claimed, Settled
 from psched.backends import facts
 from psched.backends.compat.claims import Claims
@@ -287,7 +288,7 @@ def _new(row: Row) -> Stored:
     if row.alive_time is not None:
         raise NotSupportedError("alive_time: PerfectSched's table has none for a schedule")
     options = decode("options", row.options) if row.options else {}
-    for name in options:
+    for name in options.keys() - {payload.OPTION}:
         raise NotSupportedError(f"{name}: PerfectSched's table has no settings for a schedule")
     return as_stored(row)
 

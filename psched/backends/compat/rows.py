@@ -3,7 +3,8 @@
 import zlib
 from typing import Any, NamedTuple
 
-from psched.definition import decode, encode
+from psched import payload
+from psched.definition import decode, encode, plain_text, raw_data
 from psched.errors import InvalidError
 from psched.model import FINISHED, WAITING, Row, Token
 
@@ -66,7 +67,7 @@ def as_row(stored: Stored, token: Token | None = None, attempt: int = 0) -> Row:
         token: of our lease of it, if there is one.
         attempt: which try of its occurrence that lease is for.
     """
-    kind, data = split_data(stored.id, _bytes(stored.data))
+    kind, data, form = split_data(stored.id, _bytes(stored.data))
     resting = stored.timeout == NEVER
     return Row(
         key=stored.id,
@@ -82,6 +83,7 @@ def as_row(stored: Stored, token: Token | None = None, attempt: int = 0) -> Row:
         attempt=attempt,
         status=FINISHED if resting else WAITING,
         version=stored.version,
+        options=None if form is None else encode("options", {payload.OPTION: form}),
     )
 
 
@@ -102,38 +104,55 @@ def as_stored(row: Row) -> Stored:
         if text is not None and len(text) > longest:
             raise InvalidError(name, f"must have at most {longest} characters here")
     timeout = NEVER if row.next_run_time is None else row.next_run_time
-    data = join_data(row.type, row.data)
+    data = _joined(row)
     return Stored(row.key, timeout, row.next_time, row.cron, row.delay, data, row.timezone)
 
 
-def split_data(key: str, stored: str | bytes | None) -> tuple[str, str]:
-    """Read the column ``data`` as PerfectSched does: nothing in it is an error.
+def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | None]:
+    """Read the column ``data``: nothing in it is an error.
 
     Args:
         key: the row's.
-        stored: JSON, or gzip of JSON; what is no JSON object counts as an empty one.
+        stored: JSON, or gzip of JSON; anything else is a payload that is not a JSON object.
 
     Returns:
-        The type, and the JSON text of the data without it. A row without a type takes it from
-        its key up to the first dot.
+        The type, the JSON text of the data without it, and how these carry the payload (see
+        `psched.payload`). A row without a type takes it from its key up to the first dot.
     """
-    data = _object(stored)
-    named = data.pop("type", None)
+    data, form = _object(stored)
+    named = data.pop("type", None) if form is None else None
     kind = named if isinstance(named, str) and named else key.partition(".")[0]
-    return kind, encode("data", data)
+    return kind, encode("data", data), form
 
 
 def join_data(kind: str, data: str | bytes | None) -> bytes:
     """The column ``data`` for a type and a payload; the type wins over one in the payload."""
-    payload = decode("data", data, values=None) if data else {}
-    return encode("data", {**payload, "type": kind}).encode()
+    fields = decode("data", data, values=None) if data else {}
+    return encode("data", {**fields, "type": kind}).encode()
 
 
-def _object(stored: str | bytes | None) -> dict[str, Any]:
+def _object(stored: str | bytes | None) -> tuple[dict[str, Any], str | None]:
+    if not stored:
+        return {}, None
     try:
-        return decode("data", stored, values=None) if stored else {}
+        return decode("data", stored, values=None), None
     except InvalidError:
-        return {}
+        return payload.carry(stored if isinstance(stored, bytes) else stored.encode())
+
+
+def _joined(row: Row) -> bytes:
+    """The column ``data`` for a row, which may carry what is not a JSON object."""
+    raw = raw_data(row)
+    if raw == plain_text("data", row.data or "{}").encode():
+        return join_data(row.type, row.data)
+    kind, _, form = split_data(row.key, raw)
+    if form is None:
+        raise InvalidError("payload", "would be read as an object in PerfectSched's table")
+    if kind != row.type:
+        raise InvalidError(
+            "type", "stands inside data in PerfectSched's table, and these are no JSON object"
+        )
+    return raw
 
 
 def _number(value: object) -> int:

@@ -41,6 +41,7 @@ def replaced(seen: Row, new: Row) -> Sequence[Argument]:
         seen.fence,
         text(seen.owner or ""),
         number(seen.next_run_time),
+        text(seen.known_status or ""),
         text(new.type),
         maybe(new.data),
         maybe(new.cron),
@@ -65,6 +66,7 @@ def settled(end: Settlement) -> Sequence[Argument]:
         text(end.token.owner),
         end.token.fence,
         end.version,
+        text(end.seen_status or ""),
         number(end.next_time),
         end.not_before or 0,
         # The store's clock is read to the second that has begun.

@@ -67,6 +67,9 @@ local function write(key, fields)
   if #gone > 0 then redis.call('HDEL', name(key), unpack(gone)) end
 end
 
+-- Whether a row's status is the one that was seen; a client need not raise the version with it.
+local function unchanged(status, seen) return seen == '' or (status or 'waiting') == seen end
+
 -- When it is due; false: it rests.
 local function put(key, at)
   if at then

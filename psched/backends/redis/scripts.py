@@ -23,18 +23,18 @@ return held
 
 DONE, REDEFINED, PREEMPTED = 0, 1, 2
 
-SETTLE_VALUES = 13
+SETTLE_VALUES = 14
 """Arguments for each settlement."""
 
 SETTLE = script(
     r"""
-local function settle(key, owner, fence, version, next_time, not_before, wait, rest, gone, retain,
-    attempt, status, reason)
-  local got = read(key, 'owner', 'fence', 'version', 'settled_by')
+local function settle(key, owner, fence, version, seen_status, next_time, not_before, wait, rest,
+    gone, retain, attempt, status, reason)
+  local got = read(key, 'owner', 'fence', 'version', 'settled_by', 'status')
   if not got then return gone == '1' and DONE or PREEMPTED end
   local token = owner..'#'..fence
   local mine = got[1] == owner and (got[2] or '0') == fence
-  if not mine or (got[3] or '1') ~= version then
+  if not mine or (got[3] or '1') ~= version or not unchanged(got[5], seen_status) then
     if got[4] == token then return DONE end
     return mine and REDEFINED or PREEMPTED
   end
@@ -124,16 +124,16 @@ return false
 
 REPLACE = script(
     r"""
-local key, version, fence, owner, due = unpack(ARGV, 1, 5)
-local got = read(key, 'version', 'fence', 'owner', 'created_at')
+local key, version, fence, owner, due, seen_status = unpack(ARGV, 1, 6)
+local got = read(key, 'version', 'fence', 'owner', 'created_at', 'status')
 if not got or (got[1] or '1') ~= version or (got[2] or '0') ~= fence
-    or (got[3] or '') ~= owner then
+    or (got[3] or '') ~= owner or not unchanged(got[5], seen_status) then
   return 0
 end
 local stands = tonumber(redis.call('ZSCORE', DUE, key) or '')
 -- A lease's end may have moved meanwhile; a free row's due time may not.
 if not got[3] and (stands and math.floor(stands)) ~= tonumber(due) then return 0 end
-local _, _, _, _, _, kind, data, cron, timezone, delay, next_time, next_run_time, status, reason,
+local _, _, _, _, _, _, kind, data, cron, timezone, delay, next_time, next_run_time, status, reason,
   attempt, alive_time, options, created_at, retain_until = unpack(ARGV)
 if type(redis.pcall('HINCRBY', name(key), 'version', got[1] and 1 or 2)) == 'table' then
   return redis.error_reply('UNFIT the version of the row '..key..' is no number that can grow')

@@ -1,0 +1,93 @@
+"""Payloads that are not a JSON object: carried in one, and given back byte for byte."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched.config import from_mapping
+from psched.declare import declare
+from psched.definition import encode, raw_data, understand
+from psched.errors import InvalidError
+from psched.files.plan import differing, plan
+from psched.model import Row
+from psched.payload import BASE64, TEXT, carry, raw
+from psched.task import Task, assignment
+
+SETTINGS = from_mapping({"url": "sqlite:////none"}, environ={})
+
+
+@given(st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")))
+def test_what_is_carried_comes_out_as_it_was(content):
+    data, form = carry(content)
+    text = encode("data", data)
+    assert raw(text, form) == content
+    assert "\0" not in text  # PostgreSQL has no such text
+    # Without the option it is an object like any other.
+    assert raw(text, None) == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("form", "data"),
+    [
+        (TEXT, {"data": 1}),
+        (TEXT, {"data": "x", "more": 1}),
+        (TEXT, {"data_base64": "AA=="}),
+        (BASE64, {"data": "AA=="}),
+        (BASE64, {"data_base64": "A"}),
+        (BASE64, {"data_base64": "ü"}),
+        (BASE64, {}),
+    ],
+)
+def test_an_object_of_another_form_carries_nothing(form, data):
+    text = json.dumps(data)
+    assert raw(text, form) == text.encode()
+
+
+def test_an_unknown_form_is_refused():
+    row = Row("k", data='{"data":"x"}', options='{"payload":"hex"}')
+    with pytest.raises(InvalidError, match="payload must be text or base64"):
+        understand(row, SETTINGS)
+    with pytest.raises(InvalidError, match=r"^payload: must be text or base64, not 'hex'"):
+        declare("k", {"payload": "hex"}, SETTINGS, lambda: 0)
+
+
+class Holder:
+    """Takes every payload."""
+
+    def update_data(self, data):
+        pass
+
+
+@pytest.mark.parametrize("stored", ['{"data":"a\\u0000b"}', b'{"data":"a\\u0000b"}'])
+def test_a_task_has_its_payload_until_it_is_replaced(stored):
+    row = Row("k", data=stored, options='{"payload":"text"}', owner="w", next_time=5)
+    task = Task(assignment(row, understand(row, SETTINGS), 5), Holder())
+
+    assert (task.data, task.raw_data) == ({"data": "a\0b"}, b"a\0b")
+    task.data["data"] = "the task's own copy"
+    assert task.raw_data == b"a\0b"
+    task.update_data({"data": "other text"})
+    assert task.raw_data == b"other text"
+    task.update_data({"page": 2})
+    assert (task.data, task.raw_data) == ({"page": 2}, b'{"page":2}')
+
+
+def test_an_object_is_given_as_it_was_written():
+    written = '{ "n": 1.10,\n "n": 1e2, "é": "\\u00e9" }'
+    row = Row("k", data=written, owner="w", next_time=5)
+    task = Task(assignment(row, understand(row, SETTINGS), 5), Holder())
+    assert (task.data, task.raw_data) == ({"n": 100.0, "é": "é"}, written.encode())
+    assert raw_data(Row("k")) == b"{}"
+
+
+def test_files_keep_how_the_payload_is_carried():
+    fields = {"cron": "@daily", "data": {"data": "hello"}, "payload": "text"}
+    row = declare("k", fields, SETTINGS, lambda: 0)
+    exported = differing(row, SETTINGS)
+    assert (exported["data"], exported["payload"]) == ({"data": "hello"}, "text")
+    again = plan([{"key": "k", **exported}], [row], None, settings=SETTINGS)
+    assert [item.key for item in again.unchanged] == ["k"]
+    other = plan([{"key": "k", **fields, "payload": None}], [row], None, settings=SETTINGS)
+    assert [change.field for item in other.changed for change in item.changes] == ["payload"]
