@@ -1,6 +1,5 @@
 """Running a master: pid file, daemon, log, signals, and the loop."""
 
-import faulthandler
 import gc
 import logging
 import os
@@ -113,7 +112,7 @@ def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | No
     # Orphans of a worker that has died come to us, and are killed.
     kernel.adopt_orphans()
     # A service manager's watchdog sends ABRT first: it says where the master hangs.
-    faulthandler.enable()
+    journal.dump_crashes()
     kernel.handle_signals_on_the_stack()
     ours = will.make(os.environ)
     # Two may name the same.
@@ -208,8 +207,10 @@ def _leave_terminal(settings: Config) -> int:
         raise ConfigError("log: must be set for a daemon, which has no standard error")
     with ExitStack() as undo:
         _go_by(None, settings.log_level, settings.pid_file, Log(None, ""), undo)
+    if str(settings.log) in log.STANDARD:
+        raise ConfigError(f"log: must be a file for a daemon, which has no {settings.log.name}")
     try:
-        output = settings.log.open("ab", buffering=0)
+        output = os.fdopen(log.open_file(str(settings.log)), "ab", buffering=0)
     except OSError as error:
         raise ConfigError(f"log: cannot be opened: {error}") from None
     told, tell = os.pipe()

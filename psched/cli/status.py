@@ -38,13 +38,20 @@ def status(place: Place, *, as_json: bool, everyone: bool) -> None:
     for pid, answer in control.ask_all(folders):
         if isinstance(answer, OSError):
             silent.append(f"psched-master {pid} does not tell: {answer.strerror or answer}")
-        elif wanted is not None and "url" in answer and _served(answer) != _wanted(wanted):
-            others.append(f"; {pid} serves {_served(answer)}")
-        else:
-            found += 1
-            lines = [json.dumps(answer, ensure_ascii=False)] if as_json else _lines(answer)
-            for line in lines:
-                click.echo(line)
+            continue
+        try:
+            served = _served(answer) if "url" in answer else None
+            lines = [json.dumps(answer, ensure_ascii=False)] if as_json else [*_lines(answer)]
+        except (LookupError, TypeError, ValueError, AttributeError):
+            # A task can make such a socket, too.
+            silent.append(f"psched-master {pid} says what no master would")
+            continue
+        if wanted is not None and served not in (None, _wanted(wanted)):
+            others.append(f"; {pid} serves {served}")
+            continue
+        found += 1
+        for line in lines:
+            click.echo(line)
     for line in silent:
         click.echo(line, err=True)
     if not found:
