@@ -19,7 +19,7 @@ from psched.errors import ConfigError
 from psched.generation import FromFile, FromProgram, read_settings
 from psched.log import Log
 from psched.seat import log_by
-from psched.supervisor import control, kernel, will
+from psched.supervisor import control, kernel, secrecy, will
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
 from psched.supervisor.cgroup import MasterCgroup, UnavailableError
 from psched.supervisor.control import Control
@@ -58,6 +58,7 @@ def run_configured(
         ConfigError: the settings cannot be used, or a file they name cannot be written.
     """
     _open_closed_streams()
+    hidden = secrecy.hide()
     settings = read_settings(given, environment, overrides)
     told = _leave_terminal(settings) if daemon else None
     journal = log.start(None, settings.log_level, "master")
@@ -70,7 +71,7 @@ def run_configured(
             os.close(told)
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
         plan = FromFile(given, environment, overrides, journal).plan
-        return _run(plan, inbox, journal, cgroup)
+        return _run(plan, inbox, journal, cgroup, hidden=hidden)
 
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
@@ -83,6 +84,7 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
         arguments: its ``sys.argv[1:]``.
     """
     _open_closed_streams()
+    hidden = secrecy.hide()
     journal = log.start(None, "info", "master")
     with ExitStack() as undo:
         inbox = SignalInbox(SIGNALS)
@@ -105,10 +107,17 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
             return source.plan(reported)
 
         source = FromProgram(name, is_module, safe_path, arguments, journal)
-        return _run(plan, inbox, journal, cgroup)
+        return _run(plan, inbox, journal, cgroup, hidden=hidden)
 
 
-def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None) -> int:
+def _run(
+    plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None, *, hidden: bool
+) -> int:
+    if not hidden:
+        _log.warning(
+            "/proc is mounted with hidepid, so that tasks can read the memory of psched's own"
+            " processes, and what is secret in it; see docs/tls.md"
+        )
     # Orphans of a worker that has died come to us, and are killed.
     kernel.adopt_orphans()
     # A service manager's watchdog sends ABRT first: it says where the master hangs.
