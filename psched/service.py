@@ -27,7 +27,7 @@ from psched.supervisor.master import Master
 from psched.supervisor.notify import Notifier
 from psched.supervisor.pidfile import AlreadyRunningError, PidFile
 from psched.supervisor.respawn import Respawn
-from psched.supervisor.signals import SIGNALS, SignalInbox
+from psched.supervisor.signals import SIGNALS, SignalInbox, forget_handlers, unblock
 from psched.supervisor.status import Status
 from psched.supervisor.titles import set_title
 from psched.supervisor.workers import Workers
@@ -224,6 +224,9 @@ def _leave_terminal(settings: Config) -> int:
         raise ConfigError(f"log: cannot be opened: {error}") from None
     told, tell = os.pipe()
     if os.fork() != 0:  # noqa: TID251  # nothing is there yet that a child should not have
+        # This process is no master, and an end of it is none of the daemon's.
+        forget_handlers()
+        unblock()
         os.close(tell)
         if not os.read(told, 1):
             sys.exit(f"Error: it has ended before it was ready; {settings.log} says why")

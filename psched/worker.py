@@ -94,7 +94,7 @@ class Worker:
         # and locks, but not the locks, and would believe that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         runners.quiet = store.disconnect
-        guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan())
+        guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan(place.deadline))
         self._tasks = Tasks(runners, guard, clock)
         self._leaser = Leaser(
             store,

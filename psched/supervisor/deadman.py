@@ -8,10 +8,13 @@ The timer is not inherited by fork(2), and gone after execve(2): timer_create(2)
 """
 
 import ctypes
+import mmap
 import os
 import signal
+import struct
 import time
 from contextlib import suppress
+from math import inf
 
 _SIGEV_SIGNAL = 0
 _TIMER_ABSTIME = 1
@@ -47,14 +50,48 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+class Deadline:
+    """When a switch fires, for the process that forked the one it kills.
+
+    SIGKILL tells nobody where it came from. To be made before the fork, which shares it.
+    """
+
+    _FORM = struct.Struct("d")
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, self._FORM.size)
+        self.write(None)
+
+    def write(self, at: float | None) -> None:
+        """The child's side: the instant; None: there is none.
+
+        Args:
+            at: seconds of the boot-time clock.
+        """
+        self._FORM.pack_into(self._page, 0, inf if at is None else at)
+
+    def has_passed(self, now: float) -> bool:
+        """The parent's side: whether the switch has fired by now.
+
+        Args:
+            now: seconds of the boot-time clock.
+        """
+        at: float = self._FORM.unpack_from(self._page)[0]
+        return now >= at
+
+
 class DeadMan:
     """The switch of this process; not set at first.
+
+    Args:
+        deadline: where its parent can see when it fires.
 
     Raises:
         OSError: the kernel has no such timer to give.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Deadline | None = None) -> None:
+        self._deadline = deadline
         self._library = _library()
         self._timer = ctypes.c_void_p()
         self._at: float | None = None
@@ -71,6 +108,9 @@ class DeadMan:
         """
         if at == self._at:
             return
+        if self._deadline is not None:
+            # Before: there is no afterwards if the instant has passed.
+            self._deadline.write(at)
         # Zero disarms; an instant that has passed fires at once.
         nanoseconds = 0 if at is None else max(1, int(at * _NANO))
         value = _TimeSpec(*divmod(nanoseconds, _NANO))

@@ -26,7 +26,7 @@ from psched.errors import ConfigError
     ],
 )
 def test_variables_in_which_a_secret_may_stand_are_known(settings, withheld, tmp_path):
-    environ = {name: "1" for name in "UABHPDXILE"}
+    environ = dict.fromkeys("UABHPDXILE", "1")
     environ |= {
         "HOME": str(tmp_path),
         "WHOLE": "mysql://u:p@h/psched",
