@@ -115,8 +115,9 @@ def _run(
 ) -> int:
     if not hidden:
         _log.warning(
-            "/proc is mounted with hidepid, so that tasks can read the memory of psched's own"
-            " processes, and what is secret in it; see docs/tls.md"
+            "psched would not see its own processes in /proc if their memory were kept from tasks:"
+            " tasks can read it, and the secrets in it. Is /proc mounted with hidepid? See"
+            " docs/tls.md"
         )
     # Orphans of a worker that has died come to us, and are killed.
     kernel.adopt_orphans()

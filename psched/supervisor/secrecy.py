@@ -24,7 +24,6 @@ def hide() -> bool:
         Whether it is done.
 
     Raises:
-        OSError: the system has no process or memory left.
         RuntimeError: this process has a second thread.
     """
     kernel.allow_dump(allowed=False)
@@ -35,7 +34,7 @@ def hide() -> bool:
 
 
 def _is_seen_by_its_parent() -> bool:
-    """Whether a child of this process is found in /proc by it."""
+    """Whether this process finds a child of its own in /proc; false if it can have none."""
     parent = os.getpid()
 
     def stay() -> int:
@@ -44,7 +43,10 @@ def _is_seen_by_its_parent() -> bool:
         signal.pause()
         return 0
 
-    pid = launch(stay)
+    try:
+        pid = launch(stay)
+    except OSError:
+        return False
     try:
         return tree.start_time(pid) is not None
     except OSError:

@@ -169,7 +169,7 @@ def test_where_proc_is_hidden_it_is_said_and_psched_works(service, without_ptrac
     script = 'mount -t proc -o hidepid=2 proc /proc && exec "$@"'
     hidden = [unshare, "--mount", "sh", "-c", script, "sh", *command]
     master = service.start(*hidden)
-    assert "/proc is mounted with hidepid" in master.text
+    assert "Is /proc mounted with hidepid?" in master.text
     push(service, "stays", "exec", {"command": "sleep 1000 & exit 0", "shell": True})
     assert service.psched("push", "stays", "{}", "--wait").stdout == "stays: finished\n"
     wait_until(lambda: len(master.descendants) <= 4, what="the end of what a task has left")
