@@ -217,11 +217,18 @@ def open_file(name: str) -> int:
     try:
         return regular.open_file(name, flags, mode, devices=True)
     except regular.NotRegularError as error:
-        found = os.lstat(name)
-        if stat.S_ISLNK(found.st_mode) and found.st_uid == 0:
+        if _is_link_of_roots(name):
             return regular.open_file(os.path.realpath(name), flags, mode, devices=True)
         regular.discard(name)
         descriptor = regular.open_file(name, flags, mode, devices=True)
         # When there is a log again: this may be said in it.
         _log.warning("%s %s: it is removed, and made anew", name, error.strerror)
         return descriptor
+
+
+def _is_link_of_roots(name: str) -> bool:
+    try:
+        found = os.lstat(name)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISLNK(found.st_mode) and found.st_uid == 0

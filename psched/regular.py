@@ -103,22 +103,24 @@ def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
 def discard(path: str | Path) -> None:
     """Remove what is no regular file and holds nothing: a FIFO, a socket, a link, an empty folder.
 
+    Another process may be doing the same, and may have made a regular file already: that stays.
+
     Raises:
         NotRegularError: it is a device, or a folder that is not empty.
         OSError: it cannot be removed.
     """
-    found = os.lstat(path)
-    if stat.S_ISDIR(found.st_mode):
-        try:
-            os.rmdir(path)  # noqa: PTH106  # it may be a text
-        except OSError:
-            raise _not_regular(found, path) from None
-    elif stat.S_ISREG(found.st_mode):
-        return  # it has been put right meanwhile
-    elif stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
-        raise _not_regular(found, path)
-    else:
-        os.unlink(path)  # noqa: PTH108  # the same
+    path = Path(path)
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        if stat.S_ISDIR(found.st_mode):
+            try:
+                path.rmdir()
+            except OSError:
+                raise _not_regular(found, path) from None
+        elif stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+            raise _not_regular(found, path)
+        elif not stat.S_ISREG(found.st_mode):
+            path.unlink()
 
 
 def clear(path: Path) -> None:

@@ -134,11 +134,12 @@ def secret_variables(url: str) -> set[str]:
     if divider and at >= 0:
         colon = form.find(":", login, at)
         secret = range(colon if colon >= 0 else at, at)
-    options = form.find("?", at) if "?" in form else len(form)
+    place, _, _ = form[max(at, 0) :].partition("?")
+    options = range(max(at, 0) + len(place), len(url))
     return {
         name
         for position, name in references.variables(url).items()
-        if position in secret or position > options
+        if position in secret or position in options
     }
 
 

@@ -13,6 +13,7 @@ from psched.errors import ConfigError
     [
         ({"url": "mysql://${U}:${A}${B}@${H}:${P}/${D}?x=${X}"}, {"A", "B", "X"}),
         ({"url": "mysql://${U}@${H}/psched"}, set()),
+        ({"url": "mysql://u@${H}/psched?x=${X}"}, {"X"}),
         ({"url": "mysql://u:x@${H},${I}/psched"}, set()),
         ({"url": "${WHOLE}"}, {"WHOLE"}),
         ({"url": "mysql://${REST}"}, {"REST"}),
