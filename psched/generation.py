@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from psched.app import Configuration, read_config
-from psched.config import SETTINGS, Config
+from psched.config import SETTINGS, Config, withhold
 from psched.errors import ConfigError, LoadError
 from psched.handlers import load_handlers
 from psched.log import Log
@@ -65,6 +65,8 @@ class FromFile:
         return _blueprint(numbers, live, self.log, adopt=adopt, about=told)
 
     def _live(self, settings: Config, seat: Seat) -> int:
+        # In this process alone: the master reads the settings again for the next generation.
+        withhold(settings.withheld)
         try:
             dispatch = load_handlers(settings)
         except LoadError as error:

@@ -4,10 +4,16 @@ A line is ``time [pid] level process [key.scheduled_time] message``. What a task
 logs through `logging` is written the same way. Each event is one write(2) to a descriptor opened
 for appending, so that the lines of several processes never mix; what is long is cut, and characters
 that a terminal obeys are escaped, so that no payload can forge a line.
+
+Tasks can write wherever the log is. What a task puts in the place of the log file is not waited for
+and not followed: a FIFO, a socket or a symbolic link is removed, and a new file is made. Only links
+that belong to root are followed.
 """
 
+import faulthandler
 import logging
 import os
+import stat
 import sys
 import threading
 import time
@@ -16,8 +22,14 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+from psched import regular
 from psched.errors import ProcessStopError
 from psched.texts import LONGEST_MESSAGE, cut, traceback_of, visible
+
+_log = logging.getLogger("psched")
+
+STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
+"""Names of descriptors: what these lead to cannot be opened if it is a socket or a pipe."""
 
 _REMEMBERED = 10
 """Warnings and errors."""
@@ -34,7 +46,7 @@ class Log(logging.Handler):
     """Writes events for people to a file or to standard error.
 
     Args:
-        path: the file; None: standard error.
+        path: the file, ``/dev/stdout`` or ``/dev/stderr``; None: standard error.
         process: what this process is, in a word or two.
 
     Attributes:
@@ -47,8 +59,10 @@ class Log(logging.Handler):
 
     def __init__(self, path: Path | None, process: str) -> None:
         super().__init__()
-        self._path = None if path is None else str(path)
-        self._descriptor = 2 if self._path is None else _opened(self._path)
+        self._path, self._descriptor = _place(path)
+        if self._path is not None:
+            self._descriptor = open_file(self._path)
+        self._dumps = False
         self.process = process
         self.subject = ""
         self.recent: deque[str] = deque(maxlen=_REMEMBERED)
@@ -104,9 +118,9 @@ class Log(logging.Handler):
         if self._path is None:
             return
         try:
-            fresh = _opened(self._path)
+            fresh = open_file(self._path)
         except OSError:
-            logging.getLogger("psched").exception("cannot reopen the log; going on in the old file")
+            _log.exception("cannot reopen the log; going on in the old file")
             return
         self._go_on_in(fresh)
 
@@ -118,7 +132,7 @@ class Log(logging.Handler):
         try:
             there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
             if not os.path.samestat(there, ours):
-                self._go_on_in(_opened(self._path))
+                self._go_on_in(open_file(self._path))
         except OSError:
             return
 
@@ -134,20 +148,37 @@ class Log(logging.Handler):
     def redirect(self, path: Path | None) -> None:
         """Go on in another file; None: in standard error.
 
+        In the place of the file may stand a folder or a device. A task can have put it there, and
+        is not to keep the service down by it: that is logged, and the log goes on where it is.
+
         Raises:
             OSError: it cannot be opened.
         """
-        name = None if path is None else str(path)
-        if name == self._path:
+        name, fresh = _place(path)
+        if (name, fresh) == (self._path, self._descriptor) or (name and name == self._path):
             return
+        if name is not None:
+            try:
+                fresh = open_file(name)
+            except regular.NotRegularError as error:
+                _log.error("cannot log to %s, which %s", name, error.strerror)
+                return
         if name is not None and self._path is not None:
-            self._go_on_in(_opened(name))
+            self._go_on_in(fresh)
             self._path = name
             return
-        fresh = 2 if name is None else _opened(name)
+        before, self._descriptor = self._descriptor, fresh
+        if self._dumps:
+            self.dump_crashes()
         if self._path is not None:
-            os.close(self._descriptor)
-        self._path, self._descriptor = name, fresh
+            os.close(before)
+        self._path = name
+
+    def dump_crashes(self) -> None:
+        """Have the stack written here if this process crashes; see `faulthandler`."""
+        self._dumps = True
+        # It keeps the number, by which a file that is reopened goes on.
+        faulthandler.enable(self._descriptor)
 
 
 def start(path: Path | None, level: str, process: str) -> Log:
@@ -197,5 +228,38 @@ def _moment(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
-def _opened(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+def _place(path: Path | None) -> tuple[str | None, int]:
+    """The name of the file that is meant; or None, and the descriptor that is."""
+    name = "/dev/stderr" if path is None else str(path)
+    return (None, STANDARD[name]) if name in STANDARD else (name, -1)
+
+
+def open_file(name: str) -> int:
+    """Open the file of a log, which is created if need be.
+
+    What a task can have put in its place is removed: a FIFO, a socket, a symbolic link that is not
+    root's, an empty folder.
+
+    Raises:
+        NotRegularError: it is something else, or what root's link leads to is no file.
+        OSError: it cannot be opened.
+    """
+    flags, mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640
+    try:
+        return regular.open_file(name, flags, mode, devices=True)
+    except regular.NotRegularError as error:
+        if _is_link_of_roots(name):
+            return regular.open_file(os.path.realpath(name), flags, mode, devices=True)
+        regular.discard(name)
+        descriptor = regular.open_file(name, flags, mode, devices=True)
+        # When there is a log again: this may be said in it.
+        _log.warning("%s %s: it is removed, and made anew", name, error.strerror)
+        return descriptor
+
+
+def _is_link_of_roots(name: str) -> bool:
+    try:
+        found = os.lstat(name)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISLNK(found.st_mode) and found.st_uid == 0

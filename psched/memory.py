@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from psched import regular
 from psched.config.urls import MEMORY as URL
 from psched.errors import ConfigError
 from psched.supervisor import tree
@@ -27,7 +28,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # what is made there is private
 _SERVICE = Path("/run/psched")
 """The RuntimeDirectory of systemd/psched.service."""
 
-_NAME = re.compile(r"psched-\d+-\d+-\d+")
+_NAME = re.compile(r"psched-[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20}")
 
 _DATABASE = "psched.db"
 
@@ -74,7 +75,7 @@ class Memory:
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 raise PermissionError(f"{folder} is somebody else's")
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = _open_lock(folder)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         except OSError as error:
             raise ConfigError(f"url: {URL} cannot be used: {error}") from None
@@ -100,7 +101,28 @@ MEMORY = Memory()
 
 def remove(owner: int) -> None:
     """An owner goes, after all who used its folder."""
-    shutil.rmtree(_folder_of(owner), ignore_errors=True)
+    _remove_tree(_folder_of(owner))
+
+
+def _open_lock(folder: Path) -> int:
+    """Open the file that is locked while the folder is used.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    path = folder / "lock"
+    try:
+        return regular.open_file(path, os.O_RDWR | os.O_CREAT)
+    except regular.NotRegularError:
+        # Nobody uses the folder by what a task has put there.
+        regular.clear(path)
+        return regular.open_file(path, os.O_RDWR | os.O_CREAT)
+
+
+def _remove_tree(folder: Path) -> None:
+    # It calls itself for each level, of which a task can make any number.
+    with suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _home() -> Path:
@@ -140,12 +162,12 @@ def _remove_if_left(folder: Path) -> None:
     if _owner_lives(folder):
         return
     try:
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+        lock = regular.open_file(folder / "lock", os.O_RDWR)
     except OSError:
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_tree(folder)
     except OSError:
         pass  # somebody uses it
     finally:

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from math import ceil
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -37,7 +36,7 @@ from psched.jobs import Jobs
 from psched.model import ENDED, Row
 from psched.script import become_master, program_command, program_name, with_program
 from psched.seat import Seat
-from psched.supervisor import kernel
+from psched.supervisor import early, kernel
 from psched.trigger import first
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -345,5 +344,11 @@ def _beside() -> subprocess.Popen[bytes]:
     command = program_command()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    stop_with_us = partial(kernel.stop_with_parent, os.getpid())
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=stop_with_us)  # noqa: PLW1509
+    program = os.getpid()
+
+    def prepare() -> None:
+        # It may be told to stop before it has handlers.
+        early.hold()
+        kernel.stop_with_parent(program)
+
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: PLW1509

@@ -14,6 +14,7 @@ from psched.config import Config
 from psched.errors import ConfigError, LoadError
 from psched.generation import Served, current_seat
 from psched.seat import Seat
+from psched.supervisor import early
 from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS
 from psched.supervisor.spawn import is_launched
 
@@ -79,6 +80,8 @@ def become_master() -> NoReturn:
     command = program_command()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    # It has handlers for them once it is there.
+    early.hold()
     os.execv(sys.executable, command)  # noqa: S606  # no shell, by intent
 
 

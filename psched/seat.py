@@ -15,7 +15,7 @@ from psched.backend import Backend
 from psched.clock import Clock
 from psched.collection import ScheduleCollection
 from psched.commands import built_in
-from psched.config import Config
+from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.errors import ConfigError, LoadError
 from psched.exec_type import who_can_run_code
@@ -83,6 +83,7 @@ class Seat:
         if os.getppid() != self.master:
             _log.error("the master has died")
             return DRAINED
+        withhold(settings.withheld)
         try:
             if settings.url == MEMORY_URL:
                 MEMORY.join(self.master)

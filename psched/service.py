@@ -1,6 +1,5 @@
 """Running a master: pid file, daemon, log, signals, and the loop."""
 
-import faulthandler
 import gc
 import logging
 import os
@@ -20,7 +19,7 @@ from psched.errors import ConfigError
 from psched.generation import FromFile, FromProgram, read_settings
 from psched.log import Log
 from psched.seat import log_by
-from psched.supervisor import control, kernel, strays, will
+from psched.supervisor import control, kernel, secrecy, strays, will
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
 from psched.supervisor.cgroup import MasterCgroup, UnavailableError
 from psched.supervisor.control import Control
@@ -28,7 +27,7 @@ from psched.supervisor.master import Master
 from psched.supervisor.notify import Notifier
 from psched.supervisor.pidfile import AlreadyRunningError, PidFile
 from psched.supervisor.respawn import Respawn
-from psched.supervisor.signals import SIGNALS, SignalInbox
+from psched.supervisor.signals import SIGNALS, SignalInbox, forget_handlers, unblock
 from psched.supervisor.status import Status
 from psched.supervisor.titles import set_title
 from psched.supervisor.workers import Workers
@@ -60,6 +59,7 @@ def run_configured(
         ConfigError: the settings cannot be used, or a file they name cannot be written.
     """
     _open_closed_streams()
+    hidden = secrecy.hide()
     settings = read_settings(given, environment, overrides)
     told = _leave_terminal(settings) if daemon else None
     journal = log.start(None, settings.log_level, "master")
@@ -72,7 +72,7 @@ def run_configured(
             os.close(told)
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
         plan = FromFile(given, environment, overrides, journal).plan
-        return _run(plan, inbox, journal, cgroup)
+        return _run(plan, inbox, journal, cgroup, hidden=hidden)
 
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
@@ -85,6 +85,7 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
         arguments: its ``sys.argv[1:]``.
     """
     _open_closed_streams()
+    hidden = secrecy.hide()
     journal = log.start(None, "info", "master")
     with ExitStack() as undo:
         inbox = SignalInbox(SIGNALS)
@@ -107,14 +108,22 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
             return source.plan(reported)
 
         source = FromProgram(name, is_module, safe_path, arguments, journal)
-        return _run(plan, inbox, journal, cgroup)
+        return _run(plan, inbox, journal, cgroup, hidden=hidden)
 
 
-def _run(plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None) -> int:
+def _run(
+    plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None, *, hidden: bool
+) -> int:
+    if not hidden:
+        _log.warning(
+            "psched would not see its own processes in /proc if their memory were kept from tasks:"
+            " tasks can read it, and the secrets in it. Is /proc mounted with hidepid? See"
+            " docs/tls.md"
+        )
     # Orphans of a worker that has died come to us, and are killed.
     kernel.adopt_orphans()
     # A service manager's watchdog sends ABRT first: it says where the master hangs.
-    faulthandler.enable()
+    journal.dump_crashes()
     kernel.handle_signals_on_the_stack()
     ours = will.make(os.environ)
     strays.kill()
@@ -213,12 +222,17 @@ def _leave_terminal(settings: Config) -> int:
         raise ConfigError("log: must be set for a daemon, which has no standard error")
     with ExitStack() as undo:
         _go_by(None, settings.log_level, settings.pid_file, Log(None, ""), undo)
+    if str(settings.log) in log.STANDARD:
+        raise ConfigError(f"log: must be a file for a daemon, which has no {settings.log.name}")
     try:
-        output = settings.log.open("ab", buffering=0)
+        output = os.fdopen(log.open_file(str(settings.log)), "ab", buffering=0)
     except OSError as error:
         raise ConfigError(f"log: cannot be opened: {error}") from None
     told, tell = os.pipe()
     if os.fork() != 0:  # noqa: TID251  # nothing is there yet that a child should not have
+        # This process is no master, and an end of it is none of the daemon's.
+        forget_handlers()
+        unblock()
         os.close(tell)
         if not os.read(told, 1):
             sys.exit(f"Error: it has ended before it was ready; {settings.log} says why")

@@ -1,6 +1,5 @@
 """A worker: the process that leases rows and watches over the tasks it runs on them."""
 
-import faulthandler
 import gc
 import logging
 import random
@@ -98,7 +97,7 @@ class Worker:
         # and locks, but not the locks, and would believe that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         runners.quiet = store.disconnect
-        guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan())
+        guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan(place.deadline))
         self._tasks = Tasks(runners, guard, clock)
         self._leaser = Leaser(
             store,
@@ -262,7 +261,7 @@ def prepare_process(log: Log, place: Place) -> SignalInbox:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     set_title(f"{place}: starting")
     # A worker that hangs is sent ABRT first, and says where it hangs.
-    faulthandler.enable()
+    log.dump_crashes()
     kernel.handle_signals_on_the_stack()
     # Orders come over the link from the master; of the signals only TERM and QUIT (both: finish
     # and go) and USR2 (reopen the log) mean something here. The others are what a terminal or a

@@ -2,11 +2,11 @@
 
 import gc
 
-from psched.loader import undisturbed
-
 
 def main() -> None:
     """The command ``psched``."""
+    from psched.loader import undisturbed  # noqa: PLC0415  # see master_main
+
     with undisturbed():
         from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
         from psched.cli.output import filter_output  # noqa: PLC0415
@@ -21,6 +21,10 @@ def main() -> None:
 
 def master_main() -> None:
     """The command ``psched-master``."""
+    from psched.supervisor import early  # noqa: PLC0415  # before anything that takes time
+
+    early.receive()
+
     from psched.cli.master import master  # noqa: PLC0415
 
     master(prog_name="psched-master")

@@ -1,6 +1,11 @@
 """The command ``psched-master``: the daemon."""
 
-from pathlib import Path
+from psched.supervisor import early
+
+if __name__ == "__main__":
+    early.receive()
+
+from pathlib import Path  # all that takes time comes after
 
 import click
 

@@ -6,6 +6,7 @@ from psched import config
 from psched.app import read_config
 from psched.cli import options, workers
 from psched.cli.refusals import serving
+from psched.supervisor import early
 
 
 @click.command()
@@ -18,6 +19,7 @@ def run(place: options.Place, /, words: tuple[str, ...], **given: object) -> Non
     --exec or --script serve tasks of every type, but for psched's own types. What is given here
     replaces what the configuration says. Signals and exit status are those of psched-master.
     """
+    early.receive()
     from psched.generation import read_settings  # noqa: PLC0415
     from psched.service import run_configured  # noqa: PLC0415
 

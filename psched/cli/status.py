@@ -39,13 +39,15 @@ def status(place: Place, *, as_json: bool, everyone: bool) -> None:
     for pid, answer in control.ask_all(folders):
         if isinstance(answer, OSError):
             silent.append(f"psched-master {pid} does not tell: {answer.strerror or answer}")
-        elif wanted is not None and "url" in answer and _served(answer) != _wanted(wanted):
-            others.append(f"; {pid} serves {_served(answer)}")
-        else:
-            found += 1
-            lines = [json.dumps(answer)] if as_json else _lines(answer)
-            for line in lines:
-                click.echo(visible(line))
+            continue
+        served = _served(answer) if "url" in answer else None
+        if wanted is not None and served not in (None, _wanted(wanted)):
+            others.append(f"; {pid} serves {served}")
+            continue
+        found += 1
+        lines = [json.dumps(answer)] if as_json else _lines(answer)
+        for line in lines:
+            click.echo(visible(line))
     for line in silent:
         click.echo(line, err=True)
     if not found:

@@ -10,6 +10,17 @@ tells what is wrong.
 from psched.config.checking import Setting
 from psched.config.per_type import OVERRIDES
 from psched.config.reader import from_mapping, load, said, written
+from psched.config.references import withhold
 from psched.config.settings import SETTINGS, Config
 
-__all__ = ["OVERRIDES", "SETTINGS", "Config", "Setting", "from_mapping", "load", "said", "written"]
+__all__ = [
+    "OVERRIDES",
+    "SETTINGS",
+    "Config",
+    "Setting",
+    "from_mapping",
+    "load",
+    "said",
+    "withhold",
+    "written",
+]

@@ -7,8 +7,9 @@
 ==================================  ======================================================
 """
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -44,6 +45,27 @@ class Surroundings:
 def occur_in(text: str) -> bool:
     """Whether `text` holds a reference."""
     return _REFERENCE.search(text) is not None
+
+
+def variables(text: str) -> dict[int, str]:
+    """The environment variables that `text` refers to, by their positions in it."""
+    found = _REFERENCE.finditer(text)
+    return {match.start(): match["variable"] for match in found if match["variable"]}
+
+
+_withheld: dict[str, str] = {}
+"""Variables that are not in this process's environment any more, and what they were."""
+
+
+def withhold(names: Iterable[str]) -> None:
+    """Take variables out of this process's environment, which all that it starts is given.
+
+    References to them keep their meaning in this process and in those that are forked from it.
+    """
+    for name in names:
+        value = os.environ.pop(name, None)
+        if value is not None:
+            _withheld[name] = value
 
 
 def masked(text: str) -> str:
@@ -87,6 +109,8 @@ def _look_up(match: re.Match[str], environ: Mapping[str, str]) -> str:
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
     value = environ.get(name)
+    if value is None and environ is os.environ:
+        value = _withheld.get(name)
     if value is None:
         raise RefusedError(f"refers to the environment variable {name}, which is not set")
     try:

@@ -4,13 +4,13 @@ Each setting is a field of `Config`, annotated with its type, its kind and a lin
 What checks a value and what documents it are derived from there: see `SETTINGS`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from psched import timing
-from psched.config import checking, urls, words
+from psched.config import checking, references, urls, words
 from psched.config.checking import Given, Setting
 from psched.config.kinds import (
     Choice,
@@ -40,9 +40,12 @@ class Config(StoreSettings):
 
     Attributes:
         origin: the file that the settings were read from, if any; not a setting.
+        withheld: the environment variables that secrets refer to, which tasks are not to have; not
+            a setting either.
     """
 
     origin: Path | None = field(default=None, compare=False)
+    withheld: frozenset[str] = field(default=frozenset(), compare=False)
 
     poll_interval: Annotated[
         float, Number(above=0, most=60), "Longest time between two looks at the table."
@@ -249,7 +252,8 @@ class Config(StoreSettings):
         around = Surroundings({}, (cwd or Path()).absolute(), literal=True)
         given = {name: Given(value) for name, value in changes.items()}
         current = {name: getattr(self, name) for name in SETTINGS}
-        return replace(check(given, around, start=current), origin=self.origin)
+        changed = check(given, around, start=current)
+        return replace(changed, origin=self.origin, withheld=self.withheld)
 
     def __repr__(self) -> str:
         shown = {f.name: getattr(self, f.name) for f in fields(self)} | {"url": self.safe_url}
@@ -260,7 +264,7 @@ class Config(StoreSettings):
 def _settings() -> Iterator[Setting]:
     annotations = get_type_hints(Config, include_extras=True)
     for each in fields(Config):
-        if each.name != "origin":
+        if each.name not in ("origin", "withheld"):
             value_type, kind, line_of_help = get_args(annotations[each.name])
             default = None if each.default is MISSING else each.default
             optional = type(None) in get_args(value_type)
@@ -269,6 +273,23 @@ def _settings() -> Iterator[Setting]:
 
 SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _settings()}
 """Every setting by its name, in the order of `Config`."""
+
+
+def _variables(value: object) -> set[str]:
+    """The environment variables that a value refers to, as it was written."""
+    if isinstance(value, Mapping):
+        return set[str]().union(*map(_variables, value.values()))
+    if isinstance(value, Given):
+        return _variables(value.value)
+    return {*references.variables(value).values()} if isinstance(value, str) else set()
+
+
+_SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
+    "url": lambda value: urls.secret_variables(value) if isinstance(value, str) else set(),
+    "password": _variables,
+    "store": _variables,
+}
+"""What in the values of settings is secret; of a key and a password's file it is not the path."""
 
 
 def check(
@@ -292,4 +313,7 @@ def check(
         ConfigError: there are problems; it tells all of them.
     """
     values = checking.check(SETTINGS, given, around, start=start, origin=origin, problems=problems)
-    return Config(origin=origin, **values)
+    withheld = frozenset[str]().union(
+        *(_SECRETS[name](each.value) for name, each in given.items() if name in _SECRETS)
+    )
+    return Config(origin=origin, withheld=withheld, **values)

@@ -155,6 +155,29 @@ def safe(url: str) -> str:
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", url))
 
 
+def secret_variables(url: str) -> set[str]:
+    """The environment variables in which a password may stand, of a url as it was written.
+
+    What stands for a host, a file or a user's name is no secret: others may need that variable.
+    """
+    form = references.masked(url)
+    scheme, divider, _ = form.partition("://")
+    login, at = len(scheme + divider), form.rfind("@")
+    if divider and scheme.lower().startswith("sqlite"):
+        return set()
+    secret = range(len(url))
+    if divider and at >= 0:
+        colon = form.find(":", login, at)
+        secret = range(colon if colon >= 0 else at, at)
+    place, _, _ = form[max(at, 0) :].partition("?")
+    options = range(max(at, 0) + len(place), len(url))
+    return {
+        name
+        for position, name in references.variables(url).items()
+        if position in secret or position in options
+    }
+
+
 def with_password(url: str, password: str) -> str:
     """`url`, which has none, with a password.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psched.supervisor.cgroup import Cgroup
+from psched.supervisor.deadman import Deadline
 from psched.supervisor.link import Link
 
 DRAINED = 0
@@ -33,12 +34,14 @@ class Place:
         generation: grows with every restart.
         nonce: drawn for this very process; its leases carry it.
         cgroup: made for this very process, if one could be.
+        deadline: where it tells when its lease timer kills it.
     """
 
     number: int
     generation: int
     nonce: str
     cgroup: Cgroup | None = None
+    deadline: Deadline | None = None
 
     @property
     def name(self) -> str:

@@ -33,7 +33,9 @@ _LEAVE = 3.0
 _DIE = 5.0
 """Seconds that a start waits for what it has killed."""
 
-_OURS = re.compile(r"psched\.(\d+)\.(\d+)")
+_OURS = re.compile(r"psched\.([0-9]{1,20})\.([0-9]{1,20})")
+
+_NONCE = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 _LINKS_OF_ONE_ALONE = 2
@@ -97,16 +99,16 @@ class Cgroup:
     @property
     def pids(self) -> list[int]:
         """The processes that are in it and below."""
-        return [pid for folder, _, _ in os.walk(self.path) for pid in Cgroup(Path(folder)).members]
+        return [pid for folder in _tree(self.path) for pid in Cgroup(folder).members]
 
     def remove(self) -> None:
         """Remove it, with those that a task may have made below; nothing is in them."""
         try:
             self.path.rmdir()
         except OSError:
-            for folder, _, _ in os.walk(self.path, topdown=False):
+            for folder in reversed(_tree(self.path)):
                 with suppress(OSError):
-                    Path(folder).rmdir()
+                    folder.rmdir()
 
     def wait_until_empty(self, seconds: float) -> bool:
         """Wait; whether there is no process in it now."""
@@ -197,9 +199,11 @@ class MasterCgroup(Cgroup):
             self.close()
             raise UnavailableError("cgroup.kill is not there: Linux is older than 5.14")
         self.nonces: list[str] = []
+        # For all of them together: a task can make any number.
+        until = time.monotonic() + _LEAVE
         for path in own.iterdir():
             if _OURS.fullmatch(path.name) and path != self.path:
-                self.nonces += _clear(path)
+                self.nonces += _clear(path, until)
 
     def close(self) -> None:
         """Remove it; the workers have ended."""
@@ -219,6 +223,26 @@ def is_alone() -> bool:
     """Whether it is known that no other process is in this one's cgroup, or below."""
     own = own_path()
     return own is not None and Cgroup(own).pids == [os.getpid()]
+
+
+def is_nonce(name: str) -> bool:
+    """Whether a name that was found may be a worker's nonce: tasks can leave any."""
+    return _NONCE.fullmatch(name) is not None
+
+
+def _tree(top: Path) -> list[Path]:
+    """A directory and all below it, each after the one that it is in.
+
+    Not by `os.walk`, which before Python 3.12 calls itself for each level: a task can make any
+    number of them.
+    """
+    found = [top]
+    for folder in found:
+        with suppress(OSError), os.scandir(folder) as entries:
+            found += [
+                folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
+            ]
+    return found
 
 
 def _write(path: str, text: bytes) -> None:
@@ -262,8 +286,14 @@ def _lock(path: Path) -> int:
     return number
 
 
-def _clear(path: Path) -> list[str]:
-    """Kill what a master that is dead has left, and remove its cgroups; its workers' nonces."""
+def _clear(path: Path, until: float) -> list[str]:
+    """Kill what a master that is dead has left, and remove its cgroups; its workers' nonces.
+
+    Args:
+        path: the master's own cgroup.
+        until: when workers that are still releasing their leases are killed, too; seconds of the
+            monotonic clock.
+    """
     pid, start = map(int, path.name.split(".")[1:])
     # A master that lives need not have locked its own yet.
     if tree.lives(pid, start):
@@ -276,9 +306,11 @@ def _clear(path: Path) -> list[str]:
     if left.populated:
         _log.warning("%s: left by a master that is dead; killing all that is in it", path)
     _, workers, _ = next(os.walk(path), (path, [], []))
+    # A task may have made others beside them.
+    workers = [name for name in workers if is_nonce(name)]
     # They know of its death, and release their leases now.
     if any(Cgroup(path / worker).members for worker in workers):
-        left.wait_until_empty(_LEAVE)
+        left.wait_until_empty(until - time.monotonic())
     left.kill()
     empty = left.wait_until_empty(_DIE)
     if not empty:

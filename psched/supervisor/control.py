@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from psched import regular
 from psched.supervisor import tree
 from psched.supervisor.shapes import STATUS
 from psched.supervisor.signals import Waitable
@@ -30,6 +32,12 @@ _PATIENCE = 5.0
 
 _DEAF = 1.0
 """Seconds for which nobody is let in when that was not possible."""
+
+_GLANCE = 1.0
+"""Seconds between two looks whether the socket is still there: tasks can remove it."""
+
+_MOST_SOCKETS = 1000
+"""That are looked at in a folder before a start: tasks can leave any number there."""
 
 
 def service_folder(environ: Mapping[str, str]) -> Path | None:
@@ -124,13 +132,18 @@ class Control:
 
     def __init__(self, places: list[Path]) -> None:
         self._path: Path | None = None
+        self._found: os.stat_result | None = None
+        self._next_glance = 0.0
+        self._replaced = False
         self._deaf_until = 0.0
         self._listening: socket.socket | None = None
         self._readers: list[Reader] = []
         problems = []
         for folder in places:
             try:
-                self._open(folder)
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+                _sweep(folder)
+                self._open(folder / f"master.{os.getpid()}.sock")
             except OSError as error:
                 problems.append(f"{folder}: {error.strerror}")
             else:
@@ -152,6 +165,7 @@ class Control:
 
     def advance(self) -> None:
         """Let in who knocks, send what is taken."""
+        self._glance()
         if self._listening is not None and time.monotonic() >= self._deaf_until:
             self._let_in(self._listening)
         for reader in self._readers:
@@ -170,8 +184,9 @@ class Control:
         """Remove the socket."""
         if self._listening is not None and self._path is not None:
             self._listening.close()
-            self._path.unlink(missing_ok=True)
             self._listening = None
+            with suppress(OSError):
+                regular.clear(self._path)
 
     def _let_in(self, listening: socket.socket) -> None:
         try:
@@ -188,24 +203,43 @@ class Control:
             # No descriptor is left: who knocks would wake us again at once.
             self._deaf_until = time.monotonic() + _DEAF
 
-    def _open(self, folder: Path) -> None:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _sweep(folder)
-        path = folder / f"master.{os.getpid()}.sock"
-        path.unlink(missing_ok=True)
+    def _glance(self) -> None:
+        """Make the socket again if somebody has removed or replaced it, as any task can."""
+        now = time.monotonic()
+        if self._path is None or self._found is None or self._listening is None:
+            return
+        if now < self._next_glance:
+            return
+        self._next_glance = now + _GLANCE
+        with suppress(OSError):
+            if os.path.samestat(self._path.lstat(), self._found):
+                return
+        if not self._replaced:
+            # Said once: somebody may do it again and again.
+            _log.warning("%s was removed or replaced: it is made again", self._path)
+            self._replaced = True
+        before = self._listening
+        with suppress(OSError):
+            self._open(self._path)
+            before.close()
+
+    def _open(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        regular.clear(path)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         before = os.umask(0o177)
         try:
             with _short(path) as address:
                 listening.bind(address)
             listening.listen()
+            found = path.lstat()
         except OSError:
             listening.close()
             raise
         finally:
             os.umask(before)
         listening.setblocking(False)  # noqa: FBT003
-        self._path, self._listening = path, listening
+        self._path, self._listening, self._found = path, listening, found
 
 
 class _Door:
@@ -223,37 +257,101 @@ class _Door:
 
 
 def ask_all(places: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
-    """The pid of each master whose socket is found, and what it says or why it does not."""
+    """The pid of each master whose socket is found, and what it says or why it does not.
+
+    All are asked at once: one that does not answer takes no time from the others.
+    """
+    asked: list[tuple[int, _Question | OSError]] = []
     for folder in places:
         with suppress(OSError):
             for pid, path in _sockets(folder):
                 try:
-                    yield pid, _ask(path)
+                    asked.append((pid, _Question(path)))
                 except ConnectionRefusedError:
                     pass  # it has been killed
                 except OSError as error:
-                    yield pid, error
+                    asked.append((pid, error))
+    _listen([each for _, each in asked if isinstance(each, _Question)])
+    for pid, each in asked:
+        try:
+            yield pid, each.answer() if isinstance(each, _Question) else each
+        except OSError as error:
+            yield pid, error
 
 
-def _ask(path: Path) -> Mapping[str, Any]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-        line.settimeout(_PATIENCE)
-        with _short(path) as address:
-            line.connect(address)
-        received = bytearray()
-        until = time.monotonic() + _PATIENCE
-        while chunk := line.recv(1 << 16):
-            received += chunk
-            line.settimeout(max(0.001, until - time.monotonic()))
-            if len(received) > STATUS.longest:
-                raise ConnectionAbortedError(f"it has sent more than {STATUS.longest} bytes")
-    try:
-        document: Mapping[str, Any] = json.loads(received)
-    except (ValueError, RecursionError):
-        raise ConnectionResetError("it has hung up") from None
-    if (fault := STATUS.fault(document)) is not None:
-        raise ConnectionAbortedError(f"it has sent {fault}; is it of another release of psched?")
-    return document
+class _Question:
+    """A master is asked how it stands, or somebody who poses as one.
+
+    Raises:
+        OSError: nobody can be asked.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._line.setblocking(False)  # noqa: FBT003  # its parameter has no name
+        self._received = bytearray()
+        self.failure: OSError | None = None
+        try:
+            with _short(path) as address:
+                self._line.connect(address)
+        except BaseException:
+            self._line.close()
+            raise
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._line.fileno()
+
+    def hear(self) -> bool:
+        """Take what has arrived; whether there may be more."""
+        try:
+            chunk = self._line.recv(1 << 16)
+        except OSError as error:
+            self.failure = error
+            return False
+        self._received += chunk
+        if len(self._received) > STATUS.longest:
+            self.failure = OSError(f"it has sent more than {STATUS.longest} bytes")
+            return False
+        return bool(chunk)
+
+    def answer(self) -> Mapping[str, Any]:
+        """What it has said.
+
+        Raises:
+            OSError: nothing that can be understood.
+        """
+        self._line.close()
+        if self.failure is not None:
+            raise self.failure
+        try:
+            document = json.loads(self._received)
+        except (ValueError, RecursionError):
+            raise ConnectionResetError("it has hung up") from None
+        if (fault := STATUS.fault(document)) is not None:
+            text = f"it has sent {fault}; is it of another release of psched?"
+            raise ConnectionAbortedError(text)
+        said: Mapping[str, Any] = document
+        return said
+
+
+def _listen(questions: list[_Question]) -> None:
+    """Wait for the answers."""
+    until = time.monotonic() + _PATIENCE
+    waiter = select.poll()
+    waiting = {each.fileno(): each for each in questions}
+    for number in waiting:
+        waiter.register(number, select.POLLIN)
+    while waiting:
+        left = until - time.monotonic()
+        if left <= 0:
+            for each in waiting.values():
+                each.failure = TimeoutError("timed out")
+            return
+        for number, _ in waiter.poll(left * 1000):
+            if not waiting[number].hear():
+                waiter.unregister(number)
+                del waiting[number]
 
 
 def _sockets(folder: Path) -> list[tuple[int, Path]]:
@@ -264,7 +362,7 @@ def _sockets(folder: Path) -> list[tuple[int, Path]]:
 
 def _sweep(folder: Path) -> None:
     """Remove what killed masters have left."""
-    for pid, path in _sockets(folder):
+    for pid, path in _sockets(folder)[:_MOST_SOCKETS]:
         if tree.alive(pid):
             continue  # it may be about to listen
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, suppress(OSError):
@@ -273,7 +371,7 @@ def _sweep(folder: Path) -> None:
                 with _short(path) as address:
                     line.connect(address)
             except ConnectionRefusedError:
-                path.unlink()
+                regular.clear(path)
 
 
 @contextmanager

@@ -9,10 +9,13 @@ any signal; a `DeadMan` is one that KILLs.
 """
 
 import ctypes
+import mmap
 import os
 import signal
+import struct
 import time
 from contextlib import suppress
+from math import inf
 
 _SIGEV_SIGNAL = 0
 _TIMER_ABSTIME = 1
@@ -46,6 +49,36 @@ def _library() -> ctypes.CDLL:
             if hasattr(library, "timer_create"):
                 return library
     return ctypes.CDLL(None, use_errno=True)
+
+
+class Deadline:
+    """When a switch fires, for the process that forked the one it kills.
+
+    SIGKILL tells nobody where it came from. To be made before the fork, which shares it.
+    """
+
+    _FORM = struct.Struct("d")
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, self._FORM.size)
+        self.write(None)
+
+    def write(self, at: float | None) -> None:
+        """The child's side: the instant; None: there is none.
+
+        Args:
+            at: seconds of the boot-time clock.
+        """
+        self._FORM.pack_into(self._page, 0, inf if at is None else at)
+
+    def has_passed(self, now: float) -> bool:
+        """The parent's side: whether the switch has fired by now.
+
+        Args:
+            now: seconds of the boot-time clock.
+        """
+        at: float = self._FORM.unpack_from(self._page)[0]
+        return now >= at
 
 
 class Timer:
@@ -91,8 +124,16 @@ class Timer:
 class DeadMan(Timer):
     """The switch of this process: a timer that KILLs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: Deadline | None = None) -> None:
         super().__init__(signal.SIGKILL)
+        self._deadline = deadline
+
+    def set(self, at: float | None) -> None:
+        """See `Timer.set`."""
+        if self._deadline is not None:
+            # Before: there is no afterwards if the instant has passed.
+            self._deadline.write(at)
+        super().set(at)
 
     def hasten(self, at: float) -> None:
         """Be KILLed at an instant, or earlier, if that is what was set."""

@@ -6,6 +6,7 @@ import signal
 from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SS_DISABLE = 2
 
@@ -19,6 +20,11 @@ _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 def adopt_orphans() -> None:
     """Become the subreaper of everything below this process: prctl(2)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def allow_dump(*, allowed: bool) -> None:
+    """Say whether this process may be dumped, and so read by its own user: see `secrecy`."""
+    _prctl(_PR_SET_DUMPABLE, int(allowed))
 
 
 def die_with_parent(parent: int) -> None:

@@ -2,7 +2,10 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from psched import regular
 
 
 class AlreadyRunningError(Exception):
@@ -31,17 +34,22 @@ class PidFile:
             OSError: the file cannot be written.
         """
         while True:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._path, flags, 0o644)
+            try:
+                descriptor = regular.open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            except regular.NotRegularError:
+                # A task may have put it there, and is not to keep the service down by it.
+                regular.discard(self._path)
+                continue
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 holder = os.read(descriptor, 32).decode(errors="replace").strip()
                 os.close(descriptor)
+                known = holder if holder.isdecimal() else "unknown"
                 raise AlreadyRunningError(
-                    f"{self._path} is held by a running psched-master, pid {holder or 'unknown'}"
+                    f"{self._path} is held by a running psched-master, pid {known}"
                 ) from None
-            if self._is_file(descriptor):
+            if regular.is_same(self._path, descriptor):
                 break
             # Its holder has removed it between our two calls: that lock holds nobody off.
             os.close(descriptor)
@@ -50,14 +58,10 @@ class PidFile:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Remove it."""
+        """Remove it, unless another file has the name by now."""
         if self._descriptor >= 0:
-            self._path.unlink(missing_ok=True)
+            if regular.is_same(self._path, self._descriptor):
+                with suppress(OSError):
+                    self._path.unlink()
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _is_file(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), self._path.stat())
-        except FileNotFoundError:
-            return False

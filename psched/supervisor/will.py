@@ -7,10 +7,11 @@ it finds itself in the same cgroup as the dead one, and alone there.
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from psched import regular
 from psched.clock import SystemClock
 from psched.outage import Outage
 from psched.supervisor import cgroup, tree
@@ -47,11 +48,10 @@ class Will:
         path = self._folder / self._name
         try:
             if nonces:
-                draft = self._folder / f".{self._name}"
-                draft.write_text("".join(f"{line}\n" for line in (self._cgroup, *nonces)))
-                draft.replace(path)
+                lines = "".join(f"{line}\n" for line in (self._cgroup, *nonces))
+                regular.replace(path, lines.encode())
             else:
-                path.unlink(missing_ok=True)
+                regular.clear(path)
         except OSError as error:
             self._unwritten.failed(error)
             return
@@ -65,16 +65,51 @@ class Will:
         """
         nonces: set[str] = set()
         taken = []
-        with suppress(OSError):
-            for path in [] if self._folder is None else self._folder.glob("nonces.*"):
-                place, *left = path.read_text().splitlines() or [""]
-                if path.name != self._name and place == self._cgroup:
-                    nonces.update(left)
-                    taken.append(path)
+        for path, place, left in self._others():
+            if place == self._cgroup:
+                nonces.update(left)
+                taken.append(path)
         self.write(self._written | nonces)
         for path in taken:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         return sorted(nonces)
+
+    def _others(self) -> Iterator[tuple[Path, str, list[str]]]:
+        """The files of other masters, with what they say; what says nothing is removed.
+
+        Tasks can write to the folder: what looks like such a file may be anything.
+        """
+        try:
+            found = [] if self._folder is None else [*self._folder.glob("nonces.*")]
+        except OSError:
+            return
+        for path in found:
+            if path.name == self._name:
+                continue
+            try:
+                place, *left = _lines(path)
+            except (FileNotFoundError, PermissionError):
+                continue  # its master has removed it; it is another user's
+            except (OSError, ValueError) as error:
+                _log.warning("%s: is no file of a master's, and is removed: %s", path, error)
+                with suppress(OSError):
+                    regular.clear(path)
+            else:
+                yield path, place, left
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of such a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is none.
+    """
+    lines = regular.read(path).decode().splitlines()
+    if not lines or not all(map(cgroup.is_nonce, lines[1:])):
+        raise ValueError("not the nonces of workers")
+    return lines
 
 
 def make(environ: Mapping[str, str]) -> Will:

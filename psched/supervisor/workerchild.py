@@ -71,6 +71,19 @@ class WorkerChild(Child):
             return False
         return self.exit.status != DRAINED or not (self.ready or self.leaving)
 
+    def ending(self, now: float) -> str:
+        """How it has ended, for people.
+
+        Args:
+            now: seconds of the boot-time clock, right after its end.
+        """
+        killed = self.exit is not None and self.exit.signal == signal.SIGKILL
+        deadline = self.place.deadline
+        # With a ladder it may have been us.
+        if killed and self.ladder is None and deadline is not None and deadline.has_passed(now):
+            return "was killed by its lease timer: it could not extend a lease in time"
+        return str(self.exit)
+
     def tell(self, **message: object) -> None:
         """Send it a message."""
         self.link.send(message)

@@ -11,6 +11,7 @@ from psched.supervisor import tree
 from psched.supervisor.blueprint import CLEANER, DRAINED, Blueprint, Place
 from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.child import reap
+from psched.supervisor.deadman import Deadline
 from psched.supervisor.kill import Ladder
 from psched.supervisor.remains import Remains
 from psched.supervisor.spawn import spawn
@@ -103,7 +104,7 @@ class Workers:
         nonce = self._draw_nonce()
         self._owing.add(nonce)
         self._will.write(self._owing)
-        place = Place(number, generation, nonce, self._cgroup_for(nonce))
+        place = Place(number, generation, nonce, self._cgroup_for(nonce), Deadline())
         try:
             pid, link = spawn(lambda link: blueprint.work(link, place), keep=self._keep())
         except BaseException:
@@ -139,7 +140,8 @@ class Workers:
             expected = exit_.status == DRAINED or worker.leaving
             self.deaths += worker.ready and not expected
             level = logging.INFO if expected else logging.ERROR
-            _log.log(level, "%s, pid %d, %s", worker.place, exit_.pid, exit_)
+            how = worker.ending(self._clock.boottime())
+            _log.log(level, "%s, pid %d, %s", worker.place, exit_.pid, how)
         if ended or self._remains.due:
             # Its fork server and its runners die with it; what those had forked comes to us.
             self._clear()

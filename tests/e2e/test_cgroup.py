@@ -383,7 +383,7 @@ def test_a_worker_that_is_frozen_is_killed_by_the_kernel_before_its_lease_ends(w
     (cgroup / "cgroup.freeze").write_text("1")
 
     # Long before the master would miss its signs of life.
-    master.wait_for_log(rf"worker 0 \(gen 1\), pid {worker}, was killed by SIGKILL")
+    master.wait_for_log(rf"worker 0 \(gen 1\), pid {worker}, was killed by its lease timer")
     service.runs.wait("s", lambda runs: len(runs) == 2)
     service.open_gate("gate")
     service.wait_for_finish("s")

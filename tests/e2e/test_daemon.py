@@ -57,6 +57,31 @@ def test_a_daemon_leaves_the_terminal_and_keeps_its_pid_in_the_file(daemon):
     assert "master stopped" in (service.folder / "log").read_text()
 
 
+def test_others_may_read_the_pid_but_neither_the_log_nor_the_database(service, tmp_path):
+    # Not one that a test has made before.
+    database = tmp_path / "new.db"
+    service.configure(log="log", url=f"sqlite:///{database}")
+    before = os.umask(0o022)
+    try:
+        assert service.psched("init").returncode == 0
+        _, pid = start(service)
+        service.add("s1", "exec", data={"command": "umask > umask", "shell": True})
+        service.wait_for_finish("s1")
+    finally:
+        os.umask(before)
+    modes = {
+        path.name: path.stat().st_mode & 0o777
+        for path in [*tmp_path.glob("new.db*"), service.folder / "log", service.folder / "pid"]
+    }
+    stop(service, pid)
+    assert modes == {
+        **dict.fromkeys(["new.db", "new.db-wal", "new.db-shm", "log"], 0o640),
+        "pid": 0o644,
+    }
+    # What a task makes is its own affair.
+    assert int((service.folder / "umask").read_text(), 8) == 0o022
+
+
 def test_psched_run_can_be_a_daemon_too_and_is_restarted_and_reopens_its_log(daemon):
     service, log = daemon, daemon.folder / "log"
     service.write(

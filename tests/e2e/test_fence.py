@@ -187,6 +187,15 @@ def test_a_task_is_gone_before_another_can_have_its_occurrence(each_service, riv
     watched.prove(watched.wait_for_the_rival())
 
 
+def test_a_worker_that_its_lease_timer_has_killed_is_named_as_such(service, rival_on_sqlite):
+    watched = Watched(service, rival_on_sqlite)
+    kill(watched.worker, signal.SIGSTOP)
+    watched.master.wait_for_log(
+        rf"worker 0 \(gen 1\), pid {watched.worker}, was killed by its lease timer: it could not"
+        " extend a lease in time"
+    )
+
+
 @pytest.mark.mariadb
 @pytest.mark.parametrize("way", ["black_hole", "drip"])
 def test_a_task_is_gone_in_time_though_its_worker_hangs_in_a_call_to_the_database(

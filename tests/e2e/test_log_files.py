@@ -100,6 +100,7 @@ def test_a_log_that_cannot_be_reopened_costs_nothing(logged):
     service.runs.wait("long")
     old = log.rename(log.with_name("log.0"))
     log.mkdir()
+    (log / "file").touch()
 
     master.send(signal.SIGUSR2)
     wait_for_text(old, "cannot reopen the log; going on in the old file")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.supervisor import tree
+from psched.supervisor import cgroup, tree
 from psched.supervisor.cgroup import Cgroup, MasterCgroup, UnavailableError, own_path
 from psched.supervisor.spawn import spawn
 from support.apart import apart, say, started_apart
@@ -406,3 +406,26 @@ def test_a_run_for_which_there_is_no_cgroup_runs_without(group):
     assert conclusions == ["Finish()"] * 3
     assert log.count("runners have no cgroups of their own: ") == 1
     assert below(group) == []
+
+
+# --- what tasks can make -------------------------------------------------------------
+
+
+def test_cgroups_in_any_depth_are_removed(tmp_path):
+    deep = top = tmp_path / "run-1"
+    deep.mkdir()
+    for _ in range(1500):
+        deep /= "x"
+        deep.mkdir()
+    made = Cgroup(top)
+    assert made.pids == []
+    made.remove()
+    assert not top.exists()
+
+
+def test_only_what_can_be_a_nonce_is_taken_for_one(tmp_path):
+    left = tmp_path / "psched.1.1"
+    for name in (b"host-0123abcd", b"\xff\xfe", b"a b", "ü".encode(), b"x" * 200):
+        os.makedirs(os.path.join(os.fsencode(left), name))  # noqa: PTH103, PTH118  # bytes
+    assert cgroup._clear(left, 0.0) == ["host-0123abcd"]
+    assert not left.exists()

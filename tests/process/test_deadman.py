@@ -9,7 +9,7 @@ import pytest
 
 from psched.clock import SystemClock
 from psched.supervisor import tree
-from psched.supervisor.deadman import DeadMan
+from psched.supervisor.deadman import Deadline, DeadMan
 from psched.supervisor.signals import SignalInbox, unblock
 from psched.supervisor.spawn import spawn
 from support.apart import apart, say, started_apart
@@ -126,3 +126,23 @@ def kept_up(times):
 
 def test_setting_it_before_each_request_costs_next_to_nothing():
     assert apart(kept_up, 1000) < 0.001
+
+
+def noted_for_its_parent(at):
+    deadline = Deadline()
+
+    def child(_link):
+        DeadMan(deadline).set(None if at is None else CLOCK.boottime() + at)
+        idle_until(CLOCK.boottime() + LONG)
+        return 0
+
+    pid, _ = spawn(child)
+    if at is None or at > SHORT:
+        tree.send(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return deadline.has_passed(CLOCK.boottime()), os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.parametrize(("at", "fired"), [(SHORT, True), (-1, True), (LONG, False), (None, False)])
+def test_the_parent_can_tell_it_from_another_kill(at, fired):
+    assert apart(noted_for_its_parent, at) == [fired, -signal.SIGKILL]

@@ -299,7 +299,7 @@ def test_a_worker_that_is_stopped_is_killed_by_the_kernel_before_its_lease_ends(
     runs = service.runs.runs("long")
     assert runs[0].last_sign < end
     never_two_at_once(runs)
-    assert re.search(rf"pid {worker}, was killed by SIGKILL", master.text)
+    assert re.search(rf"pid {worker}, was killed by its lease timer", master.text)
 
 
 def test_a_task_dies_in_time_with_its_worker_though_the_master_hangs_too(service):

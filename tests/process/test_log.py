@@ -15,8 +15,10 @@ import pytest
 
 from psched import log
 from psched.errors import ProcessStopError
+from psched.regular import NotRegularError
 from psched.supervisor.signals import SignalInbox
 from support.apart import apart, say, started_apart
+from support.leaving import EMPTY, KINDS, leave
 from support.processes import kill
 from support.waiting import wait_until
 
@@ -287,6 +289,112 @@ def test_who_was_not_told_follows_to_the_new_file_with_the_next_line(path, tmp_p
     assert "two" in (tmp_path / "log.1").read_text()
     assert path.read_text().endswith("three\n")
     assert "three" not in (tmp_path / "log.1").read_text()
+
+
+# --- what a task puts in its place ---------------------------------------------------
+
+
+def logging_where_a_task_has_left(kind, when):
+    path = Path("log").absolute()
+    if when == "before":
+        leave(kind, path)
+    journal = log.start(None, "info", "writer")
+    journal.redirect(path)
+    if when != "before":
+        logging.getLogger("anything").info("at first")
+        path.unlink()
+        leave(kind, path)
+    if when == "reopened":
+        journal.reopen()
+    logging.getLogger("anything").info("in the end")
+    return path.is_file() and not path.is_symlink() and "in the end" in path.read_text()
+
+
+@pytest.mark.parametrize("when", ["before", "while it is written", "reopened"])
+@pytest.mark.parametrize("kind", [*KINDS, "nothing"])
+def test_what_a_task_puts_in_its_place_blocks_nobody_and_is_not_followed(kind, when):
+    with started_apart(logging_where_a_task_has_left, kind, when) as process:
+        if kind in EMPTY and "link" not in kind:
+            assert process.result()
+            assert kind in process.text.lower() or when != "before"
+        else:
+            process.result()
+
+
+@pytest.mark.parametrize("kind", ["link to a file", "link to a fifo", "link to itself"])
+def test_a_link_that_is_not_roots_is_replaced_by_a_file(tmp_path, kind):
+    path = tmp_path / "log"
+    leave(kind, path)
+    os.chown(path, 65534, 65534, follow_symlinks=False)
+    with os.fdopen(log.open_file(str(path)), "w") as file:
+        file.write("here")
+    assert not path.is_symlink()
+    assert path.read_text() == "here"
+
+
+def test_a_link_of_roots_to_a_file_is_followed_and_one_to_a_fifo_refused(tmp_path):
+    path, target = tmp_path / "log", tmp_path / "target"
+    path.symlink_to(target)
+    with os.fdopen(log.open_file(str(path)), "w") as file:
+        file.write("there")
+    assert target.read_text() == "there"
+    target.unlink()
+    os.mkfifo(target)
+    with pytest.raises(NotRegularError, match="is a FIFO"):
+        log.open_file(str(path))
+    assert target.is_fifo()
+
+
+def logging_to(name):
+    journal = log.start(Path(name), "info", "writer")
+    logging.getLogger("anything").info("one")
+    journal.reopen()
+    journal.redirect(Path("log"))
+    logging.getLogger("anything").info("two")
+    journal.redirect(Path(name))
+    logging.getLogger("anything").info("three")
+    return journal.descriptors
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr"])
+def test_a_standard_stream_can_be_named(name):
+    with started_apart(logging_to, name) as process:
+        assert process.result() == []
+        assert [line.split()[-1] for line in process.text.splitlines()] == ["one", "three"]
+
+
+def test_a_device_can_be_the_log():
+    with os.fdopen(log.open_file(os.devnull), "w") as file:
+        file.write("nowhere")
+
+
+# --- crashes -------------------------------------------------------------------------
+
+
+def crashing(when):
+    journal = log.start(None, "info", "writer")
+    journal.dump_crashes()
+    journal.redirect(Path("log"))
+    if when == "after it was reopened":
+        Path("log").rename("old")
+        journal.reopen()
+    elif when == "after it was redirected":
+        journal.redirect(Path("other"))
+        Path("log").rename("old")
+        Path("other").rename("log")
+    pid = os.fork()  # noqa: TID251  # a crash of this process would take its answer with it
+    if not pid:
+        os.abort()
+    os.waitpid(pid, 0)
+    old = Path("old").read_text() if Path("old").exists() else ""
+    return Path("log").read_text().partition("\n")[0], old
+
+
+@pytest.mark.parametrize("when", ["at once", "after it was reopened", "after it was redirected"])
+def test_the_stack_of_a_crash_is_in_the_log(when):
+    with started_apart(crashing, when) as process:
+        assert process.result() == ["Fatal Python error: Aborted", ""]
+        assert process.text == ""
 
 
 @pytest.mark.usefixtures("root")

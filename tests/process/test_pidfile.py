@@ -9,6 +9,7 @@ import pytest
 from psched.supervisor.pidfile import AlreadyRunningError, PidFile
 from psched.supervisor.spawn import spawn
 from support.apart import say, started_apart
+from support.leaving import EMPTY, KINDS, leave
 from support.processes import kill
 from support.waiting import has_ended
 
@@ -100,13 +101,39 @@ def test_the_end_of_a_forked_child_does_not_free_it(path):
             PidFile(path).take()
 
 
-def test_a_symbolic_link_is_not_followed(path, tmp_path):
-    precious = tmp_path / "precious"
-    precious.write_text("content")
-    path.symlink_to(precious)
-    with pytest.raises(OSError, match="symbolic link"):
+@pytest.mark.parametrize("kind", EMPTY)
+def test_what_a_task_has_put_in_its_place_is_removed_and_not_followed(path, kind):
+    leave(kind, path)
+    assert taken(path) == f"{os.getpid()}\n"
+    if kind == "link to a file":
+        assert path.with_name("psched.pid.precious").read_text() == "content"
+
+
+@pytest.mark.parametrize("kind", ["full folder", "device"])
+def test_what_may_be_somebodys_is_refused_and_stays(path, kind):
+    leave(kind, path)
+    with pytest.raises(OSError, match="no regular file"):
         PidFile(path).take()
-    assert precious.read_text() == "content"
+    assert path.exists()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "nothing"])
+def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(path, kind):
+    pid_file = PidFile(path)
+    pid_file.take()
+    path.unlink()
+    leave(kind, path)
+    pid_file.release()
+    assert os.path.lexists(path) == (kind != "nothing")
+
+
+@pytest.mark.parametrize("said", ["\x1b[2J", "1" * 32 + "x", "\xff"])
+def test_only_a_number_is_told_of_what_a_held_file_says(path, said):
+    with started_apart(holder, str(path)) as process:
+        process.said("taken")
+        path.write_text(said, encoding="latin-1")
+        with pytest.raises(AlreadyRunningError, match=r"pid (unknown|1{32})$"):
+            PidFile(path).take()
 
 
 def test_what_was_never_taken_is_not_removed(path):

@@ -1,5 +1,6 @@
 """The nonces that a killed master leaves to the next."""
 
+import os
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 from psched.supervisor import cgroup, will
 from psched.supervisor.will import Will
+from support.leaving import KINDS, leave
 
 
 @pytest.fixture
@@ -48,6 +50,36 @@ def test_two_masters_that_share_a_folder_do_not_touch_each_others(tmp_path, heir
 def test_a_folder_that_is_gone_is_said_and_costs_nothing(tmp_path, caplog):
     Will(tmp_path / "gone", "/here").write(["a"])
     assert "its tasks wait for alive_time" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "bytes", "names", "nothing", "too much"])
+def test_what_a_task_leaves_beside_it_is_removed_and_stops_nobody(tmp_path, heir, kind):
+    left = tmp_path / "nonces.7.7"
+    content = {
+        "bytes": b"/here\n\xff\xfe\n",
+        "names": b"/here\nnonce\n../\x1b[2J\n",
+        "nothing": b"",
+        "too much": b"/here\n" + b"nonce\n" * 20_000,
+    }
+    if kind in content:
+        left.write_bytes(content[kind])
+    else:
+        leave(kind, left)
+    Will(tmp_path, "/here").write({"a"})
+    assert heir(tmp_path, "/here").inherit() == ["a"]
+    assert not os.path.lexists(left)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_where_it_is_to_be_written_is_replaced(tmp_path, heir, kind):
+    ours = Will(tmp_path, "/here")
+    for name in ours._name, f".{ours._name}":
+        leave(kind, tmp_path / name)
+    ours.write({"a"})
+    assert heir(tmp_path, "/here").inherit() == ["a"]
+    leave(kind, tmp_path / ours._name)
+    ours.write([])
+    assert not os.path.lexists(tmp_path / ours._name)
 
 
 @pytest.mark.parametrize("environ", [{}, {"RUNTIME_DIRECTORY": "/run/x"}, {"INVOCATION_ID": "1"}])

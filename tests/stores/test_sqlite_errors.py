@@ -18,6 +18,7 @@ from psched.errors import (
 )
 from psched.model import Row, Token
 from support.apart import say, started_apart
+from support.leaving import KINDS, leave
 from support.stores import make_store, store_factory
 from support.waiting import wait_until
 
@@ -212,3 +213,33 @@ class TestFullDisk:
         store.add([Row(key="more", data="x" * 50_000)], nonce="n")
         with pytest.raises(AlreadyExistsError):
             add(store, "k")
+
+
+class TestWhatTasksLeave:
+    @pytest.mark.parametrize("beside", ["-wal", "-shm", "-journal"])
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_what_is_no_file_beside_it_is_removed(self, open_store, file, kind, beside):
+        leave(kind, file.with_name(file.name + beside))
+        store = open_store()
+        add(store, "k")
+        assert store.get("k").key == "k"
+
+    @pytest.mark.parametrize("kind", ["fifo", "folder", "socket", "link to a fifo"])
+    def test_what_is_no_file_in_its_place_is_not_waited_for(self, open_store, file, kind):
+        file.unlink()
+        leave(kind, file)
+        with pytest.raises(StoreError):
+            open_store().get("k")
+
+    @pytest.mark.parametrize("umask", [0o022, 0o077])
+    def test_others_may_not_read_it(self, file, umask):
+        before = os.umask(umask)
+        try:
+            with store_factory(f"sqlite:///{file}") as factory:
+                store = factory()
+                store.init()
+                add(store, "k")
+                modes = {path.stat().st_mode & 0o777 for path in file.parent.glob("psched.db*")}
+        finally:
+            os.umask(before)
+        assert modes == {0o640 & ~umask}

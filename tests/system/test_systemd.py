@@ -286,6 +286,41 @@ def test_a_killed_master_is_restarted_nothing_of_its_tree_is_left_and_its_tasks_
     unit.service.wait_for_finish("long")
 
 
+LEFT = r"""
+mkfifo $RUNTIME_DIRECTORY/nonces.1.1 &&
+printf '\377\376' > $RUNTIME_DIRECTORY/nonces.2.2 &&
+ln -s /etc/passwd $RUNTIME_DIRECTORY/nonces.3.3 &&
+mkdir -p $RUNTIME_DIRECTORY/nonces.4.4/in $RUNTIME_DIRECTORY/master.1.sock/in &&
+rm $LOGS_DIRECTORY/psched.log && mkfifo $LOGS_DIRECTORY/psched.log
+"""
+
+
+def test_what_a_task_leaves_in_the_units_folders_keeps_no_master_from_starting(unit):
+    unit.configure(concurrency=2, alive_time=300, log="/var/log/psched/psched.log")
+    unit.start()
+    unit.service.add("leaves", "exec", data={"command": LEFT, "shell": True})
+    unit.service.wait_for_finish("leaves")
+    unit.service.add("long", data={"until": "gate"})
+    unit.service.runs.wait("long")
+
+    unit.kill(signal.SIGKILL)
+
+    unit.wait_for(NRestarts="1", ActiveState="active")
+    # What the dead master has left itself is understood all the same.
+    unit.service.runs.wait("long", lambda runs: len(runs) == 2)
+    unit.service.open_gate("gate")
+    unit.service.wait_for_finish("long")
+    assert unit.log.is_file()
+
+
+def test_no_task_reads_what_is_secret_in_psched_itself(unit):
+    unit.configure()
+    unit.start()
+    peeps = "cat /proc/$PPID/environ && exit 1; ls /proc/$PPID/fd && exit 1; cat /proc/$$/environ"
+    unit.service.add("peeps", "exec", data={"command": peeps, "shell": True})
+    unit.service.wait_for_finish("peeps")
+
+
 def test_a_master_that_hangs_is_ended_by_the_watchdog_and_restarted(unit):
     unit.drop_in("watchdog", "[Service]\nWatchdogSec=3\n")
     unit.configure(concurrency=2)

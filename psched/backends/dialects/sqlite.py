@@ -1,7 +1,10 @@
 """SQLite: a file on this host."""
 
+import os
 import sqlite3
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
+from psched import regular
 from psched.backends.dialects.dialect import Dialect, Fault, Standing
 
 _SQLITE_FAULTS: Mapping[int, Fault] = {
@@ -53,6 +57,30 @@ def _make_folder(url: URL) -> None:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
 
 
+class _Connection(sqlite3.Connection):
+    """A connection to a file that others than its user and group may not read."""
+
+    def __init__(self, database: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # the module's own
+        # What cannot be done is SQLite's to report.
+        with suppress(OSError):
+            _prepare_files(Path(database))
+        super().__init__(database, *arguments, **options)
+
+
+def _prepare_files(file: Path) -> None:
+    """Create a database's file, if there is none, and see that those beside it are files."""
+    # A file of its own that SQLite finds empty is a new database. Those beside it get its mode.
+    # Only a new one may be opened here: closing it would end the locks that this process has on it.
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+    for suffix in "-wal", "-shm", "-journal":
+        beside = file.with_name(file.name + suffix)
+        # A task may have put something else there, with which SQLite would open no database.
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(beside.lstat().st_mode):
+                regular.clear(beside)
+
+
 SQLITE = Dialect(
     # Julian days have a resolution of some 40 microseconds; 'now' itself has milliseconds, and a
     # second that has begun is not to seem to be still ahead.
@@ -85,7 +113,7 @@ SQLITE = Dialect(
     connect=lambda _arguments, _budget: None,
     # SQLite's own waiting is unfair: a writer can be passed over for seconds. The connection
     # layer waits instead (see `Connector`).
-    connect_args=lambda _timeout, _tls: {"timeout": 0},
+    connect_args=lambda _timeout, _tls: {"timeout": 0, "factory": _Connection},
     engine_args={},
     begin_session=_begin_session,
     unreachable="does its folder exist, and may it be written? `psched init` makes it",

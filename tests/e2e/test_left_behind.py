@@ -1,0 +1,78 @@
+"""What a task leaves in the folders of its service keeps it neither from starting nor stopping."""
+
+import os
+import shutil
+import signal
+
+import pytest
+
+from support.leaving import KINDS, leave
+from support.waiting import wait_until
+
+LEFT = [*KINDS, "bytes"]
+
+
+def leave_all(service, kind):
+    """Put it in the place of every file of the service's."""
+    run = service.folder / "run"
+    run.mkdir(exist_ok=True)
+    names = ["nonces.1.1", "master.1.sock", *(path.name for path in run.glob("master.*"))]
+    paths = [run / name for name in names]
+    # There a folder with something in it is refused, as a mistake of whoever configured it.
+    paths += [service.folder / name for name in ("log", "pid") if kind != "full folder"]
+    for path in paths:
+        if kind == "device" and path.parent != run:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        if kind == "bytes":
+            path.write_bytes(b"\xff\xfe\x1b[2J")
+        else:
+            leave(kind, path)
+        if path.is_symlink():
+            # Those that are root's own are followed.
+            os.chown(path, 65534, 65534, follow_symlinks=False)
+
+
+def serves(log, generation):
+    # By its content: a FIFO in its place is not to be waited for by the test either.
+    return log.is_file() and f"generation {generation} serves" in log.read_text(errors="replace")
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_a_master_starts_reopens_reloads_tells_and_stops_whatever_was_left(service, kind):
+    log = service.folder / "log"
+    service.configure(log="log", pid_file="pid")
+    service.env["INVOCATION_ID"] = "1"
+    leave_all(service, kind)
+
+    master = service.start(generation=0)
+    wait_until(lambda: serves(log, 1), what="a log of its own")
+    assert service.psched("status").returncode == 0
+
+    leave_all(service, kind)
+    master.send(signal.SIGUSR2)
+    master.send(signal.SIGHUP)
+    wait_until(lambda: serves(log, 2), what="the next generation")
+    told = wait_until(
+        lambda: (said := service.psched("status")).returncode == 0 and said, what="an answer"
+    )
+    assert f"psched-master {master.pid}" in told.stdout
+    service.add("s1")
+    service.wait_for_finish("s1")
+    assert master.stop() == 0
+    assert log.is_file()
+    assert not log.is_symlink()
+    assert "master stopped" in log.read_text(errors="replace")
+
+
+def test_a_folder_in_the_place_of_the_log_has_it_go_on_where_it_is(service):
+    service.configure(log="log")
+    leave("full folder", service.folder / "log")
+    master = service.start()
+    assert "cannot log to" in master.text
+    (service.folder / "log" / "file").unlink()
+    master.send(signal.SIGHUP)
+    wait_until(lambda: serves(service.folder / "log", 2), what="the log")
+    assert master.stop() == 0

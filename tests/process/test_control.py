@@ -1,0 +1,134 @@
+"""The control socket, in a folder that tasks can write, too."""
+
+import json
+import os
+import socket
+import threading
+
+import pytest
+
+from psched.supervisor import control
+from psched.supervisor.control import Control
+from support.leaving import KINDS, leave
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / f"master.{os.getpid()}.sock"
+
+
+@pytest.fixture
+def master(tmp_path):
+    """A master's socket, and whoever asks is answered when it advances."""
+    master = Control([tmp_path])
+    yield master
+    master.close()
+
+
+def advance(master):
+    master._next_glance = 0.0
+    master.advance()
+    master.answer(lambda: {"pid": os.getpid()})
+
+
+def answer_of(master, folder):
+    """What a person is told who asks."""
+    told = []
+    asking = threading.Thread(target=lambda: told.extend(control.ask_all([folder])))
+    asking.start()
+
+    def answered():
+        advance(master)
+        return not asking.is_alive()
+
+    wait_until(answered, what="the answer")
+    asking.join()
+    return told
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "file", "nothing"])
+def test_a_socket_that_was_removed_or_replaced_is_made_again(master, path, kind):
+    path.unlink()
+    path.write_text("") if kind == "file" else leave(kind, path)
+    advance(master)
+    assert answer_of(master, path.parent) == [(os.getpid(), {"pid": os.getpid()})]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "file", "nothing"])
+def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(tmp_path, path, kind):
+    master = Control([tmp_path])
+    path.unlink()
+    path.write_text("") if kind == "file" else leave(kind, path)
+    master.close()
+    assert not os.path.lexists(path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_there_before_a_start_is_not_in_the_way(tmp_path, path, kind):
+    leave(kind, path)
+    leave(kind, tmp_path / "master.4194305.sock")
+    master = Control([tmp_path])
+    assert path.is_socket()
+    assert not os.path.lexists(tmp_path / "master.4194305.sock") or kind == "link to itself"
+    master.close()
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path):
+    folder = tmp_path / "run"
+    master = Control([folder])
+    [path] = folder.iterdir()
+    path.unlink()
+    folder.rmdir()
+    advance(master)
+    assert path.is_socket()
+    master.close()
+
+
+POSED = {
+    "not a document": b"{",
+    "a list": b"[]",
+    "too deep": b"[" * 100_000,
+    "no text": b"\xff\xfe",
+    "nothing": b"",
+}
+
+
+def test_who_poses_as_a_master_is_not_waited_for_beside_the_others(master, tmp_path, monkeypatch):
+    monkeypatch.setattr(control, "_PATIENCE", 2.0)
+    monkeypatch.setattr(control, "_LONGEST_ANSWER", 1 << 20)
+    posing = {}
+    for number, name in enumerate([*POSED, "silent", "deaf", "endless"], start=1):
+        posing[name] = socket.socket(socket.AF_UNIX)
+        posing[name].bind(str(tmp_path / f"master.{number}.sock"))
+        posing[name].listen(0 if name == "deaf" else 5)
+    filling = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    for each in filling:
+        each.setblocking(False)  # noqa: FBT003
+        try:
+            each.connect(posing["deaf"].getsockname())
+        except BlockingIOError:
+            break
+
+    def pose():
+        for name, said in POSED.items():
+            connection, _ = posing[name].accept()
+            with connection:
+                connection.sendall(said)
+        connection, _ = posing["endless"].accept()
+        with connection:
+            try:
+                while True:
+                    connection.sendall(b" " * 65536)
+            except OSError:
+                pass
+
+    posers = threading.Thread(target=pose)
+    posers.start()
+    told = dict(answer_of(master, tmp_path))
+    posers.join()
+    for each in (*posing.values(), *filling):
+        each.close()
+    assert told.pop(os.getpid()) == {"pid": os.getpid()}
+    assert [type(each).__mro__[-4] for each in told.values()] == [OSError] * len(posing)
+    assert json.dumps(sorted(told)) == "[1, 2, 3, 4, 5, 6, 7, 8]"
