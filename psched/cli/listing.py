@@ -15,7 +15,7 @@ from psched.definition import decode
 from psched.errors import InvalidError
 from psched.model import ENDED, STATUSES, WAITING, Row
 from psched.packing import beginning
-from psched.texts import visible
+from psched.texts import cut, visible
 
 _HEADINGS = (
     "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "created_at", "data",
@@ -26,8 +26,11 @@ _WIDTHS = (26, 15, 18, 7, 11, 28, 28, 28)
 _LONGEST_LISTED = 2000
 """Bytes or characters of a payload in a line of a list."""
 
+_LONGEST_CELL = 30_000
+"""Characters of any column in a line of a list."""
+
 _LONGEST_SHOWN = 100_000
-"""Of one that is shown alone, and in JSON of one that cannot be parsed."""
+"""Of a column that is shown alone, and in JSON of a payload that cannot be parsed."""
 
 _STATES = (WAITING, "running", *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 
@@ -136,9 +139,7 @@ def _beginning(stored: str | bytes | None, most: int) -> str:
 def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # of a column
     if name in _INSTANTS:
         return moment(value)
-    if name == "data":
-        return _beginning(value, _LONGEST_SHOWN)
-    return text(value) if isinstance(value, (str, bytes)) else str(value)
+    return _beginning(value, _LONGEST_SHOWN) if isinstance(value, (str, bytes)) else str(value)
 
 
 def _is_due(row: Row, now: float) -> bool:
@@ -161,7 +162,7 @@ def _cells(row: Row) -> Iterable[str]:
 
 
 def _line(cells: Iterable[str]) -> str:
-    *columns, last = map(text, cells)
+    *columns, last = (text(cut(cell, _LONGEST_CELL)) for cell in cells)
     padded = (cell.rjust(width) for cell, width in zip(columns, _WIDTHS, strict=True))
     return "".join(f"{cell} " for cell in padded) + f" {last}"
 

@@ -34,7 +34,7 @@ def refused(done):
         (("s1", *DAILY, "{"), "data: is not JSON"),
         (("s1", *DAILY, "[1]"), "data: must be a JSON object, not list"),
         (("s1", *DAILY, '{"k": NaN}'), "data: is not JSON"),
-        (("s1", *DAILY, "[" * 100_000), "data: is not JSON"),
+        (("s1", *DAILY, "[" * 100_000), "data: is nested more than 100 levels deep"),
         (("s1", *DAILY, "-t", "Asia/Atlantis"), "timezone: "),
         (("s1", *DAILY, "-t", "../../etc/passwd"), "timezone: "),
         (("s1", *DAILY, "-t", ""), "timezone: "),

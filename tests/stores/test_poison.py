@@ -5,10 +5,10 @@ import itertools
 import pytest
 
 from psched.definition import payload_of
-from psched.errors import InvalidError
-from psched.model import FINISHED, QUARANTINED, WAITING, Finish, Quarantine
+from psched.model import FINISHED, QUARANTINED, WAITING, Finish
 from psched.policy import Run, conclusion, opening
 from psched.timing import LONGEST_ALIVE_TIME
+from support.stores import decision_of
 
 LARGEST = 2**63 - 1
 SMALLEST = -(2**63)
@@ -25,11 +25,9 @@ def work_off(store, settings):
             for row in claimed.rows:
                 verdict = opening(row, settings, claimed.now)
                 if isinstance(verdict, Run):
-                    decision = Finish()
-                    try:
+                    decision = decision_of(row, settings)
+                    if decision == Finish():
                         ran[row.key] = payload_of(row.data, settings.data_limit)
-                    except InvalidError as error:
-                        decision = Quarantine(str(error))
                     verdict = conclusion(row, row, decision, settings)
                 store.settle([verdict])
             if not (claimed.rows or claimed.more):

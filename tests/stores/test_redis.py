@@ -26,7 +26,7 @@ from psched.model import FINISHED, QUARANTINED, Finish, Row, Settlement
 from psched.policy import Run, conclusion, opening
 from support.proxy import Proxy
 from support.servers import LOOPBACK
-from support.stores import make_store, store_factory
+from support.stores import decision_of, make_store, store_factory
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.redis
@@ -451,8 +451,10 @@ class TestRowsOfOthers:
                 for row in claimed.rows:
                     verdict = opening(row, settings, claimed.now)
                     if isinstance(verdict, Run):
-                        ran.add(row.key)
-                        verdict = conclusion(row, row, Finish(), settings)
+                        decision = decision_of(row, settings)
+                        if decision == Finish():
+                            ran.add(row.key)
+                        verdict = conclusion(row, row, decision, settings)
                     store.settle([verdict])
                 if not (claimed.rows or claimed.more):
                     return ran

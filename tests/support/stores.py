@@ -9,8 +9,11 @@ from sqlalchemy.pool import NullPool
 
 from psched.backends.sql import SqlBackend
 from psched.clock import SystemClock
+from psched.config import Config
 from psched.config.redis_urls import is_redis
-from psched.model import Row
+from psched.definition import payload_of
+from psched.errors import InvalidError
+from psched.model import Decision, Finish, Quarantine, Row
 
 
 def make_store(url, *, table="psched", timeout=5.0, **how):
@@ -93,3 +96,12 @@ def takes_some_types(store, some):
     last = some.claim("w.3", **claim)
     assert last.rows or last.next_due == soon
     assert {row.key for row in store.claim("w.4", **claim).rows} == {"its1", "its2"}
+
+
+def decision_of(row: Row, settings: Config) -> Decision:
+    """How a worker's runner ends a task that does nothing: what cannot be read is not run."""
+    try:
+        payload_of(row.data, settings.data_limit)
+    except InvalidError as error:
+        return Quarantine(str(error))
+    return Finish()
