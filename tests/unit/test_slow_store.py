@@ -94,14 +94,8 @@ class Store(PlainStore):
 
 
 class Link:
-    def send(self, message, data=b""):
+    def send(self, *_):
         pass
-
-    def flush(self):
-        pass
-
-    def receive(self):
-        return []
 
 
 class Note:
@@ -124,14 +118,12 @@ class Runners:
     """Takes down when it was told to kill; each fork takes its time."""
 
     wakes = float("inf")
-    links = ()
     waiting = False
 
     def __init__(self, clock):
         self._clock = clock
         self.fork = 0.0
         self.killed = []
-        self._gone = []
 
     def prepare(self, _count):
         self._clock.now += self.fork
@@ -139,20 +131,18 @@ class Runners:
     def take(self):
         return Runner()
 
-    def reap(self):
-        return []  # nobody needs to know how it ended
-
-    late = reap
-
-    def cleared(self):
-        gone, self._gone = self._gone, []
-        return gone
-
     def kill(self, runner):
         if runner.exit is None:
             runner.exit = "was killed"
             self.killed.append(self._clock.now)
-            self._gone.append(runner)
+
+
+class Silent(Tasks):
+    """Tasks that say nothing; of one that is killed nothing is left."""
+
+    def hear(self, _lessor):
+        for slot in self:
+            slot.empty = slot.empty or slot.runner.exit is not None
 
 
 class DeadMan:
@@ -181,7 +171,7 @@ class Scene:
         guard = Guard(
             self.settings, runners=self.runners, clock=self.clock, deadman=DeadMan(self.clock)
         )
-        self.tasks = Tasks(self.runners, guard, self.clock)
+        self.tasks = Silent(self.runners, guard, self.clock)
         self.leaser = Leaser(
             self.store,
             self.settings,
