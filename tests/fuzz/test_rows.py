@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from psched import config, policy
 from psched.clock import SystemClock
-from psched.definition import payload
+from psched.definition import payload_of
 from psched.errors import InvalidError
 from psched.model import Finish, Row
 from psched.policy import Run, conclusion, opening
@@ -93,7 +93,7 @@ def work_off(store, written, settings, judge):
 def run(row, settings, ran):
     """What a runner does before it calls a handler, and how the lease ends then."""
     try:
-        data = payload(row.data, settings.data_limit)
+        data = payload_of(row.data, settings.data_limit)
     except InvalidError as error:
         return policy.quarantine(row, str(error))
     stored = row.data.decode() if isinstance(row.data, bytes) else row.data
