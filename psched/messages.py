@@ -3,6 +3,7 @@
 from psched.definition import LONGEST_CRON
 from psched.supervisor.shapes import (
     Shapes,
+    any_whole,
     attached,
     brief_text,
     each,
@@ -49,13 +50,15 @@ TO_RUNNER = Shapes(
                 key=line,
                 type=line,
                 scheduled_time=whole(),
-                attempt=whole(),
+                # Any client may have written these, and a row runs with any number there.
+                attempt=any_whole,
                 cron=maybe(text(LONGEST_CRON)),
                 timezone=line,
                 delay=whole(),
                 owner=line,
-                fence=whole(),
+                fence=any_whole,
                 data_limit=whole(),
+                on_return=one_of("finish", "retry"),
             ),
             "data": attached,
         },

@@ -86,6 +86,10 @@ def whole(least: int = 0, most: int = _LARGEST) -> Check:
     return lambda value: type(value) is int and least <= value <= most
 
 
+any_whole = whole(-_LARGEST - 1)
+"""A whole number that a column of a table can hold."""
+
+
 def number(least: float = 0, most: float = _AGE) -> Check:
     """A finite number within bounds; true and false are none."""
     return lambda value: type(value) in (int, float) and least <= value <= most
@@ -149,7 +153,7 @@ _MOST_TASKS = 10_000
 TASK = record(
     occurrence=line,
     type=line,
-    attempt=whole(-_LARGEST),
+    attempt=any_whole,
     pid=_pid,
     running_for=number(-_AGE),
     lease_left=number(-_AGE),

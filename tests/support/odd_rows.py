@@ -1,4 +1,4 @@
-"""Rows that somebody got wrong, or meant badly; an oracle says which of their columns are at fault."""
+"""Rows that somebody got wrong, or meant badly; and an oracle that finds the columns at fault."""
 
 import json
 import zoneinfo
