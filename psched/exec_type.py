@@ -94,7 +94,10 @@ def who_can_run_code(settings: Config) -> str:
     """What rows can make this service run, in a line for the log and for ``psched check``."""
     user, allowed = _user(), settings.allowed_programs
     if settings.only and "exec" not in settings.only:
-        return "rows can run no program of their choice: only leaves type exec to other workers"
+        return (
+            "rows can run no program of their choice: the setting only leaves type exec to other"
+            " workers"
+        )
     if allowed is True:
         return f"rows may run any program as user {user}: exec_type is on"
     if allowed is False:

@@ -21,7 +21,7 @@ from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.extending import Extender
 from psched.guard import IMMEDIATE
 from psched.janitor import Janitor
-from psched.model import DELETING, Release
+from psched.model import DELETING, QUARANTINED, Release
 from psched.preparing import Preparation
 from psched.settling import Ending, Settler
 from psched.slots import Slot, tell, tell_end
@@ -271,7 +271,8 @@ class Leaser:
         for key, result in results.items():
             move = moves[key]
             if result is Settled.DONE and move.reason:
-                _log.warning("%s: %s", key, move.reason)
+                aside = "quarantined: " if move.status == QUARANTINED else ""
+                _log.warning("%s: %s%s", key, aside, move.reason)
             elif result is Settled.REDEFINED:
                 # Judged by a definition that has changed: whoever claims it next judges again.
                 row = self._asker.ask(partial(self._store.get, key))

@@ -54,6 +54,9 @@ class Outage:
         """It does not happen now; to be called again and again."""
         if self.lasts and self._clock.monotonic() >= self._last + _QUIET:
             took = self._last - self._since
-            self._log.warning("%s: over after %.1f s, %d times", self._what, took, self._times)
+            if self._times > 1:
+                self._log.warning("%s: over after %.1f s, %d times", self._what, took, self._times)
+            else:
+                self._log.warning("%s: over, it happened once", self._what)
             self._times = 0
             self._said.clear()

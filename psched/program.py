@@ -18,7 +18,7 @@ from psched.backend import Backend
 from psched.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.config.urls import folder_of
+from psched.config.urls import file_of
 from psched.declare import declare
 from psched.definition import check_name, understand
 from psched.errors import (
@@ -213,8 +213,8 @@ class Program:
     def _declaring(self, store: Backend) -> Iterator[None]:
         """Make the schedules those of the program, in steps between which there is other work."""
         schedules = _Impatient(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
-        folder = folder_of(self._settings.url)
-        if self._settings.type == "rdb" and folder is not None and not folder.exists():
+        file = file_of(self._settings.url)
+        if self._settings.type == "rdb" and file is not None and not file.exists():
             try:
                 _init(store)
             except OSError as error:

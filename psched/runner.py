@@ -252,7 +252,9 @@ class Runner:
     def _call(self, task: Task, *, on_return: str) -> None:
         handler: Any = self._find(task.type)
         if handler is None:
-            raise LoadError(f"no handler for the type {task.type!r}; a route must lead there")
+            raise LoadError(
+                f"no handler for the type {task.type!r}; add it to the routes of your Dispatch"
+            )
         if isinstance(handler, type):
             make: Callable[[Task], Any] = handler
             run = make(task)

@@ -163,5 +163,5 @@ def tell_end(slot: Slot) -> None:
             if wait is None:
                 wait = attempts.wait_before_next(slot.row, slot.definition)
             what = "released" if slot.lost_server else "failed"
-            text = "%s after %.3f s, again in %.3g s: %s"
-            tell(slot, text, what, took, wait, reason, level=logging.WARNING)
+            when = f"again in {wait:.3g} s" if wait else "again at once"
+            tell(slot, "%s after %.3f s, %s: %s", what, took, when, reason, level=logging.WARNING)

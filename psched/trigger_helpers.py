@@ -252,7 +252,7 @@ class TriggerHelpers:
             _log.warning(text, row.key, question.name, problem)
             self._queue.append(question)
         else:
-            why = f"cron: {question.name} was asked {question.kills} times in vain: {problem}"
+            why = f"cron: {question.name} has failed to answer {question.kills} times: {problem}"
             question.answer = question.case.given_up(why)
 
     def _send(self) -> None:

@@ -298,6 +298,11 @@ class Connector:
         """
         if self._connection is not None and self._connection.invalidated:
             self.disconnect()
+        if self._connection is not None and self._is_astray(self._connection):
+            self.disconnect()
+            raise StoreUnavailableError(
+                f"{MESSAGES[Fault.UNAVAILABLE]}: its file has been moved, removed or replaced"
+            )
         if self._connection is None:
             self._connection = self._opened()
         greeting = self._begin_session, self._welcome
@@ -313,6 +318,9 @@ class Connector:
                 raise
             self._ready += 1
         return self._connection
+
+    def _is_astray(self, connection: Connection) -> bool:
+        return self.dialect.is_astray is not None and self.dialect.is_astray(connection)
 
     def _opened(self) -> Connection:
         self._step(answers=True)

@@ -104,7 +104,7 @@ def _tell(migration: "Migration", left: "Left", *, dry: bool) -> None:
         click.echo(f"    and {left.unnamed} more")
     for origin, number in migration.others.items():
         click.echo(
-            f"{number} more are at rest, half moved from {_plain(origin)}: finish that first"
+            f"{number} more rows have begun to move from {_plain(origin)}; finish that move first"
         )
     if migration.late:
         click.echo(f"note: {migration.late} {migration.late_note}")

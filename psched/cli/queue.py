@@ -170,7 +170,7 @@ def requeue(place: Place, keys: tuple[str, ...], at: str | None) -> None:
 
         def again(key: str) -> str:
             schedules[key].requeue(run_at)
-            return "waits again"
+            return "requeued"
 
         _each(keys, again)
 

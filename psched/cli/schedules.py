@@ -97,4 +97,4 @@ def delete(place: Place, keys: tuple[str, ...]) -> None:
     with open_schedules(read_config(*place)) as schedules:
         for key in keys:
             gone = schedules[key].delete()
-            click.echo(f"{key}: {'deleted' if gone else 'goes when its running task has stopped'}")
+            click.echo(f"{key}: {'deleted' if gone else 'deleted as soon as its task has stopped'}")

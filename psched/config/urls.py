@@ -132,12 +132,12 @@ def in_state_folder(around: Surroundings) -> str:
     return f"sqlite:///{_path(around.cwd / state / 'psched.db')}"
 
 
-def folder_of(url: str) -> Path | None:
-    """The folder of the file that a `url` names; None: it names none."""
+def file_of(url: str) -> Path | None:
+    """The file that a `url` names; None: it names none."""
     scheme, _, place = url.partition("://")
     if not scheme.startswith("sqlite"):
         return None
-    return Path(place.removeprefix("/").partition("?")[0]).parent
+    return Path(place.removeprefix("/").partition("?")[0])
 
 
 def each_host(url: str) -> tuple[str, ...]:

@@ -196,8 +196,8 @@ class PerfectQueue:
     _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
     marks: Sequence[Values] = (_with_owner, _without_owner)
     late = (
-        "tasks are overdue by more than expire: they are run all the same, for their time to expire"
-        " counts from the move (they get an option expire of their own)"
+        "tasks are overdue by more than the setting expire: they are run all the same, because"
+        " that time counts from the move (written as an option of each task)"
     )
 
     def mark(self, columns: Collection[str]) -> Values:

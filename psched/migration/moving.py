@@ -120,7 +120,9 @@ class Migration:
         while copies := self._patiently(partial(self._destination.unreleased, last)):
             last = copies[-1].key
             ours = [copy for copy in copies if copy.origin == self._judge.origin]
-            self.others.update(copy.origin for copy in copies if copy not in ours)
+            # One that is not at rest is no copy: somebody has set its status by SQL.
+            others = (copy for copy in copies if copy.at_rest and copy not in ours)
+            self.others.update(copy.origin for copy in others)
             if ours and not dry:
                 self._patiently(partial(self._settle, ours))
 

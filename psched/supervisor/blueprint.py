@@ -17,8 +17,11 @@ BAD_HANDLERS = 65
 BAD_CONFIG = 78
 """Exit status: the configuration cannot be used (sysexits.h: EX_CONFIG)."""
 
-HOPELESS = (BAD_HANDLERS, BAD_CONFIG)
-"""Trying again would not help: the generation cannot be started."""
+HOPELESS = {
+    BAD_HANDLERS: "its handlers cannot be loaded",
+    BAD_CONFIG: "its configuration cannot be used",
+}
+"""What exit statuses mean, for people, after which trying again would not help."""
 
 
 CLEANER = -1

@@ -208,8 +208,9 @@ class Master:
             return
         if worker is self._canary:
             self._canary = None
-            hopeless = exit_.status if exit_.status in HOPELESS else None
-            self._not_started(f"its first worker {exit_}", hopeless)
+            meaning = HOPELESS.get(exit_.status) if exit_.status is not None else None
+            why = f"its first worker {exit_}" + (f": {meaning}" if meaning else "")
+            self._not_started(why, exit_.status if meaning else None)
         elif worker.failed and worker.place.generation == self._generation:
             lived = now - worker.started if worker.ready else 0.0
             self._respawn.failed(worker.place.number, lived, now)

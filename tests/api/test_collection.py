@@ -16,7 +16,7 @@ from psched import (
     ScheduleMetadata,
     StoreUnavailableError,
 )
-from psched.errors import SchemaError
+from psched.errors import StoreError
 from psched.testing.bench import payload
 from support.stores import make_store
 
@@ -44,7 +44,7 @@ class TestOpening:
         assert issubclass(ConfigError, RuntimeError)
 
     def test_a_database_without_the_table_is_said_with_the_mend(self, settings):
-        with psched.open(settings) as opened, pytest.raises(SchemaError, match="`psched init`"):
+        with psched.open(settings) as opened, pytest.raises(StoreError, match="`psched init`"):
             opened.add("k")
 
     def test_a_collection_can_be_used_again_after_it_was_closed(self, schedules):

@@ -82,7 +82,7 @@ def test_a_key_that_holds_a_nul_costs_no_process(service):
         database.execute(insert, ("a\0b", '{"command": ["true"]}'))
     master = service.start()
 
-    master.wait_for_log(r"a\\x00b: key: .* holds characters that cannot be seen")
+    master.wait_for_log(r"a\\x00b: quarantined: key: .* holds characters that cannot be seen")
     assert "exited with status 70" not in master.text
     assert master.stop() == 0
 

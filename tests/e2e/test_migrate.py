@@ -123,7 +123,7 @@ def test_a_program_gets_what_perfectqueue_would_have_given_it(service, make_old)
 
     dry = service.invoke("migrate", "tasks", "--dry-run")
     assert dry.exit_code == 0
-    note = f"\nnote: {len(PAYLOADS)} tasks are overdue by more than expire: they are run all the"
+    note = f"\nnote: {len(PAYLOADS)} tasks are overdue by more than the setting expire: they are"
     assert note in dry.stdout
     done = service.invoke("migrate", "tasks")
     assert f"moved: {len(PAYLOADS)}\n" in done.stdout

@@ -265,7 +265,7 @@ def test_what_is_refused_for_one_key_holds_up_no_other(queue):
     assert cancelled.stdout == "t1: cancelled\nt2: cancelled\n"
     assert cancelled.stderr == "Error: no schedule has the key 'nobody'\n"
     assert refused(again) == "Error: 't1' has ended already: it is cancelled"
-    assert requeued.stdout == "t1: waits again\nt2: waits again\n"
+    assert requeued.stdout == "t1: requeued\nt2: requeued\n"
     assert queue.row("t1").next_run_time == 1893456000
     assert refused(waiting) == "Error: 't1' has not ended: it is waiting"
 

@@ -69,7 +69,7 @@ def test_a_task_that_fails_waits_ever_longer_is_given_up_kept_and_can_be_run_aga
         assert "work.sh exited with status 3" in task.metadata().reason
 
         (queue.folder / "fail").unlink()
-        assert queue.invoke("requeue", "t").output == "t: waits again\n"
+        assert queue.invoke("requeue", "t").output == "t: requeued\n"
         assert task.wait(timeout=60) == "finished"
     assert lines(queue, "done") == ["t"]
     assert master.stop() == 0

@@ -49,7 +49,8 @@ def test_a_service_manager_is_told_of_every_step_by_the_master_alone(service, ma
     assert told(manager, *STEPS)["RELOADING"] == "1"
     failed = told(manager, *STEPS)
     assert failed["READY"] == "1"
-    assert failed["STATUS"].endswith("; restart failed: its first worker exited with status 65")
+    problem = "its first worker exited with status 65: its handlers cannot be loaded"
+    assert failed["STATUS"].endswith(f"; restart failed: {problem}")
 
     master.send(signal.SIGTERM)
     stopping = told(manager, *STEPS)

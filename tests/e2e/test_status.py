@@ -79,9 +79,10 @@ def test_it_tells_of_deaths_errors_and_failed_restarts(service):
     told = asked(service)
 
     assert told["worker_deaths"] == 1
-    assert told["problem"] == "its first worker exited with status 65"
+    problem = "its first worker exited with status 65: its handlers cannot be loaded"
+    assert told["problem"] == problem
     assert any("was killed by SIGKILL" in line for line in told["errors"])
-    assert "last restart failed: its first worker" in service.psched("status").stdout
+    assert f"last restart failed: {problem}\n" in service.psched("status").stdout
     assert master.stop() == 0
 
 

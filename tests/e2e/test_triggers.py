@@ -116,8 +116,8 @@ def test_triggers_that_misbehave_cost_no_worker_and_delay_nobody(service):
     service.wait_for_finish("good")
     service.runs.wait("tides", completed(1))
     for how, problem in {
-        "exits": "asked 2 times in vain: its process",
-        "interrupts": "asked 2 times in vain: it raised 'KeyboardInterrupt'",
+        "exits": "failed to answer 2 times: its process",
+        "interrupts": "failed to answer 2 times: it raised 'KeyboardInterrupt'",
     }.items():
         row = service.wait_for_row(how, lambda seen: seen.status == "quarantined")
         assert f"cron: wild:Wild was {problem}" in row.reason

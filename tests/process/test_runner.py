@@ -49,7 +49,7 @@ OUTCOMES = {
     "leaves_threads": "Finish()",
     "leaves_processes": "Finish()",
     "leaves_a_zombie": "Finish()",
-    "unknown": FAILED("no handler for the type 'unknown'; a route must lead there"),
+    "unknown": FAILED("no handler for the type 'unknown'; add it to the routes of your Dispatch"),
     "finishes_and_raises": "Finish()",
     "retries": "Retry(wait=7, reason='retry asked for by the handler')",
     "writes_too_much": FAILED(

@@ -190,15 +190,15 @@ def beside_a_wild_one(how):
 @pytest.mark.parametrize(
     ("how", "problem"),
     [
-        ("exits", "was asked 2 times in vain: its process "),
-        ("interrupts", "was asked 2 times in vain: it raised 'KeyboardInterrupt'"),
+        ("exits", "has failed to answer 2 times: its process "),
+        ("interrupts", "has failed to answer 2 times: it raised 'KeyboardInterrupt'"),
         ("leaves", "raised SystemExit: enough"),
-        ("hangs", "was asked 2 times in vain: it has not answered within"),
-        ("hangs_in_c", "was asked 2 times in vain: it has not answered within"),
-        ("crashes", "was asked 2 times in vain: its process "),
-        ("grows", "was asked 2 times in vain: it"),
-        ("closes_everything", "was asked 2 times in vain: its process "),
-        ("writes_everywhere", "was asked 2 times in vain: it"),
+        ("hangs", "has failed to answer 2 times: it has not answered within"),
+        ("hangs_in_c", "has failed to answer 2 times: it has not answered within"),
+        ("crashes", "has failed to answer 2 times: its process "),
+        ("grows", "has failed to answer 2 times: it"),
+        ("closes_everything", "has failed to answer 2 times: its process "),
+        ("writes_everywhere", "has failed to answer 2 times: it"),
         ("boolean", "answered a value of type bool"),
         ("minus_huge", "answered a huge number, which is not later"),
         ("strange", "raised RuntimeError: no class"),
@@ -255,7 +255,7 @@ def beside_one_whose_task_is_over(how):
 
 @pytest.mark.parametrize(
     ("how", "problem"),
-    [("hangs", "was asked 2 times in vain"), ("boolean", "answered a value of type bool")],
+    [("hangs", "has failed to answer 2 times"), ("boolean", "answered a value of type bool")],
 )
 def test_an_occurrence_that_has_run_is_over_whatever_its_trigger_does_then(how, problem):
     before, next_time, reason = apart(beside_one_whose_task_is_over, how)

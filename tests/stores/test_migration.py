@@ -663,6 +663,15 @@ def test_what_was_half_moved_from_elsewhere_is_told_and_left_alone(
     moved(store, "k")
 
 
+def test_a_row_whose_status_somebody_has_set_is_nobodys_copy(old, store, make_migration):
+    store.add([Row(key="k")], nonce="n")
+    old("UPDATE psched SET status = :status, next_run_time = NULL", status=MIGRATING)
+    migration = make_migration(old)
+    migration.run(0)
+    assert migration.others.total() == 0
+    assert store.get("k").status == MIGRATING
+
+
 def test_a_second_migration_that_read_earlier_withdraws_no_copy_of_the_first(
     old, store, make_migration, now
 ):

@@ -1,9 +1,11 @@
 """The table: made, upgraded in place, refused if newer, and what is said if it is not there."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import pytest
+from sqlalchemy import make_url
 
 from psched.backends.schema import VERSION
 from psched.errors import SchemaError
@@ -14,6 +16,8 @@ from support.stores import Sql, make_store, store_factory
 @pytest.fixture
 def bare(database):
     """A store on an empty database."""
+    if database.kind == "sqlite":
+        Path(make_url(database.url).database).touch()
     store = make_store(database.url)
     yield store
     store.disconnect()

@@ -215,6 +215,45 @@ class TestFullDisk:
             add(store, "k")
 
 
+class TestAnotherFile:
+    """Somebody moves the file, removes it, or puts another in its place."""
+
+    def test_a_file_that_is_moved_away_is_missed_and_none_is_made(self, store, open_store, file):
+        add(store, "k")
+        away = file.rename(file.with_name("away"))
+        with unavailable("its file has been moved, removed or replaced"):
+            store.get("k")
+        for other in store, open_store():
+            with unavailable("cannot connect .*unable to open database file"):
+                other.get("k")
+        assert not file.exists()
+        away.rename(file)
+        assert store.get("k").key == "k"
+        add(open_store(), "l")
+        assert store.get("l").key == "l"
+
+    def test_a_reader_meanwhile_does_not_cost_what_was_written(self, store, open_store, file):
+        add(store, "k")
+        away = file.rename(file.with_name("away"))
+        with unavailable("cannot connect"):
+            open_store().get("k")
+        away.rename(file)
+        # What was written last is in the write-ahead log, which has stayed where it was.
+        assert open_store().get("k").key == "k"
+
+    def test_a_file_in_its_place_is_used_instead(self, store, file, tmp_path):
+        add(store, "old")
+        with store_factory(f"sqlite:///{tmp_path}/other.db") as factory:
+            other = factory()
+            other.init()
+            add(other, "new")
+            other.disconnect()
+            (tmp_path / "other.db").rename(file)
+            with unavailable("moved, removed or replaced"):
+                store.get("new")
+            store.disconnect()
+
+
 class TestWhatTasksLeave:
     @pytest.mark.parametrize("beside", ["-wal", "-shm", "-journal"])
     @pytest.mark.parametrize("kind", KINDS)

@@ -135,7 +135,7 @@ def test_it_is_told_who_can_run_code():
     assert told().startswith(FREE)
     assert told().endswith(": exec_type is on")
     assert told(only=["exec"]).startswith(FREE)
-    assert "only leaves type exec to other workers" in told(only=["mail"])
+    assert "the setting only leaves type exec to other workers" in told(only=["mail"])
     assert told(exec_type=False) == "rows can run no program of their choice: exec_type is off"
     assert told(script="a.py").endswith("is off, because one handler serves every type")
     assert told(exec_type=["date"]).endswith(": date (exec_type)")

@@ -53,6 +53,7 @@ and an error is logged each time. Nothing is lost, and once it is corrected it g
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
@@ -257,6 +258,9 @@ class CompatBackend(TableStore[Statements]):
 
     def _prepare(self) -> None:
         """No folder is made: where none is, PerfectSched's database is somewhere else."""
+        place = self._connector.url.database
+        if place and Path(place).parent.is_dir():
+            super()._prepare()
 
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)

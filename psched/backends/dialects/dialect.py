@@ -104,6 +104,8 @@ class Dialect:
         begin_session: makes a new connection's session ours, whatever the server's settings are,
             in as few answers as the server allows; tells what the server is. Its second argument
             is the timeout in milliseconds.
+        is_astray: whether the database of a connection is no longer the one that its url names;
+            None: the server would have ended the connection.
         unreachable: what to look at when it cannot be connected to, for people.
         mend: what to do about a server that is `Fault.MISCONFIGURED`, for people.
         unsuitable: a query for what forbids to use this database at all, for people; no rows
@@ -140,6 +142,7 @@ class Dialect:
     connect_args: Callable[[float, Tls | None], Mapping[str, object]]
     engine_args: Mapping[str, object]
     begin_session: Callable[[Connection, int], Standing]
+    is_astray: Callable[[Connection], bool] | None = None
     unreachable: str
     mend: str
     unsuitable: str | None

@@ -52,27 +52,63 @@ def _begin_session(connection: Connection, _milliseconds: int) -> Standing:
     return Standing()
 
 
-def _make_folder(url: URL) -> None:
-    if url.database:
-        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+def _make_file(url: URL) -> None:
+    """Create the folder and the file, if there are none; others may not read the file."""
+    if not url.database or not _is_file(url.database):
+        return
+    file = Path(url.database)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # SQLite takes an empty file for a new database, and gives the files beside it its mode.
+    # Only a new one may be opened here: closing it would end the locks that this process has on it.
+    # What cannot be done is SQLite's to report.
+    with suppress(OSError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+
+
+def _is_file(database: str) -> bool:
+    return database != ":memory:" and not database.startswith("file:")
 
 
 class _Connection(sqlite3.Connection):
-    """A connection to a file that others than its user and group may not read."""
+    """A connection to a file that is there, and knows whether it still is.
+
+    A file that is missing is not created: it may have been moved away for a moment, and SQLite
+    deletes a write-ahead log that it finds beside an empty file.
+    """
 
     def __init__(self, database: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # the module's own
-        # What cannot be done is SQLite's to report.
-        with suppress(OSError):
-            _prepare_files(Path(database))
+        self._file: Path | None = None
+        if _is_file(database):
+            self._file = Path(database).absolute()
+            # What cannot be done is SQLite's to report.
+            with suppress(OSError):
+                _clear_beside(self._file)
+            database, options["uri"] = f"{self._file.as_uri()}?mode=rw", True
         super().__init__(database, *arguments, **options)
+        self._opened = self._found()
+
+    @property
+    def astray(self) -> bool:
+        """Whether the path leads to another file by now, or to none."""
+        return self._found() != self._opened
+
+    def _found(self) -> tuple[int, int] | None:
+        if self._file is None:
+            return None
+        try:
+            found = self._file.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
 
-def _prepare_files(file: Path) -> None:
-    """Create a database's file, if there is none, and see that those beside it are files."""
-    # A file of its own that SQLite finds empty is a new database. Those beside it get its mode.
-    # Only a new one may be opened here: closing it would end the locks that this process has on it.
-    with suppress(FileExistsError):
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+def _is_astray(connection: Connection) -> bool:
+    opened: Any = connection.connection.driver_connection
+    return bool(opened.astray)
+
+
+def _clear_beside(file: Path) -> None:
+    """See that what lies beside a database's file are files."""
     for suffix in "-wal", "-shm", "-journal":
         beside = file.with_name(file.name + suffix)
         # A task may have put something else there, with which SQLite would open no database.
@@ -116,10 +152,11 @@ SQLITE = Dialect(
     connect_args=lambda _timeout, _tls: {"timeout": 0, "factory": _Connection},
     engine_args={},
     begin_session=_begin_session,
+    is_astray=_is_astray,
     unreachable="does its folder exist, and may it be written? `psched init` makes it",
     mend="",
     unsuitable=None,
-    prepare=_make_folder,
+    prepare=_make_file,
     init_session=("PRAGMA journal_mode = WAL",),
     classify=_classify_sqlite,
     explain=str,
