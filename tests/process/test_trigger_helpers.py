@@ -1,6 +1,7 @@
 """Triggers of users' own that do what no trigger should: only their own rows suffer from it."""
 
 import json
+import logging
 import os
 import random
 from pathlib import Path
@@ -292,6 +293,39 @@ def a_slow_one_with_a_short_lease():
 
 def test_a_lease_is_held_while_a_slow_trigger_is_asked():
     assert apart(a_slow_one_with_a_short_lease) <= 2
+
+
+def without_a_process():
+    scene = Scene(catchup="latest")
+    prepare = scene.bench.runners.prepare
+    log = []
+    logging.getLogger().addHandler(handler := logging.Handler())
+    handler.emit = lambda record: log.append(record.getMessage())
+    tries = 0
+
+    def refused(count=1, *, unused=False):
+        nonlocal tries
+        tries += unused
+        if unused:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        prepare(count)
+
+    scene.bench.runners.prepare = refused
+    scene.add("row", "Hourly")
+    scene.until(lambda: tries >= 2)
+    scene.until(lambda: scene.row("row").owner is None)
+    told = [line for line in log if "cannot fork" in line]
+    attempt = scene.row("row").attempt
+    scene.bench.runners.prepare = prepare
+    scene.until(lambda: scene.has_run("row"))
+    return told, attempt, tries
+
+
+def test_a_row_whose_trigger_no_process_can_be_asked_is_left_to_others_and_told_once():
+    told, attempt, tries = apart(without_a_process)
+    assert told == ["cannot fork: [Errno 11] Resource temporarily unavailable"]
+    assert attempt == 0
+    assert tries <= 4
 
 
 def outside(triggers, cron):
