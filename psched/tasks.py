@@ -18,7 +18,6 @@ from psched.task import assignment
 from psched.texts import brief
 from psched.timing import Deadlines
 
-
 _log = logging.getLogger("psched.worker")
 
 

@@ -521,7 +521,7 @@ def fork_server_lost():
     bench = Bench(HANDLERS)
     bench.runners.prepare()
     [runner] = bench.runners._alive.values()
-    os.kill(runner.pid, signal.SIGSTOP)  # it does not die before it is asked for
+    tree.send(runner.pid, signal.SIGSTOP)  # it does not end by itself
     bench.runners.start().channel.cut("a test")
     bench.runners.reap()
     return bench.runners.waiting, bench.run("returns")

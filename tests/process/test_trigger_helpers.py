@@ -2,8 +2,10 @@
 
 import json
 import logging
+import math
 import os
 import random
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,6 +15,7 @@ from psched import trigger_helpers
 from psched.app import make_store
 from psched.called import DEADLINE
 from psched.config import from_mapping
+from psched.errors import StoreUnavailableError
 from psched.leaser import Leaser
 from psched.model import QUARANTINED, WAITING, Row
 from psched.supervisor import tree
@@ -263,6 +266,29 @@ def test_an_occurrence_that_has_run_is_over_whatever_its_trigger_does_then(how, 
     assert next_time is None
     assert problem in reason
     assert how == "boolean" or before == WAITING
+
+
+def asked_while_the_store_is_away():
+    trigger_helpers.DEADLINE = 1.0
+    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
+    scene.add("wild", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
+    scene.until(lambda: any(not slot.empty for slot in scene.bench.tasks))
+    scene.leaser.pause()
+    asker = scene.leaser._asker
+    with suppress(StoreUnavailableError):
+        asker.ask(gone)
+    asker.not_before, scene.leaser._next_look = 0, math.inf
+    # The store is not asked for anything: it is not known yet what to write.
+    scene.until(lambda: scene.leaser.asks)
+    return asker.away
+
+
+def gone():
+    raise StoreUnavailableError("gone")
+
+
+def test_a_store_is_not_back_because_there_is_nothing_to_ask_it_yet():
+    assert apart(asked_while_the_store_is_away) == "gone"
 
 
 def told_to_go():
