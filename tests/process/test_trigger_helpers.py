@@ -5,7 +5,8 @@ import logging
 import math
 import os
 import random
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -352,6 +353,19 @@ def test_a_row_whose_trigger_no_process_can_be_asked_is_left_to_others_and_told_
     assert told == ["cannot fork: [Errno 11] Resource temporarily unavailable"]
     assert attempt == 0
     assert tries <= 4
+
+
+def with_long_texts():
+    scene = Scene(catchup="latest")
+    scene.add("row", "Hourly")
+    with closing(sqlite3.connect("psched.db", isolation_level=None)) as client:
+        client.execute("UPDATE psched SET reason = :long, settled_by = :long", {"long": "x" * 2**20})
+    scene.until(lambda: scene.has_run("row") or scene.row("row").status == QUARANTINED)
+    return scene.row("row").status
+
+
+def test_a_row_is_judged_whatever_stands_in_columns_that_are_for_people():
+    assert apart(with_long_texts) == WAITING
 
 
 def outside(triggers, cron):
