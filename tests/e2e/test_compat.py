@@ -278,6 +278,7 @@ def test_a_handler_that_returns_without_finishing_is_run_again_as_perfectscheds(
     service = make_service(
         f"sqlite:///{tmp_path}/own.db",
         type="rdb_compat",
+        table="schedules",
         on_return="retry",
         dispatch="jobs:Dispatch",
     )

@@ -18,8 +18,9 @@ from psched.definition import payload_of
 from psched.errors import InvalidError
 from psched.model import Finish, Row
 from psched.policy import Run, conclusion, opening
+from support.compat import compat_factory
 from support.fuzzing import cases, told
-from support.odd_rows import odd_row, problems
+from support.odd_rows import SOUND, odd_row, problems
 from support.stores import Sql, make_store, store_factory
 
 COUNT = 250
@@ -33,7 +34,7 @@ CLAIM = {"limit": 20, "alive_time": 60, "shortest": 6, "horizon": 0}
 # --- the suite -----------------------------------------------------------------------------
 
 
-def check_rows(store, insert, count, *, settings, judge=opening):
+def check_rows(store, insert, count, *, settings, judge=opening, judged=frozenset(SOUND)):
     """Insert odd rows and healthy ones, and work off all that is due.
 
     Args:
@@ -42,6 +43,7 @@ def check_rows(store, insert, count, *, settings, judge=opening):
         count: of odd rows.
         settings: the installation's.
         judge: says what to do with a row that was claimed.
+        judged: the columns in which the oracle looks for problems.
     """
     written = {}
     for number, case in enumerate(cases("rows", count)):
@@ -57,7 +59,7 @@ def check_rows(store, insert, count, *, settings, judge=opening):
     ran = work_off(store, written, settings, judge)
     for key, (case, columns) in written.items():
         with told(case, columns):
-            found = problems(columns)
+            found = problems(columns) & judged
             if not found and columns == {"id": key}:
                 assert key in ran
             if found:
@@ -117,19 +119,51 @@ def sql_store(database):
         with Sql(database.url).session() as execute:
 
             def insert(columns):
-                names = ", ".join(columns)
-                values = ", ".join(f":{name}" for name in columns)
-                try:
-                    execute(f"INSERT INTO {{table}} ({names}) VALUES ({values})", **columns)  # noqa: S608
-                except (SQLAlchemyError, OverflowError, UnicodeError):
-                    return False
-                return True
+                return inserted(execute, columns)
 
             yield store, insert
 
 
+def inserted(execute, columns):
+    """Insert a row by plain SQL; false if the database refuses it."""
+    names, values = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+    try:
+        execute(f"INSERT INTO {{table}} ({names}) VALUES ({values})", **columns)  # noqa: S608
+    except (SQLAlchemyError, OverflowError, UnicodeError):
+        return False
+    return True
+
+
 def test_rows_of_sql(sql_store, settings):
     check_rows(*sql_store, COUNT, settings=settings)
+
+
+@pytest.fixture
+def compat_store(database):
+    """A store on PerfectSched's table, and what inserts rows by plain SQL."""
+    with compat_factory(database.url, table="schedules") as open_store:
+        store = open_store()
+        store.init()
+        with Sql(database.url, "schedules").session() as execute:
+
+            def insert(columns):
+                row = {name: columns[name] for name in COMPAT if name in columns}
+                row = {"cron": "@daily", "delay": 0, "timeout": 1, "data": "{}", **row}
+                return inserted(execute, row)
+
+            yield store, insert
+
+
+COMPAT = ("id", "cron", "delay", "data", "timezone", "next_time")
+"""Columns of PerfectSched's table that psched's has as well."""
+
+
+def test_rows_of_perfectsched(compat_store, database):
+    settings = {"url": database.url, "type": "rdb_compat", "table": "schedules"}
+    settings |= {"alive_time": 60, "catchup": "latest"}
+    # Its data carry whatever is not a JSON object, and the type with it.
+    judged = {"id", "cron", "timezone", "delay", "next_time"}
+    check_rows(*compat_store, COUNT, settings=config.from_mapping(settings), judged=judged)
 
 
 @pytest.mark.redis

@@ -58,7 +58,7 @@ class Master(Leashed):
         log: Path,
         folder: Path,
         env: Mapping[str, str],
-        leave_zombies: bool,
+        leave_zombies: bool = False,
     ) -> None:
         super().__init__(command, output=log, cwd=folder, env=env, leave_zombies=leave_zombies)
         self.log = log

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from psched.config import from_mapping
 from psched.declare import declare
-from psched.definition import encode, raw_data, understand
+from psched.definition import encode, payload_text, raw_data, understand
 from psched.errors import InvalidError
 from psched.files.plan import differing, plan
 from psched.model import Row
@@ -60,10 +60,16 @@ class Holder:
         pass
 
 
+def task_of(row):
+    """The task of a row, as a runner makes it."""
+    run = assignment(row, understand(row, SETTINGS), 5)
+    return Task({**run, "data": payload_text(row.data, SETTINGS.data_limit)}, Holder())
+
+
 @pytest.mark.parametrize("stored", ['{"data":"a\\u0000b"}', b'{"data":"a\\u0000b"}'])
 def test_a_task_has_its_payload_until_it_is_replaced(stored):
     row = Row("k", data=stored, options='{"payload":"text"}', owner="w", next_time=5)
-    task = Task(assignment(row, understand(row, SETTINGS), 5), Holder())
+    task = task_of(row)
 
     assert (task.data, task.raw_data) == ({"data": "a\0b"}, b"a\0b")
     task.data["data"] = "the task's own copy"
@@ -77,7 +83,7 @@ def test_a_task_has_its_payload_until_it_is_replaced(stored):
 def test_an_object_is_given_as_it_was_written():
     written = '{ "n": 1.10,\n "n": 1e2, "é": "\\u00e9" }'
     row = Row("k", data=written, owner="w", next_time=5)
-    task = Task(assignment(row, understand(row, SETTINGS), 5), Holder())
+    task = task_of(row)
     assert (task.data, task.raw_data) == ({"n": 100.0, "é": "é"}, written.encode())
     assert raw_data(Row("k")) == b"{}"
 
