@@ -359,7 +359,9 @@ def with_long_texts():
     scene = Scene(catchup="latest")
     scene.add("row", "Hourly")
     with closing(sqlite3.connect("psched.db", isolation_level=None)) as client:
-        client.execute("UPDATE psched SET reason = :long, settled_by = :long", {"long": "x" * 2**20})
+        client.execute(
+            "UPDATE psched SET reason = :long, settled_by = :long", {"long": "x" * 2**20}
+        )
     scene.until(lambda: scene.has_run("row") or scene.row("row").status == QUARANTINED)
     return scene.row("row").status
 
