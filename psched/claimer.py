@@ -6,22 +6,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil, inf
+from math import inf
 
 from psched import timing
 from psched.asking import Asker
 from psched.backend import Backend, Claimed, ClaimUnknownError
-from psched.called import DEADLINE
 from psched.clock import Clock
 from psched.config import Config
 from psched.errors import StoreUnavailableError
 from psched.extending import Extender
 from psched.model import Row, Settlement
-from psched.outage import Outage
 from psched.policy import Run, put_off
 from psched.tasks import Tasks
 from psched.timing import Deadlines
-from psched.trigger import is_called
 from psched.trigger_helpers import Question, TriggerHelpers
 
 _log = logging.getLogger("psched.worker")
@@ -33,8 +30,8 @@ are given back."""
 _LONGEST_START = 0.2
 """Seconds of the same after which running tasks are looked after."""
 
-_FORK_PAUSE = 1.0
-"""Seconds before the next claim when the system had no process to give."""
+_FORK_PAUSE = 1
+"""Seconds before the next claim when the system had no process to give, of any row or of one."""
 
 _WAY_OF_A_LATE_CLAIM = 2.0
 """Seconds that a claim takes on the server: at most one for somebody's lock, one for the rest."""
@@ -139,7 +136,6 @@ class Claimer:
         self._claims = 0
         self._unsure: list[_Unsure] = []
         self._backlog = False
-        self._no_forks = Outage("cannot fork", _log, clock)
         self.triggers = TriggerHelpers(tasks, settings, clock)
         self.waiting: dict[str, Waiting] = {}
         self.moves: dict[str, Settlement] = {}
@@ -188,7 +184,7 @@ class Claimer:
             return self._store.claim(
                 owner,
                 # What is claimed beyond the runner that there is would have to be given back.
-                limit=1 if self._no_forks.lasts else room,
+                limit=1 if self._tasks.no_forks.lasts else room,
                 alive_time=self._settings.alive_time,
                 shortest=self._shortest,
                 horizon=self._settings.poll_interval,
@@ -218,13 +214,11 @@ class Claimer:
         """Have runners; whether there are any."""
         try:
             self._tasks.prepare(count)
-        except OSError as error:
-            self._no_forks.failed(error)
+        except OSError:
             # There may be enough for one.
             self._backlog = False
             self.next_poll = self._clock.monotonic() + _FORK_PAUSE
             return False
-        self._no_forks.passed()
         return True
 
     def _resolve(self) -> None:
@@ -268,18 +262,13 @@ class Claimer:
                 continue
             if row.key in claimed.expired:
                 _log.warning("%s: taken over, its last lease ended without a settle", row.key)
-            verdict = self._opened(row, claimed.now or 0)
+            verdict = self.triggers.open(row, claimed.now or 0)
             if isinstance(verdict, Question):
                 self.waiting[row.key] = Waiting(row, lease.deadlines, question=verdict)
             elif isinstance(verdict, Run):
                 self._start(lease, verdict, following=len(granted) - place - 1)
             else:
                 self.moves[row.key] = verdict
-
-    def _opened(self, row: Row, now: float) -> Run | Settlement | Question:
-        if row.cron and is_called(row.cron) and self.triggers.is_full(row):
-            return put_off(row, ceil(DEADLINE))
-        return self.triggers.open(row, now)
 
     def go_on(self) -> None:
         """See to the rows whose triggers have answered."""
@@ -291,6 +280,9 @@ class Claimer:
                 self.returns[key] = waiting.row
             elif isinstance(answer, Settlement):
                 self.moves[key] = answer
+            elif self.triggers.is_stuck(waiting.question):
+                # There may be a process for it on another host.
+                self.moves[key] = put_off(waiting.row, _FORK_PAUSE)
             elif answer is not None and self._free > 0:
                 self._start(waiting, answer, following=0)
             else:

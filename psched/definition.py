@@ -26,6 +26,9 @@ from psched.zone import find_zone
 NAME_LENGTH = 255
 """Characters of a key or a type at most."""
 
+LONGEST_KEY = 1000
+"""Characters of the key of a row that plain SQL has inserted: not every database has a limit."""
+
 WORDS_LENGTH = 4000
 """Characters of a note at most."""
 
@@ -103,6 +106,7 @@ def understand(row: Row, settings: Config) -> Definition:
     if visible(row.key) != row.key:
         # Not as strict as for a new key: what was inserted by SQL has been run since.
         raise InvalidError("key", f"{brief(repr(row.key))} holds characters that cannot be seen")
+    _refuse_long("key", row.key, LONGEST_KEY, "characters")
     check_name("type", row.type)
     options = options_of(row.options)
     own = _with_overrides(options, row.type, settings)

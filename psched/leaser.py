@@ -89,7 +89,7 @@ class Leaser:
         self._preparation = Preparation(prepare, self._asker)
         self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
         self._triggers = self._claimer.triggers
-        self._settler = Settler(settings, clock, self._triggers.conclude)
+        self._settler = Settler(settings, clock, self._triggers.conclude, self._asker.ask)
         self._dead: list[str] = []
         self.recovered: list[str] = []
         self._next_look = 0.0
@@ -233,7 +233,7 @@ class Leaser:
         if not endings:
             return
         try:
-            results = self._asker.ask(partial(self._settler.settle, self._store, endings))
+            results = self._settler.settle(self._store, endings)
         except StoreBusyError as busy:
             self._close(busy.answered)
             raise
@@ -247,7 +247,7 @@ class Leaser:
     def _close(self, results: Mapping[str, Settled]) -> None:
         """These leases have ended, or are another's."""
         for key, result in results.items():
-            if result is Settled.REDEFINED or self._claimer.returns.pop(key, None) is not None:
+            if self._claimer.returns.pop(key, None) is not None:
                 continue
             slot = self._tasks.slots.pop(key)
             self._triggers.forget(slot.row)

@@ -127,18 +127,19 @@ class Runners:
         """Whether one waits for a task."""
         return bool(self._idle)
 
-    def prepare(self, count: int = 1) -> None:
+    def prepare(self, count: int = 1, *, unused: bool = False) -> None:
         """Have one waiting, so that the next task does not wait for a fork.
 
         Args:
             count: so many tasks are to be started: if none is waiting, as many are forked, up to
                 a few, which costs less in one go.
+            unused: have one waiting that has run no task; `take` returns it.
 
         Raises:
             OSError: the system has no process or memory left.
             RuntimeError: this process has a second thread.
         """
-        if not self._idle:
+        if not self._idle or (unused and self._idle[-1].used):
             self._fork(count)
 
     def take(self) -> RunnerChild:
@@ -157,7 +158,9 @@ class Runners:
         """
         clean = self.clear(runner)
         if clean:
-            self._idle.append(runner)
+            runner.used = True
+            # Before all that are unused, which are taken first.
+            self._idle.insert(0, runner)
         else:
             self.kill(runner)
         return clean
@@ -271,6 +274,8 @@ class Runners:
         for pid in server.unburied:
             if pid in self._alive:
                 self._alive[pid].lost_server = True
+        # They are about to die: a task that began in one now would die with it.
+        self._idle = [runner for runner in self._idle if not runner.lost_server]
         self._let_go(server)
         if server.pid in self._spared:  # or it has been reaped, and may be anybody
             tree.send(server.pid, signal.SIGKILL)

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
 
 from psched.backend import Backend, Settled
 from psched.clock import Clock
@@ -11,10 +13,24 @@ from psched.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeE
 from psched.model import WAITING, Decision, Finish, Row, Settlement, Token
 from psched.policy import conclusion
 
+T = TypeVar("T")
+
 _log = logging.getLogger("psched.worker")
 
 Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
 """How to settle a lease, see `psched.policy.conclusion`; None: that is not known yet."""
+
+
+class Ask(Protocol):
+    """Sends a request to the store."""
+
+    def __call__(self, request: Callable[[], T], /) -> T:
+        """Send it."""
+        ...
+
+
+def _at_once(request: Callable[[], T]) -> T:
+    return request()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +71,19 @@ class Settler:
         settings: the installation's.
         clock: this host's clocks.
         conclude: says how a lease ends.
+        ask: sends each request.
     """
 
-    def __init__(self, settings: Config, clock: Clock, conclude: Conclude = conclusion) -> None:
+    def __init__(
+        self,
+        settings: Config,
+        clock: Clock,
+        conclude: Conclude = conclusion,
+        ask: Ask = _at_once,
+    ) -> None:
         self._settings = settings
         self._conclude = conclude
+        self._ask = ask
         self._clock = clock
         # Leases whose end may have been written, and their D when it was sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
@@ -76,7 +100,9 @@ class Settler:
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
         try:
-            settle(backend, endings, self._settings, results, self._conclude)
+            settle(
+                backend, endings, self._settings, results, conclude=self._conclude, ask=self._ask
+            )
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None
@@ -107,6 +133,8 @@ class Settler:
         return {
             key: Settled.DONE if result is Settled.PREEMPTED and key in ours else result
             for key, result in results.items()
+            # Where it was not possible to go on, it is asked again.
+            if result is not Settled.REDEFINED
         }
 
 
@@ -115,7 +143,9 @@ def settle(
     endings: Sequence[Ending],
     settings: Config,
     results: dict[str, Settled] | None = None,
+    *,
     conclude: Conclude = conclusion,
+    ask: Ask = _at_once,
 ) -> Mapping[str, Settled]:
     """End leases; may be repeated when the store did not answer.
 
@@ -128,6 +158,7 @@ def settle(
         settings: the installation's.
         results: filled with what is known so far, if it raises.
         conclude: says how a lease ends.
+        ask: sends each request.
 
     Returns:
         For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
@@ -146,7 +177,9 @@ def settle(
             for key, ending in open_endings.items()
         ]
         known = [each for each in settlements if each is not None]
-        answers = backend.settle(known)
+        if not known:
+            break
+        answers = ask(partial(backend.settle, known))
         results |= answers
         for each in known:
             if answers[each.key] is Settled.DONE and each.status == WAITING and each.reason:
@@ -155,7 +188,7 @@ def settle(
             key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }
         if open_endings:
-            current, now = backend.look(list(open_endings)), backend.now()
+            current, now = ask(partial(backend.look, [*open_endings])), ask(backend.now)
             gone = {
                 key
                 for key, ending in open_endings.items()

@@ -28,6 +28,7 @@ class RunnerChild(Child):
         note: tells it why it is being stopped.
         cgroup: the one that it is in, if one could be made.
         lost_server: its fork server died before it.
+        used: it has run a task.
     """
 
     def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
@@ -36,6 +37,7 @@ class RunnerChild(Child):
         self.note = note
         self.cgroup: Cgroup | None = None
         self.lost_server = False
+        self.used = False
 
     @property
     def died_with_server(self) -> bool:

@@ -8,6 +8,7 @@ from psched.clock import Clock
 from psched.errors import InvalidError, StoreUnavailableError, text_of
 from psched.guard import Guard
 from psched.model import Finish, Occurrence, Quarantine, Release, Retry, Row
+from psched.outage import Outage
 from psched.policy import Run
 from psched.runners import Runners
 from psched.slots import Slot, tell
@@ -16,6 +17,8 @@ from psched.supervisor.signals import Waitable
 from psched.task import assignment
 from psched.texts import brief
 from psched.timing import Deadlines
+
+_log = logging.getLogger("psched.worker")
 
 
 class Lessor(Protocol):
@@ -49,11 +52,13 @@ class Tasks:
     Attributes:
         slots: the leases that have a task, by key.
         started: how many tasks have been started so far.
+        no_forks: that there is no process to be had.
     """
 
     def __init__(self, runners: Runners, guard: Guard, clock: Clock) -> None:
         self.slots: dict[str, Slot] = {}
         self.started = 0
+        self.no_forks = Outage("cannot fork", _log, clock)
         self._runners = runners
         self._guard = guard
         self._clock = clock
@@ -79,15 +84,20 @@ class Tasks:
         """The lines to all runners."""
         return self._runners.links
 
-    def prepare(self, count: int = 1) -> None:
+    def prepare(self, count: int = 1, *, unused: bool = False) -> None:
         """Have a runner waiting; see `Runners.prepare`.
 
         Raises:
-            OSError: the system has no process or memory left.
+            OSError: the system has no process or memory left; it has been logged.
         """
-        if not self._runners.waiting:
+        if unused or not self._runners.waiting:
             self.brace()
-        self._runners.prepare(count)
+        try:
+            self._runners.prepare(count, unused=unused)
+        except OSError as error:
+            self.no_forks.failed(error)
+            raise
+        self.no_forks.passed()
 
     def dismiss(self) -> None:
         """No task will follow: let the waiting runners go."""

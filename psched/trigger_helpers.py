@@ -15,7 +15,7 @@ all, only so many are asked at the same time: rows beyond that are put off.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from psched.called import DEADLINE, WithheldError, found_by, name_of, withheld
@@ -23,10 +23,11 @@ from psched.clock import Clock
 from psched.config import Config
 from psched.definition import understand
 from psched.messages import FROM_TRIGGER_HELPER
-from psched.model import QUARANTINED, Decision, Row, Settlement, Token
-from psched.policy import Run, conclusion, opening
+from psched.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
+from psched.policy import Run, conclusion, opening, put_off
 from psched.slots import RunnerChild
 from psched.tasks import Tasks
+from psched.trigger import is_called
 from psched.verdicts import Case, verdict
 
 _log = logging.getLogger("psched.worker")
@@ -92,19 +93,15 @@ class TriggerHelpers:
         self._heard = 0.0
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
-    def is_full(self, row: Row) -> bool:
-        """Whether a further row with this trigger is to be put off."""
-        slow = [question for question in self._asked if self._is_slow(question)]
-        name = name_of(row.cron or "")
-        same = sum(question.name == name for question in slow)
-        return len(slow) >= _MOST_SLOW or same >= _MOST_SLOW_OF_ONE
-
     def open(self, row: Row, now: float) -> Run | Settlement | Question:
         """What to do with a row that has just been claimed, see `policy.opening`.
 
         Returns:
             A question, if its trigger has to be asked: its ``answer`` is set by a later `hear`.
         """
+        # Also if it could be run at once: its trigger would be asked after that.
+        if row.status == WAITING and row.cron and is_called(row.cron) and self._is_full(row.cron):
+            return put_off(row, ceil(DEADLINE))
         try:
             with found_by(withheld):
                 return opening(row, self._settings, now)
@@ -154,6 +151,11 @@ class TriggerHelpers:
         """Whether a slot is to be kept for a row: its answer is there, or will be in a moment."""
         young = self._clock.monotonic() < question.since + MOMENT
         return young or question.answer is not None
+
+    def is_stuck(self, question: Question) -> bool:
+        """Whether it has not been asked yet, and there is no process for it."""
+        unasked = question in self._queue and not question.kills and question.helper is None
+        return unasked and self._clock.monotonic() < self._fork_at
 
     def hear(self) -> None:
         """Take the answers that have come, and kill what does not answer."""
@@ -264,8 +266,7 @@ class TriggerHelpers:
             question.fresh = question.fresh or not self._idle
             try:
                 helper = self._fork() if question.fresh else self._idle.pop()
-            except OSError as error:
-                _log.error("cannot fork: %s", error)
+            except OSError:
                 self._fork_at = self._clock.monotonic() + _FORK_PAUSE
                 return
             self._queue.remove(question)
@@ -274,10 +275,17 @@ class TriggerHelpers:
             helper.link.send({"judge": question.case.message()})
 
     def _fork(self) -> RunnerChild:
-        self._tasks.prepare()
+        self._tasks.prepare(unused=True)
         helper = self._tasks.runners.take()
         helper.link.expects = FROM_TRIGGER_HELPER
         return helper
+
+    def _is_full(self, trigger: str) -> bool:
+        """Whether a further row with this trigger is to be put off."""
+        slow = [question for question in self._asked if self._is_slow(question)]
+        name = name_of(trigger)
+        same = sum(question.name == name for question in slow)
+        return len(slow) >= _MOST_SLOW or same >= _MOST_SLOW_OF_ONE
 
     def _is_slow(self, question: Question) -> bool:
         return self._clock.monotonic() >= question.sent + MOMENT

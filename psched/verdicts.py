@@ -21,6 +21,7 @@ from psched.config import Config
 from psched.definition import LATEST_TIME, decode, encode
 from psched.model import STATUSES, Decision, Finish, Quarantine, Release, Retry, Row, Settlement
 from psched.policy import Run, conclusion, opening, quarantine
+from psched.texts import cut, visible
 
 _MEMORY = 2**30
 """Bytes that a process which asks triggers may use besides what it was forked with."""
@@ -51,7 +52,7 @@ class Case:
     decision: Decision | None = None
 
     def message(self) -> dict[str, Any]:
-        """The case for `judged`. The payload stays here: no trigger depends on it."""
+        """The case for `judged`, without what no verdict depends on, such as the payload."""
         leased = None if self.leased is None else _columns(self.leased)
         decision = self.decision
         return {
@@ -124,7 +125,9 @@ def confine() -> None:
 def _columns(row: Row) -> dict[str, Any]:
     columns = {name: getattr(row, name) for name in Row.__slots__}
     options = encode("options", decode("options", row.options)) if row.options else None
-    return columns | {"data": None, "options": options}
+    # By plain SQL these can be of any length.
+    reason = None if row.reason is None else cut(row.reason)
+    return columns | {"data": None, "options": options, "settled_by": None, "reason": reason}
 
 
 def _settlement(row: Row, said: dict[str, Any]) -> Settlement:
@@ -140,7 +143,7 @@ def _settlement(row: Row, said: dict[str, Any]) -> Settlement:
         isinstance(said.get("rest"), bool),
         isinstance(said.get("remove"), bool),
         isinstance(status, str) and status in {*STATUSES, row.status},
-        reason is None or (isinstance(reason, str) and reason.isprintable()),
+        reason is None or (isinstance(reason, str) and visible(reason) == reason),
     )
     if not all(fits):
         raise ValueError("it is no settlement")

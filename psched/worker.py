@@ -126,7 +126,7 @@ class Worker:
             _log.error("%s", error)
             return BAD_HANDLERS
         except OSError:
-            pass  # it is tried again, and told, before each claim
+            pass  # it has been logged, and is tried again before each claim
         self._link.send({"ready": reported})
         if not self._admitted():
             return DRAINED

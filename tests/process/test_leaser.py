@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace as changed
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 
@@ -376,6 +377,38 @@ def redefined():
     Path("gate").touch()
     scene.until(lambda: not len(scene.bench.tasks))
     return scene.row("one").next_time
+
+
+def watched_while_it_was_redefined():
+    scene = Scene("one")
+    scene.add("one", "cleans_up", data={"gate": "gate"}, cron="0 0 1 1 *", catchup="latest")
+    scene.until(lambda: len(scene.bench.tasks))
+    scene.schedules["one"].modify(cron="0 0 1 2 *")
+    scene.schedules.close()
+    asker, events = scene.leaser._asker, []
+    before = asker.before
+
+    def braces():
+        events.append("braces")
+        before()
+
+    asker.before = braces
+    for name in "settle", "look", "now":
+        request = getattr(scene.store, name)
+        setattr(scene.store, name, partial(_noted, events, name, request))
+    Path("gate").touch()
+    scene.until(lambda: not len(scene.bench.tasks))
+    return [(first, then) for first, then in pairwise(events) if then != "braces"]
+
+
+def _noted(events, name, request, *args):
+    events.append(name)
+    return request(*args)
+
+
+def test_what_runs_is_watched_before_each_request_that_ends_the_lease_of_a_redefined_schedule():
+    requests = ["settle", "look", "now", "settle"]
+    assert apart(watched_while_it_was_redefined) == [["braces", name] for name in requests]
 
 
 def test_a_schedule_that_was_redefined_while_its_task_ran_goes_on_as_it_is_now():

@@ -517,6 +517,33 @@ def test_a_waiting_runner_that_dies_costs_no_task():
     assert apart(idle_runner_killed) == "Finish()"
 
 
+def fork_server_lost():
+    bench = Bench(HANDLERS)
+    bench.runners.prepare()
+    [runner] = bench.runners._alive.values()
+    tree.send(runner.pid, signal.SIGSTOP)  # it does not end by itself
+    bench.runners.start().channel.cut("a test")
+    bench.runners.reap()
+    return bench.runners.waiting, bench.run("returns")
+
+
+def test_a_waiting_runner_whose_fork_server_has_died_is_given_no_task():
+    assert apart(fork_server_lost) == [False, "Finish()"]
+
+
+def unused_runner():
+    bench = Bench(HANDLERS, max_tasks_per_child=1000)
+    slot = bench.start("returns")
+    used = slot.runner
+    bench.finish(slot)
+    bench.tasks.prepare(unused=True)
+    return [bench.runners.take() is used, bench.runners.take() is used]
+
+
+def test_a_runner_that_has_run_no_task_is_forked_where_one_is_needed():
+    assert apart(unused_runner) == [False, True]
+
+
 def many(tasks):
     own = subprocess.Popen(["sleep", "1000"])  # as a handler's module may when it is imported
     bench = Bench(HANDLERS, max_tasks_per_child=tasks)

@@ -1,8 +1,12 @@
 """Triggers of users' own that do what no trigger should: only their own rows suffer from it."""
 
 import json
+import logging
+import math
 import os
 import random
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,6 +16,7 @@ from psched import trigger_helpers
 from psched.app import make_store
 from psched.called import DEADLINE
 from psched.config import from_mapping
+from psched.errors import StoreUnavailableError
 from psched.leaser import Leaser
 from psched.model import QUARANTINED, WAITING, Row
 from psched.supervisor import tree
@@ -264,6 +269,29 @@ def test_an_occurrence_that_has_run_is_over_whatever_its_trigger_does_then(how, 
     assert how == "boolean" or before == WAITING
 
 
+def asked_while_the_store_is_away():
+    trigger_helpers.DEADLINE = 1.0
+    scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
+    scene.add("wild", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
+    scene.until(lambda: any(not slot.empty for slot in scene.bench.tasks))
+    scene.leaser.pause()
+    asker = scene.leaser._asker
+    with suppress(StoreUnavailableError):
+        asker.ask(gone)
+    asker.not_before, scene.leaser._next_look = 0, math.inf
+    # The store is not asked for anything: it is not known yet what to write.
+    scene.until(lambda: scene.leaser.asks)
+    return asker.away
+
+
+def gone():
+    raise StoreUnavailableError("gone")
+
+
+def test_a_store_is_not_back_because_there_is_nothing_to_ask_it_yet():
+    assert apart(asked_while_the_store_is_away) == "gone"
+
+
 def told_to_go():
     trigger_helpers.DEADLINE = 2.0
     scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600, concurrency=2)
@@ -292,6 +320,54 @@ def a_slow_one_with_a_short_lease():
 
 def test_a_lease_is_held_while_a_slow_trigger_is_asked():
     assert apart(a_slow_one_with_a_short_lease) <= 2
+
+
+def without_a_process():
+    scene = Scene(catchup="latest")
+    prepare = scene.bench.runners.prepare
+    log = []
+    logging.getLogger().addHandler(handler := logging.Handler())
+    handler.emit = lambda record: log.append(record.getMessage())
+    tries = 0
+
+    def refused(count=1, *, unused=False):
+        nonlocal tries
+        tries += unused
+        if unused:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        prepare(count)
+
+    scene.bench.runners.prepare = refused
+    scene.add("row", "Hourly")
+    scene.until(lambda: tries >= 2)
+    scene.until(lambda: scene.row("row").owner is None)
+    told = [line for line in log if "cannot fork" in line]
+    attempt = scene.row("row").attempt
+    scene.bench.runners.prepare = prepare
+    scene.until(lambda: scene.has_run("row"))
+    return told, attempt, tries
+
+
+def test_a_row_whose_trigger_no_process_can_be_asked_is_left_to_others_and_told_once():
+    told, attempt, tries = apart(without_a_process)
+    assert told == ["cannot fork: [Errno 11] Resource temporarily unavailable"]
+    assert attempt == 0
+    assert tries <= 4
+
+
+def with_long_texts():
+    scene = Scene(catchup="latest")
+    scene.add("row", "Hourly")
+    with closing(sqlite3.connect("psched.db", isolation_level=None)) as client:
+        client.execute(
+            "UPDATE psched SET reason = :long, settled_by = :long", {"long": "x" * 2**20}
+        )
+    scene.until(lambda: scene.has_run("row") or scene.row("row").status == QUARANTINED)
+    return scene.row("row").status
+
+
+def test_a_row_is_judged_whatever_stands_in_columns_that_are_for_people():
+    assert apart(with_long_texts) == WAITING
 
 
 def outside(triggers, cron):

@@ -1,5 +1,6 @@
 """When a worker looks for due rows."""
 
+import logging
 import random
 
 import pytest
@@ -9,6 +10,7 @@ from psched.backend import Claimed
 from psched.claimer import Claimer
 from psched.config import from_mapping
 from psched.extending import Extender
+from psched.outage import Outage
 
 NEAR = 0.02
 """Seconds."""
@@ -48,6 +50,9 @@ class Tasks:
 
     slots = {}  # noqa: RUF012  # stays empty
 
+    def __init__(self, clock):
+        self.no_forks = Outage("cannot fork", logging.getLogger("psched.test"), clock)
+
     def __len__(self):
         return 0
 
@@ -68,7 +73,7 @@ def looks(due, *, poll_interval=1.0):
         Extender(store, asker, settings, clock=clock, held=list),
         settings,
         nonce="nonce",
-        tasks=Tasks(),
+        tasks=Tasks(clock),
         clock=clock,
         rng=rng,
     )

@@ -15,6 +15,7 @@ from psched.definition import (
     DEEPEST,
     LARGEST_OPTIONS,
     LATEST_TIME,
+    LONGEST_KEY,
     MOST_VALUES,
     check_name,
     check_number,
@@ -192,6 +193,12 @@ WORST = {
     "timezone": {"timezone": "A/" * 1_000_000},
     "type": {"type": "t" * 10_000_000},
 }
+
+
+def test_a_key_that_is_too_long_for_messages_between_processes_is_not_understood():
+    understand(Row("k" * LONGEST_KEY), SETTINGS)
+    with pytest.raises(InvalidError, match="key: has 1001 characters, and may have 1000"):
+        understand(Row("k" * (LONGEST_KEY + 1)), SETTINGS)
 
 
 class TestCosts:

@@ -1,12 +1,17 @@
 """What a process accepts from another one."""
 
 import json
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
 
+from psched.config import from_mapping
+from psched.definition import LATEST_TIME, LONGEST_CRON, LONGEST_KEY, NAME_LENGTH, understand
 from psched.messages import FROM_RUNNER, TO_RUNNER
+from psched.model import Occurrence, Row
 from psched.supervisor import shapes
+from psched.task import assignment
 
 DEEP = json.loads("[" * 500 + "]" * 500)
 
@@ -28,7 +33,7 @@ SETTINGS = {
 
 ASSIGNMENT = {
     "key": "s1", "type": "t", "scheduled_time": 60, "attempt": 1, "cron": None, "timezone": "UTC",
-    "delay": 0, "owner": "n.1", "fence": 1, "data_limit": 1024,
+    "delay": 0, "owner": "n.1", "fence": 1, "data_limit": 1024, "on_return": "finish",
 }  # fmt: skip
 
 GOOD = [
@@ -112,6 +117,16 @@ def test_what_is_of_no_kind_is_a_fault(message):
 def test_a_message_of_two_kinds_is_checked_as_both():
     both = {"pause": True, "stop": "now", "hurry": False}
     assert shapes.FROM_MASTER.fault(both) == "the message 'stop' with an impossible 'stop'"
+
+
+def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
+    settings = from_mapping({"url": "sqlite:///unused.db"})
+    row = Row("k" * LONGEST_KEY, "t" * NAME_LENGTH, owner="n.1")
+    definition = replace(understand(row, settings), cron="x" * LONGEST_CRON)
+    told = {"run": assignment(row, definition, LATEST_TIME), "data": b"{}"}
+    assert TO_RUNNER.fault(told) is None
+    occurrence = str(Occurrence(row.key, LATEST_TIME))
+    assert shapes.TASK({**TASK, "occurrence": occurrence, "type": row.type})
 
 
 @pytest.mark.parametrize("record", [SETTINGS, ASSIGNMENT, TASK])

@@ -125,7 +125,8 @@ class Runners:
         self.fork = 0.0
         self.killed = []
 
-    def prepare(self, _count):
+    def prepare(self, _count, *, unused):
+        assert not unused
         self._clock.now += self.fork
 
     def take(self):

@@ -28,7 +28,8 @@ class Scene:
     def take(self):
         return self
 
-    def prepare(self, count):
+    def prepare(self, count, *, unused):
+        assert not unused
         self.asked.append(f"fork {count}")
 
     def begin(self, slot):

@@ -114,6 +114,11 @@ def test_nonsense_is_no_verdict(message):
         verdict(Case(leased(), NOON), message)
 
 
+def test_a_reason_that_somebody_has_written_by_hand_is_no_nonsense(settings):
+    row = leased(status=QUARANTINED, reason="looked\u00a0at")
+    assert told(Case(row, NOON, row, Finish()), settings).reason == "looked\u00a0at"
+
+
 def test_what_has_run_is_not_run_again_by_a_verdict():
     case = Case(leased(), NOON, leased(), Finish())
     with pytest.raises(ValueError, match="it is no verdict"):
