@@ -24,6 +24,15 @@ CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 MOMENT = {**CLAIM, "alive_time": 0, "shortest": 0}
 
 
+class Later(SystemClock):
+    """A clock that a test puts forward."""
+
+    passed = 0.0
+
+    def monotonic(self):
+        return super().monotonic() + self.passed
+
+
 def add(store, *keys):
     store.add([Row(key=key, next_time=1, next_run_time=1) for key in keys], nonce="n")
 
@@ -190,13 +199,6 @@ class TestSentinels:
         self, start_watched, start_redis
     ):
         """It may be cut off from them, and go on as if nothing had happened."""
-
-        class Later(SystemClock):
-            passed = 0.0
-
-            def monotonic(self):
-                return super().monotonic() + self.passed
-
         watched, other, clock = start_watched(), start_redis(), Later()
         there = make_store(other.url())
         there.init()
@@ -211,6 +213,25 @@ class TestSentinels:
         assert store.get("k") is None
         store.disconnect()
         there.disconnect()
+
+    def test_a_sentinel_that_does_not_answer_for_a_while_is_listened_to_still(self, start_watched):
+        watched, clock = start_watched(), Later()
+        leader = watched.sentinels[0]
+        with Proxy(leader.port) as proxy:
+            url = f"redis+sentinel://{LOOPBACK}:{proxy.port}/{SERVICE}/0"
+            store = RedisBackend(url, table="psched", timeout=2.0, clock=clock)
+            store.init()
+            add(store, "k")
+            with proxy.black_hole():
+                clock.passed += ASKED_AGAIN
+                assert store.get("k"), "the primary answers, so work goes on"
+            watched.replica.catch_up()
+            leader.query("SENTINEL", "FAILOVER", SERVICE)
+            wait_until(lambda: watched.replica.role == "master", timeout=60, what="a promotion")
+            with contextlib.suppress(StoreUnavailableError):
+                add(store, "new")
+                assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
+            store.disconnect()
 
     @pytest.mark.parametrize("fault", ["planned", "standstill"])
     def test_nothing_that_was_acknowledged_is_lost_in_a_failover(
@@ -245,6 +266,7 @@ class TestSentinels:
                 return len(reached) >= 50
 
             wait_until(new_primary_has_been_written_to, timeout=60, what="writes to the new one")
+            watched.be_patient()  # a host that is busy for half a second is no second fault
             wait_until(lambda: old.role == "slave", timeout=60, what="the old primary's demotion")
             lost = [key for key, _ in acknowledged if store.get(key) is None]
             assert lost == []

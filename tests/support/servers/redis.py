@@ -186,6 +186,11 @@ class Watched(Block):
     def _all(self) -> list[Redis]:
         return [self.primary, self.replica, *self.sentinels]
 
+    def be_patient(self) -> None:
+        """Take nothing for down any more, however busy this host is."""
+        for sentinel in self.sentinels:
+            sentinel.query("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "60000")
+
     def url(self, database: str = "0") -> str:
         """What psched is told."""
         places = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
