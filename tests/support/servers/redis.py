@@ -72,8 +72,14 @@ class Redis(Server):
 
     @property
     def role(self) -> str:
-        """What the server says it is: master or slave."""
-        return self.info("role")
+        """What the server says it is: master or slave; nothing at the moment when that changes.
+
+        A Sentinel that changes it closes all connections to the server, the one of who asks too.
+        """
+        try:
+            return self.info("role")
+        except redis.ConnectionError:
+            return ""
 
     @property
     def is_linked(self) -> bool:
