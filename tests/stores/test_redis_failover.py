@@ -149,9 +149,38 @@ class TestWaitForReplicas:
             store = safe()
             store.init()
             add(store, "a")
-            with proxy.black_hole(), pytest.raises(ClaimUnknownError):
-                store.claim("w.1", **CLAIM)
+            with proxy.black_hole():
+                with pytest.raises(ClaimUnknownError):
+                    store.claim("w.1", **CLAIM)
+                with pytest.raises(StoreUnavailableError, match="0 of the 1 replicas"):
+                    store.held("w.1", ())
             assert [row.key for row in store.held("w.1", ())] == ["a"]
+
+    def test_who_may_not_wait_is_told_so_before_anything_is_written(self, followed):
+        primary, _ = followed
+        primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-wait")
+        url = primary.url().replace("//", "//u:p@")
+        with store_factory(url, replicas=1) as safe, store_factory(url) as plain:
+            store, other = safe(), plain()
+            make_store(primary.url()).init()
+            for attempt in (store.try_rights, lambda: add(store, "a")):
+                with pytest.raises(StoreError, match="'wait'") as refused:
+                    attempt()
+                assert not isinstance(refused.value, StoreUnavailableError)
+            add(other, "b")
+            assert other.get("a") is None
+
+    def test_who_may_not_wait_any_more_does_not_know_what_became_of_a_write(self, followed):
+        primary, _ = followed
+        primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all")
+        with store_factory(primary.url().replace("//", "//u:p@"), replicas=1) as safe:
+            store = safe()
+            store.init()
+            add(store, "a")
+            primary.query("ACL", "SETUSER", "u", "-wait")
+            with pytest.raises(UnknownOutcomeError, match=r"does not tell .* replicas"):
+                add(store, "b")
+            assert store.get("b")
 
 
 class TestSentinels:

@@ -16,7 +16,7 @@ from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from psched.backends import encryption
 from psched.backends.bounded import Budget
@@ -179,12 +179,18 @@ class Connector:
             )
         if not self.replicas:
             return
-        # It answers at once if nothing was written. Part of the time is for its answer's way.
-        patience = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
         try:
+            # Part of the time is for its answer's way.
+            patience = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
+            # For all that was written on this connection, not only by the last request.
             followed = line.ask("WAIT", self.replicas, patience)
-        except RedisError as error:
-            raise self._failure(error, writing=True) from None
+        except (RedisError, TimeoutError) as error:
+            if not isinstance(error, ResponseError):
+                self.disconnect()
+            raise UnknownOutcomeError(
+                f"{self.shown} does not tell whether its replicas have what was written to it:"
+                f" {faults.explain(error)}"
+            ) from None
         if followed < self.replicas:
             raise UnknownOutcomeError(
                 f"{followed} of the {self.replicas} replicas that wait_replicas asks for have what"
@@ -197,6 +203,11 @@ class Connector:
         if refused:
             commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
             raise StoreError(f"cannot {commands} keys that begin with {self._prefix}")
+        if self.replicas:
+            try:
+                line.ask("WAIT", 0, 1)
+            except RedisError as error:
+                raise self._failure(error, writing=False) from None
         self._may_write = True
 
     def _evaluate(self, line: Line, script: Script, *arguments: Argument, writing: bool) -> Any:  # noqa: ANN401
