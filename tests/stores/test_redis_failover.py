@@ -10,7 +10,12 @@ from psched.backend import ClaimUnknownError, Settled
 from psched.backends.redis.sentinels import ASKED_AGAIN
 from psched.backends.redis.store import RedisBackend
 from psched.clock import SystemClock
-from psched.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.errors import (
+    StoreError,
+    StoreSlowError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from psched.model import Row, Settlement
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
@@ -242,6 +247,28 @@ class TestSentinels:
         assert store.get("k") is None
         store.disconnect()
         there.disconnect()
+
+    def test_each_sentinel_is_waited_for_twice(self, watched):
+        """On a slow link, each answer takes its time."""
+        with store_factory(watched.url("1005")) as open_store:
+            open_store().init()
+        with Proxy(watched.sentinels[0].port) as proxy:
+            url = f"redis+sentinel://{LOOPBACK}:{proxy.port}/{SERVICE}/1005"
+            with store_factory(url) as open_store:
+                open_store().now()
+            assert proxy.answers == 2
+
+    def test_a_slow_primary_is_connected_to_within_more_than_one_request(self, start_redis):
+        primary, slowly = start_redis(), 0.3
+        with Proxy(primary.port) as proxy:
+            near, url = make_store(primary.url()), f"redis://{LOOPBACK}:{proxy.port}/0"
+            near.init()
+            near.disconnect()
+            with store_factory(url, timeout=0.5) as open_store, proxy.slow(slowly):
+                store = open_store()
+                with pytest.raises(StoreSlowError, match=r"too slowly: .*database_timeout"):
+                    store.now()
+                store.now()
 
     def test_a_sentinel_that_does_not_answer_for_a_while_is_listened_to_still(self, start_watched):
         watched, clock = start_watched(), Later()

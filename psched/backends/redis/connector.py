@@ -33,6 +33,7 @@ from psched.errors import (
     MissingTableError,
     SchemaError,
     StoreError,
+    StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
@@ -126,7 +127,6 @@ class Connector:
             StoreError: the server will not do this.
         """
         line = self._connected()
-        self._budget.begin()
         if writing and self._checks and not self._may_write:
             self._try(line)
         answer = self._evaluate(line, script, *arguments, writing=writing)
@@ -141,7 +141,6 @@ class Connector:
             StoreError: we may not; the text says what.
         """
         line = self._connected()
-        self._budget.begin()
         self._try(line)
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401
@@ -151,7 +150,6 @@ class Connector:
             StoreError: as `run` does.
         """
         line = self._connected()
-        self._budget.begin()
         try:
             return line.ask(*command)
         except RedisError as error:
@@ -228,6 +226,10 @@ class Connector:
         return faults.exception_of(error, writing=writing)
 
     def _connected(self) -> Line:
+        """The connection; the first step of a request has begun.
+
+        What a slow server leaves undone in one request, the next one does.
+        """
         if self._connection is not None and not self._connection.is_connected:
             # What is raised in the midst of a request makes the driver close it; it would then
             # connect by itself, to a server that nobody has looked at.
@@ -235,12 +237,21 @@ class Connector:
         self._budget.begin()
         place = self._hosts[0] if self._sentinels is None else self._primary(self._sentinels)
         if self._connection is None:
+            self._step(answers=True)
             try:
                 self._connection = self._opened(*place)
             except StoreError:
                 self._hosts.rotate(-1)
                 raise
+        self._step()
         return self._connection
+
+    def _step(self, *, answers: bool = False) -> None:
+        """A step of a request begins; see `Budget.step`."""
+        try:
+            self._budget.step(answers=answers)
+        except TimeoutError as error:
+            raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     def _primary(self, sentinels: Sentinels) -> tuple[str, int]:
         """The primary's address; the connection is closed if it leads to another server."""

@@ -221,15 +221,22 @@ class Sentinels:
         return said
 
     def _answer(self, asking: Line, place: tuple[str, int]) -> Said:
-        # First where the primary is, then the rest: the other way round, an address from after a
-        # promotion could be found beside an epoch from before it.
-        found = asking.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        # In one go: of a promotion in between, half could be told.
+        asking.send_packed_command(
+            asking.pack_commands(
+                [
+                    ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service),
+                    ("SENTINEL", "MASTER", self._service),
+                ]
+            )
+        )
+        found = asking.read_response()
         if found is None:
             raise StoreUnavailableError(
                 f"the Sentinel {place[0]}:{place[1]} knows no server by the name {self._service!r}"
             )
         host, port = found[0].decode(), int(found[1])
-        words = [word.decode() for word in asking.ask("SENTINEL", "MASTER", self._service)]
+        words = [word.decode() for word in asking.read_response()]
         facts = dict(zip(words[::2], words[1::2], strict=True))
         # After the promotion the flag stands until the failover ends, beside the old address.
         old = (facts["ip"], int(facts["port"])) == (host, port)
