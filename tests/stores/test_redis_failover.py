@@ -219,7 +219,10 @@ class TestSentinels:
         first.kill()
         try:
             with store_factory(watched.url("1001"), timeout=1.5) as open_store:
-                assert "run `psched init`" in str(_refusal(open_store()))
+                store = open_store()
+                assert "run `psched init`" in str(_refusal(store))
+                store.init()
+                assert dict(store.examine())["sentinels"].startswith("3 in the url; 1 cannot be")
             for sentinel in watched.sentinels[1:]:
                 sentinel.kill()
             with store_factory(watched.url("1001"), timeout=1.5) as open_store:

@@ -107,6 +107,11 @@ class Connector:
         self.server = Server("", "", "")
 
     @property
+    def sentinels(self) -> str:
+        """Which Sentinels there are, for people."""
+        return "none" if self._sentinels is None else str(self._sentinels)
+
+    @property
     def encryption(self) -> str | None:
         """How the connection is encrypted, for people."""
         opened = None if self._connection is None else self._connection.socket

@@ -164,6 +164,12 @@ class Sentinels:
         newer = said.epoch >= self._said.epoch and said.place != self._said.place
         return newer or said.promoting
 
+    def __str__(self) -> str:
+        """How many there are, and how many are listened to."""
+        deaf = len(self._hosts) - len(self._lines)
+        missing = f"; {deaf} cannot be reached: a failover by it is heard of late" if deaf else ""
+        return f"{len(self._hosts)} in the url{missing}"
+
     def close(self) -> None:
         """Close the connections to all Sentinels."""
         for place in [*self._lines]:
