@@ -130,7 +130,10 @@ class TestWaitForReplicas:
             replica = opened.enter_context(Redis(servers))
             replica.follow(primary)
             replica.query("REPLICAOF", LOOPBACK, str(proxy.port))
-            wait_until(lambda: replica.is_linked, what="a replica that follows")
+            wait_until(lambda: replica.is_linked, what="a replica with a copy of what there was")
+            # Up to a second later it is sent what is new.
+            primary.query("SET", "first", 1)
+            wait_until(lambda: replica.query("EXISTS", "first"), what="a replica that follows")
             yield primary, proxy
 
     def test_a_write_that_no_replica_has_is_of_unknown_outcome(self, followed):
