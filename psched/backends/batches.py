@@ -34,7 +34,8 @@ def in_batches(
 
     Args:
         items: what is to be written.
-        write: writes some of them; what became of each, by key.
+        write: writes some of them; what became of each, by key. What it raises may tell it of a
+            part.
         clock: measures how long it takes.
         patience: seconds after which locked items are waited for no more.
 
@@ -56,6 +57,7 @@ def in_batches(
             return False
         except StoreBusyError as error:
             busy = error
+            answered.update(error.answered)
             return False
         return True
 

@@ -383,6 +383,11 @@ class Connector:
         """
         if self._connection is None or not self.in_cluster or len(self._engines) == 1:
             return
+        try:
+            # The wait for the lock has left too little of the step before.
+            self._budget.step()
+        except TimeoutError:
+            return
         if (state := cluster.desynced(self._connection, self.dialect)) is None:
             return
         self.disconnect()

@@ -343,6 +343,21 @@ class TestDesyncedNode:
             if lock[0].startswith("FLUSH"):
                 assert "this node of a Galera cluster is Donor/Desynced" in refusal
 
+    def test_it_is_left_on_a_slow_link_too(self, galera, name):
+        """The wait for a lock takes most of the time that an answer is given."""
+        here, there = galera.nodes[:2]
+        with (
+            Proxy(here.port) as proxy,
+            store_factory(url(name, proxy.port, there.port), timeout=1.6) as open_store,
+            Sql(here.url(name)).session() as backup,
+        ):
+            store = open_store()
+            add(store, "a")
+            backup("FLUSH TABLES WITH READ LOCK")
+            with proxy.slow(0.35), pytest.raises(StoreUnavailableError, match="Donor/Desynced"):
+                store.delete("a")
+            assert store.delete("a")
+
     def test_the_only_one_is_kept(self, galera, name):
         here = galera.nodes[0]
         with (

@@ -10,7 +10,12 @@ from psched.backend import ClaimUnknownError, Settled
 from psched.backends.redis.sentinels import ASKED_AGAIN
 from psched.backends.redis.store import RedisBackend
 from psched.clock import SystemClock
-from psched.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.errors import (
+    StoreError,
+    StoreSlowError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from psched.model import Row, Settlement
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
@@ -22,6 +27,15 @@ pytestmark = pytest.mark.redis
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 MOMENT = {**CLAIM, "alive_time": 0, "shortest": 0}
+
+
+class Later(SystemClock):
+    """A clock that a test puts forward."""
+
+    passed = 0.0
+
+    def monotonic(self):
+        return super().monotonic() + self.passed
 
 
 def add(store, *keys):
@@ -116,7 +130,10 @@ class TestWaitForReplicas:
             replica = opened.enter_context(Redis(servers))
             replica.follow(primary)
             replica.query("REPLICAOF", LOOPBACK, str(proxy.port))
-            wait_until(lambda: replica.is_linked, what="a replica that follows")
+            wait_until(lambda: replica.is_linked, what="a replica with a copy of what there was")
+            # Up to a second later it is sent what is new.
+            primary.query("SET", "first", 1)
+            wait_until(lambda: replica.query("EXISTS", "first"), what="a replica that follows")
             yield primary, proxy
 
     def test_a_write_that_no_replica_has_is_of_unknown_outcome(self, followed):
@@ -140,9 +157,38 @@ class TestWaitForReplicas:
             store = safe()
             store.init()
             add(store, "a")
-            with proxy.black_hole(), pytest.raises(ClaimUnknownError):
-                store.claim("w.1", **CLAIM)
+            with proxy.black_hole():
+                with pytest.raises(ClaimUnknownError):
+                    store.claim("w.1", **CLAIM)
+                with pytest.raises(StoreUnavailableError, match="0 of the 1 replicas"):
+                    store.held("w.1", ())
             assert [row.key for row in store.held("w.1", ())] == ["a"]
+
+    def test_who_may_not_wait_is_told_so_before_anything_is_written(self, followed):
+        primary, _ = followed
+        primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-wait")
+        url = primary.url().replace("//", "//u:p@")
+        with store_factory(url, replicas=1) as safe, store_factory(url) as plain:
+            store, other = safe(), plain()
+            make_store(primary.url()).init()
+            for attempt in (store.try_rights, lambda: add(store, "a")):
+                with pytest.raises(StoreError, match="'wait'") as refused:
+                    attempt()
+                assert not isinstance(refused.value, StoreUnavailableError)
+            add(other, "b")
+            assert other.get("a") is None
+
+    def test_who_may_not_wait_any_more_does_not_know_what_became_of_a_write(self, followed):
+        primary, _ = followed
+        primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all")
+        with store_factory(primary.url().replace("//", "//u:p@"), replicas=1) as safe:
+            store = safe()
+            store.init()
+            add(store, "a")
+            primary.query("ACL", "SETUSER", "u", "-wait")
+            with pytest.raises(UnknownOutcomeError, match=r"does not tell .* replicas"):
+                add(store, "b")
+            assert store.get("b")
 
 
 class TestSentinels:
@@ -176,7 +222,10 @@ class TestSentinels:
         first.kill()
         try:
             with store_factory(watched.url("1001"), timeout=1.5) as open_store:
-                assert "run `psched init`" in str(_refusal(open_store()))
+                store = open_store()
+                assert "run `psched init`" in str(_refusal(store))
+                store.init()
+                assert dict(store.examine())["sentinels"].startswith("3 in the url; 1 cannot be")
             for sentinel in watched.sentinels[1:]:
                 sentinel.kill()
             with store_factory(watched.url("1001"), timeout=1.5) as open_store:
@@ -190,13 +239,6 @@ class TestSentinels:
         self, start_watched, start_redis
     ):
         """It may be cut off from them, and go on as if nothing had happened."""
-
-        class Later(SystemClock):
-            passed = 0.0
-
-            def monotonic(self):
-                return super().monotonic() + self.passed
-
         watched, other, clock = start_watched(), start_redis(), Later()
         there = make_store(other.url())
         there.init()
@@ -211,6 +253,47 @@ class TestSentinels:
         assert store.get("k") is None
         store.disconnect()
         there.disconnect()
+
+    def test_each_sentinel_is_waited_for_twice(self, watched):
+        """On a slow link, each answer takes its time."""
+        with store_factory(watched.url("1005")) as open_store:
+            open_store().init()
+        with Proxy(watched.sentinels[0].port) as proxy:
+            url = f"redis+sentinel://{LOOPBACK}:{proxy.port}/{SERVICE}/1005"
+            with store_factory(url) as open_store:
+                open_store().now()
+            assert proxy.answers == 2
+
+    def test_a_slow_primary_is_connected_to_within_more_than_one_request(self, start_redis):
+        primary, slowly = start_redis(), 0.3
+        with Proxy(primary.port) as proxy:
+            near, url = make_store(primary.url()), f"redis://{LOOPBACK}:{proxy.port}/0"
+            near.init()
+            near.disconnect()
+            with store_factory(url, timeout=0.5) as open_store, proxy.slow(slowly):
+                store = open_store()
+                with pytest.raises(StoreSlowError, match=r"too slowly: .*database_timeout"):
+                    store.now()
+                store.now()
+
+    def test_a_sentinel_that_does_not_answer_for_a_while_is_listened_to_still(self, start_watched):
+        watched, clock = start_watched(), Later()
+        leader = watched.sentinels[0]
+        with Proxy(leader.port) as proxy:
+            url = f"redis+sentinel://{LOOPBACK}:{proxy.port}/{SERVICE}/0"
+            store = RedisBackend(url, table="psched", timeout=2.0, clock=clock)
+            store.init()
+            add(store, "k")
+            with proxy.black_hole():
+                clock.passed += ASKED_AGAIN
+                assert store.get("k"), "the primary answers, so work goes on"
+            watched.replica.catch_up()
+            leader.query("SENTINEL", "FAILOVER", SERVICE)
+            wait_until(lambda: watched.replica.role == "master", timeout=60, what="a promotion")
+            with contextlib.suppress(StoreUnavailableError):
+                add(store, "new")
+                assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
+            store.disconnect()
 
     @pytest.mark.parametrize("fault", ["planned", "standstill"])
     def test_nothing_that_was_acknowledged_is_lost_in_a_failover(
@@ -245,6 +328,7 @@ class TestSentinels:
                 return len(reached) >= 50
 
             wait_until(new_primary_has_been_written_to, timeout=60, what="writes to the new one")
+            watched.be_patient()  # a host that is busy for half a second is no second fault
             wait_until(lambda: old.role == "slave", timeout=60, what="the old primary's demotion")
             lost = [key for key, _ in acknowledged if store.get(key) is None]
             assert lost == []

@@ -61,6 +61,7 @@ from sqlalchemy import Connection
 from psched import payload
 from psched.backend import Claimed, Settled
 from psched.backends import facts
+from psched.backends.batches import BATCH, in_batches
 from psched.backends.compat.claims import Claims
 from psched.backends.compat.held import Held
 from psched.backends.compat.leases import Leases, is_leased
@@ -82,9 +83,6 @@ from psched.errors import (
 )
 from psched.model import Row, Settlement, Token
 from psched.timing import lease_time
-
-_BATCH = 200
-"""Rows in one statement at most."""
 
 _USUAL_ALIVE_TIME = 300
 """Seconds; that of PerfectSched's workers, if nobody has set it …"""
@@ -128,7 +126,8 @@ class CompatBackend(TableStore[Statements]):
         self._claims = Claims(
             self._connector, self._sql, self._leases, clock=clock, patience=timeout
         )
-        self._held = Held(self._connector, self._sql, self._leases, clock=clock, patience=timeout)
+        self._held = Held(self._connector, self._sql, self._leases)
+        self._in_batches = partial(in_batches, clock=clock, patience=timeout)
         # What was inserted, perhaps, by the nonces of those who did.
         self._unsure: dict[str, Sequence[Stored]] = {}
 
@@ -203,28 +202,27 @@ class CompatBackend(TableStore[Statements]):
         rows = [self._leases.row(row, now) for row in found.values() if row.until > now]
         return [row for row in rows if row.owner == owner]
 
+    @one_request
     def extend(
         self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
     ) -> frozenset[str]:
         """See `Backend.extend`."""
         length = lease_time(None, alive_time, shortest)
-        keys = [*leases]
-        batches = (keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH))
-        return frozenset(
-            key
-            for batch in batches
-            for key in self._held.extend({key: leases[key] for key in batch}, length)
-        )
 
+        def extend(keys: Sequence[str]) -> Mapping[str, bool]:
+            held = self._held.extend({key: leases[key] for key in keys}, length)
+            return {key: key in held for key in keys}
+
+        held = self._in_batches([*leases], extend)
+        return frozenset(key for key, is_held in held.items() if is_held)
+
+    @one_request
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
         """See `Backend.settle`.
 
         A row that moves on is due at exactly ``not_before``, also if that is past.
         """
-        results: dict[str, Settled] = {}
-        for start in range(0, len(settlements), _BATCH):
-            results |= self._held.settle(settlements[start : start + _BATCH])
-        return results
+        return self._in_batches(settlements, self._held.settle)
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
         """See `Backend.update_data`; the type stays as it is."""
@@ -271,8 +269,8 @@ class CompatBackend(TableStore[Statements]):
         return make(connection, self._table, self._connector.dialect)
 
     def _insert(self, rows: Sequence[Stored], connection: Connection) -> None:
-        for start in range(0, len(rows), _BATCH):
-            connection.execute(*self._sql.insert(rows[start : start + _BATCH]))
+        for start in range(0, len(rows), BATCH):
+            connection.execute(*self._sql.insert(rows[start : start + BATCH]))
 
     def _has_inserted(self, rows: Sequence[Stored]) -> bool:
         """Whether these rows, which may have been inserted by us, are there."""

@@ -16,7 +16,12 @@ from psched.backends.compat.statements import Statements, as_seen
 from psched.backends.connector import Connector
 from psched.backends.failures import UnfitError
 from psched.clock import Clock
-from psched.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.errors import (
+    StoreBusyError,
+    StoreSlowError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
 from psched.model import Row
 
 _log = logging.getLogger("psched.store")
@@ -90,7 +95,8 @@ class Claims:
     ) -> tuple[Sequence[Row], int]:
         """Take rows that are due, until there are enough; these, and how many were tried.
 
-        What is taken is never lost: when the store goes away, those are returned that we have.
+        What is taken is never lost: when the store goes away, those are returned that we have. A
+        row that somebody has locked is passed over.
 
         Args:
             owner: of their leases.
@@ -100,13 +106,20 @@ class Claims:
             length: of their leases, seconds.
         """
         taken: list[Row] = []
+        busy: StoreBusyError | None = None
         until = second + length + 1
         give_up_at = self._clock.monotonic() + self._patience
         for tried, row in enumerate(due):
-            if len(taken) == limit or (taken and self._clock.monotonic() > give_up_at):
-                return taken, tried
+            late = (taken or busy) and self._clock.monotonic() > give_up_at
+            if len(taken) == limit or late:
+                break
             try:
                 won = self._won(row, until)
+            except StoreBusyError as error:
+                busy = error
+                if isinstance(error, StoreSlowError):
+                    break
+                continue
             except StoreUnavailableError as error:
                 if taken:
                     _log.warning("%s: %s", row.id, error)
@@ -114,14 +127,19 @@ class Claims:
                 if isinstance(error, UnknownOutcomeError):
                     raise ClaimUnknownError(owner, [row.id]) from error
                 raise
-            except UnfitError as error:
-                _log.error("%s: %s", row.id, error)  # its text says all
-                continue
             if won:
                 lease = self._leases.begin(row, owner, until, second)
                 taken.append(as_row(row, lease.token, lease.attempt))
-        return taken, len(due)
+        else:
+            tried = len(due)
+        if busy is not None and not taken:
+            raise busy
+        return taken, tried
 
     def _won(self, row: Stored, until: int) -> bool:
         values = {**as_seen(row), "until": until}
-        return self._connector.run(lambda c: c.execute(self._sql.claim, values).rowcount) == 1
+        try:
+            return self._connector.run(lambda c: c.execute(self._sql.claim, values).rowcount) == 1
+        except UnfitError as error:
+            _log.error("%s: %s", row.id, error)  # its text says all
+            return False

@@ -19,8 +19,7 @@ from psched.backends.compat.rows import LATEST, NEVER, Stored, as_row, join_data
 from psched.backends.compat.statements import Statements, as_seen
 from psched.backends.connector import Connector
 from psched.backends.failures import UnfitError
-from psched.clock import Clock
-from psched.errors import StoreUnavailableError
+from psched.errors import StoreBusyError, StoreUnavailableError
 from psched.model import QUARANTINED, Settlement, Token
 
 _log = logging.getLogger("psched.store")
@@ -42,24 +41,12 @@ class Held:
         connector: the connection.
         sql: the table's statements.
         leases: those that we hold.
-        clock: measures how long it takes.
-        patience: seconds after which a batch is broken off, to be repeated.
     """
 
-    def __init__(
-        self,
-        connector: Connector,
-        sql: Statements,
-        leases: Leases,
-        *,
-        clock: Clock,
-        patience: float,
-    ) -> None:
+    def __init__(self, connector: Connector, sql: Statements, leases: Leases) -> None:
         self._connector = connector
         self._sql = sql
         self._leases = leases
-        self._clock = clock
-        self._patience = patience
         self._reader = Reader(connector, sql)
 
     def extend(self, tokens: Mapping[str, Token], length: int) -> set[str]:
@@ -101,8 +88,12 @@ class Held:
         return True
 
     def settle(self, ends: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """See `Backend.settle`."""
-        give_up_at = self._clock.monotonic() + self._patience
+        """See `Backend.settle`.
+
+        Raises:
+            StoreBusyError: a row is locked, or there was no time for all of them; it tells what
+                became of those before.
+        """
         results: dict[str, Settled] = {}
         todo: dict[str, tuple[Settlement, Lease]] = {}
         for end in ends:
@@ -119,12 +110,13 @@ class Held:
                 return results
             now, rows = self._reader.look([*todo])
             for key, (end, lease) in [*todo.items()]:
-                if result := self._settled(end, lease, rows.get(key), now):
+                try:
+                    result = self._settled(end, lease, rows.get(key), now)
+                except StoreBusyError as busy:
+                    raise type(busy)(str(busy), results) from None
+                if result:
                     results[key] = result
                     del todo[key]
-                if todo and self._clock.monotonic() > give_up_at:
-                    # What is settled by now will be known when this is repeated.
-                    raise StoreUnavailableError("the database is too slow to settle all at once")
         raise StoreUnavailableError("rows change faster than they can be settled")
 
     def _settled(

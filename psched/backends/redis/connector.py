@@ -16,7 +16,7 @@ from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from psched.backends import encryption
 from psched.backends.bounded import Budget
@@ -33,6 +33,7 @@ from psched.errors import (
     MissingTableError,
     SchemaError,
     StoreError,
+    StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
@@ -106,6 +107,11 @@ class Connector:
         self.server = Server("", "", "")
 
     @property
+    def sentinels(self) -> str:
+        """Which Sentinels there are, for people."""
+        return "none" if self._sentinels is None else str(self._sentinels)
+
+    @property
     def encryption(self) -> str | None:
         """How the connection is encrypted, for people."""
         opened = None if self._connection is None else self._connection.socket
@@ -126,7 +132,6 @@ class Connector:
             StoreError: the server will not do this.
         """
         line = self._connected()
-        self._budget.begin()
         if writing and self._checks and not self._may_write:
             self._try(line)
         answer = self._evaluate(line, script, *arguments, writing=writing)
@@ -141,7 +146,6 @@ class Connector:
             StoreError: we may not; the text says what.
         """
         line = self._connected()
-        self._budget.begin()
         self._try(line)
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401
@@ -151,7 +155,6 @@ class Connector:
             StoreError: as `run` does.
         """
         line = self._connected()
-        self._budget.begin()
         try:
             return line.ask(*command)
         except RedisError as error:
@@ -179,12 +182,18 @@ class Connector:
             )
         if not self.replicas:
             return
-        # It answers at once if nothing was written. Part of the time is for its answer's way.
-        patience = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
         try:
+            # Part of the time is for its answer's way.
+            patience = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
+            # For all that was written on this connection, not only by the last request.
             followed = line.ask("WAIT", self.replicas, patience)
-        except RedisError as error:
-            raise self._failure(error, writing=True) from None
+        except (RedisError, TimeoutError) as error:
+            if not isinstance(error, ResponseError):
+                self.disconnect()
+            raise UnknownOutcomeError(
+                f"{self.shown} does not tell whether its replicas have what was written to it:"
+                f" {faults.explain(error)}"
+            ) from None
         if followed < self.replicas:
             raise UnknownOutcomeError(
                 f"{followed} of the {self.replicas} replicas that wait_replicas asks for have what"
@@ -197,6 +206,11 @@ class Connector:
         if refused:
             commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
             raise StoreError(f"cannot {commands} keys that begin with {self._prefix}")
+        if self.replicas:
+            try:
+                line.ask("WAIT", 0, 1)
+            except RedisError as error:
+                raise self._failure(error, writing=False) from None
         self._may_write = True
 
     def _evaluate(self, line: Line, script: Script, *arguments: Argument, writing: bool) -> Any:  # noqa: ANN401
@@ -217,6 +231,10 @@ class Connector:
         return faults.exception_of(error, writing=writing)
 
     def _connected(self) -> Line:
+        """The connection; the first step of a request has begun.
+
+        What a slow server leaves undone in one request, the next one does.
+        """
         if self._connection is not None and not self._connection.is_connected:
             # What is raised in the midst of a request makes the driver close it; it would then
             # connect by itself, to a server that nobody has looked at.
@@ -224,12 +242,21 @@ class Connector:
         self._budget.begin()
         place = self._hosts[0] if self._sentinels is None else self._primary(self._sentinels)
         if self._connection is None:
+            self._step(answers=True)
             try:
                 self._connection = self._opened(*place)
             except StoreError:
                 self._hosts.rotate(-1)
                 raise
+        self._step()
         return self._connection
+
+    def _step(self, *, answers: bool = False) -> None:
+        """A step of a request begins; see `Budget.step`."""
+        try:
+            self._budget.step(answers=answers)
+        except TimeoutError as error:
+            raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     def _primary(self, sentinels: Sentinels) -> tuple[str, int]:
         """The primary's address; the connection is closed if it leads to another server."""

@@ -42,6 +42,7 @@ def examine(
         ("saves", _saves(info)),
         ("memory", _memory(info)),
         ("replicas", _replicas(info)),
+        ("sentinels", connector.sentinels),
         ("a failover loses", _lost(info, connector.replicas)),
         ("encrypted", connector.encryption or "no"),
         ("clock", f"{behind + took / 2:+.3f} s from this host's"),

@@ -96,6 +96,8 @@ class Sentinels:
         self._lines: dict[tuple[str, int], Line] = {}
         self._said: Said | None = None
         self._asked = 0.0
+        self._answered = 0.0
+        self._unanswered = False
         self.sure = 0.0
 
     def find(self) -> tuple[str, int]:
@@ -118,10 +120,14 @@ class Sentinels:
                 # Those that answered are asked first the next time.
                 self._hosts.remove(place)
                 self._hosts.append(place)
+                # What it has published before, the others were just asked about.
+                if not self._is_quiet(place):
+                    self._leave(place)
         if not answers:
             raise failure or StoreUnavailableError("no Sentinel was asked")
         self._said = max(answers, key=lambda said: (said.epoch, said.promoting))
-        self._asked, self.sure = self._clock.monotonic(), self._clock.wall()
+        self._asked = self._clock.monotonic()
+        self._has_answered()
         if self._said.promoting:
             raise StoreUnavailableError(
                 "the database is unavailable: a failover is under way, and what"
@@ -132,15 +138,10 @@ class Sentinels:
     @property
     def heard(self) -> bool:
         """Whether a Sentinel has published something, or has closed its connection."""
-        sockets = [line.socket for line in self._lines.values()]
-        poll = select.poll()  # select() refuses descriptors from 1024 on
-        for opened in sockets:
-            if opened is None:
-                return True
-            poll.register(opened, select.POLLIN)
-        if poll.poll(0):
+        if not all(map(self._is_quiet, self._lines)):
             return True
-        if sockets:
+        # One that does not answer may have published something that has not arrived.
+        if self._lines and not self._unanswered:
             self.sure = self._clock.wall()
         return False
 
@@ -151,28 +152,56 @@ class Sentinels:
         if self._clock.monotonic() - self._asked < ASKED_AGAIN:
             return False
         self._asked = self._clock.monotonic()
-        self._hosts.rotate(-1)
+        self._hosts.rotate()  # the last did not answer, perhaps, and is not listened to
         try:
-            with self._budget.part(1 / 2):
-                said = self._ask(self._hosts[-1])
+            with self._budget.part(1 / 4):
+                said = self._ask(self._hosts[0])
         except StoreError:
+            self._unanswered = True
+            self.sure = min(self.sure, self._answered)
             return False  # the next one may know
+        self._has_answered()
         newer = said.epoch >= self._said.epoch and said.place != self._said.place
         return newer or said.promoting
+
+    def __str__(self) -> str:
+        """How many there are, and how many are listened to."""
+        deaf = len(self._hosts) - len(self._lines)
+        missing = f"; {deaf} cannot be reached: a failover by it is heard of late" if deaf else ""
+        return f"{len(self._hosts)} in the url{missing}"
 
     def close(self) -> None:
         """Close the connections to all Sentinels."""
         for place in [*self._lines]:
-            self._lines.pop(place).disconnect()
+            self._leave(place)
+
+    def _has_answered(self) -> None:
+        self._unanswered = False
+        self._answered = self.sure = self._clock.wall()
+
+    def _is_quiet(self, place: tuple[str, int]) -> bool:
+        """Whether there is nothing to read from a Sentinel that is listened to."""
+        line = self._lines.get(place)
+        if line is None:
+            return True
+        if line.socket is None:
+            return False
+        poll = select.poll()  # select() refuses descriptors from 1024 on
+        poll.register(line.socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def _leave(self, place: tuple[str, int]) -> None:
+        if (line := self._lines.pop(place, None)) is not None:
+            line.disconnect()
 
     def _ask(self, place: tuple[str, int]) -> Said:
         """Subscribe to a Sentinel, then ask it.
 
         In this order, on two connections, so that nothing that it publishes after its answer is
-        overlooked: `heard` sees what is in the socket, not what the driver has read already.
+        overlooked: `heard` sees what is in the socket, not what the driver has read already. If it
+        does not answer, the connection on which it was listened to before stays: it may be busy,
+        and have something to publish later.
         """
-        if (line := self._lines.pop(place, None)) is not None:
-            line.disconnect()
         line = self._dial(*place)
         asking: Line | None = None
         try:
@@ -193,19 +222,27 @@ class Sentinels:
         finally:
             if asking is not None:
                 asking.disconnect()
+        self._leave(place)
         self._lines[place] = line
         return said
 
     def _answer(self, asking: Line, place: tuple[str, int]) -> Said:
-        # First where the primary is, then the rest: the other way round, an address from after a
-        # promotion could be found beside an epoch from before it.
-        found = asking.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+        # In one go: of a promotion in between, half could be told.
+        asking.send_packed_command(
+            asking.pack_commands(
+                [
+                    ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service),
+                    ("SENTINEL", "MASTER", self._service),
+                ]
+            )
+        )
+        found = asking.read_response()
         if found is None:
             raise StoreUnavailableError(
                 f"the Sentinel {place[0]}:{place[1]} knows no server by the name {self._service!r}"
             )
         host, port = found[0].decode(), int(found[1])
-        words = [word.decode() for word in asking.ask("SENTINEL", "MASTER", self._service)]
+        words = [word.decode() for word in asking.read_response()]
         facts = dict(zip(words[::2], words[1::2], strict=True))
         # After the promotion the flag stands until the failover ends, beside the old address.
         old = (facts["ip"], int(facts["port"])) == (host, port)

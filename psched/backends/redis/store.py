@@ -172,7 +172,12 @@ class RedisBackend:
 
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         """See `Backend.held`."""
-        found = map(encoding.row_of, self._read(readings.HELD, encoding.text(owner)))
+        try:
+            # What it finds is relied on like the answer to a claim: it may not be lost, either.
+            found = self._connector.run(readings.HELD, encoding.text(owner), writing=True)
+        except UnknownOutcomeError as error:
+            raise StoreUnavailableError(str(error)) from None
+        found = map(encoding.row_of, found)
         return [row for row in found if not keys or row.key in keys]
 
     def extend(

@@ -72,8 +72,14 @@ class Redis(Server):
 
     @property
     def role(self) -> str:
-        """What the server says it is: master or slave."""
-        return self.info("role")
+        """What the server says it is: master or slave; nothing at the moment when that changes.
+
+        A Sentinel that changes it closes all connections to the server, the one of who asks too.
+        """
+        try:
+            return self.info("role")
+        except redis.ConnectionError:
+            return ""
 
     @property
     def is_linked(self) -> bool:
@@ -185,6 +191,11 @@ class Watched(Block):
     @property
     def _all(self) -> list[Redis]:
         return [self.primary, self.replica, *self.sentinels]
+
+    def be_patient(self) -> None:
+        """Take nothing for down any more, however busy this host is."""
+        for sentinel in self.sentinels:
+            sentinel.query("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "60000")
 
     def url(self, database: str = "0") -> str:
         """What psched is told."""
