@@ -147,6 +147,9 @@ brief_text = text(LONGEST_BRIEF)
 
 
 _pid = whole(2, 2**31 - 1)
+_master = whole(1, 2**31 - 1)
+"""In a container a master may be process 1."""
+
 _nonces = listed(text(64), 100_000)
 _MOST_TASKS = 10_000
 
@@ -218,7 +221,7 @@ TO_FORK_SERVER = Shapes(
 STATUS = Shapes(
     {
         "pid": {
-            "pid": _pid,
+            "pid": _master,
             "phase": text(20),
             "generation": whole(),
             "uptime": number(),
@@ -239,8 +242,11 @@ STATUS = Shapes(
             ),
             "errors": listed(line, 100),
         },
-        "url": {"url": brief_text, "table": line},
+        # Of these a master tells once it knows them, and only beside all others.
+        "url": {"pid": _master, "url": brief_text, "table": line},
+        "programs": {"pid": _master, "programs": brief_text},
+        "triggers": {"pid": _master, "triggers": brief_text},
     },
     longest=64 * 2**20,
 )
-"""What a master tells ``psched status``; the url and the table only once they are known."""
+"""What a master tells ``psched status``."""
