@@ -20,8 +20,6 @@ _LARGEST = 2**63 - 1
 _AGE = 1e12
 """Seconds; no clock, and no difference of two, is further from 0."""
 
-_MOST_NAMES = 100
-
 _LONGEST_LINE = 1100
 """Characters of a key, a type or a line that a log remembers."""
 
@@ -135,13 +133,6 @@ def record(**fields: Check) -> Check:
 line = text(_LONGEST_LINE)
 
 
-def texts_by_name(value: object) -> bool:
-    """An object of texts."""
-    if type(value) is not dict or len(value) > _MOST_NAMES:
-        return False
-    return all(map(line, value)) and all(map(brief_text, value.values()))
-
-
 brief_text = text(LONGEST_BRIEF)
 """What `texts.brief` returns."""
 
@@ -174,7 +165,7 @@ SETTINGS = record(
     cgroup=one_of("auto", "on", "off"),
     log=maybe(text(4096)),
     pid_file=maybe(text(4096)),
-    about=texts_by_name,
+    about=record(url=brief_text, table=line, programs=brief_text, triggers=brief_text),
 )
 """The settings that a master works by, in the words of the worker that could read them."""
 

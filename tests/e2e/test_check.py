@@ -235,6 +235,7 @@ def test_it_says_who_can_run_code(service):
     at = next(place for place, line in enumerate(lines) if line.startswith("programs: "))
     assert lines[at].endswith(": date, /no/such/program (exec_type)")
     assert lines[at + 1] == "  /no/such/program: is not on this host, or cannot be run"
+    assert lines[at + 2].startswith("triggers: rows may call trigger classes as user ")
 
     service.write(
         "jobs.py",

@@ -13,7 +13,6 @@ from psched.supervisor.shapes import Shapes
 from support.leaving import KINDS, leave
 from support.waiting import wait_until
 
-
 TOLD = {
     "pid": os.getpid(), "phase": "running", "generation": 1, "uptime": 1.0, "problem": None,
     "worker_deaths": 0, "workers": [], "errors": [],

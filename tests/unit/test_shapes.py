@@ -23,7 +23,8 @@ TASK = {
 SETTINGS = {
     "processors": 1, "start_timeout": 60.0, "child_heartbeat_limit": 60.0, "graceful_timeout": 1.0,
     "graceful_kill_limit": 1.0, "log_level": "info", "cgroup": "auto", "log": None,
-    "pid_file": "/run/é", "about": {"url": "sqlite://", "table": "psched"},
+    "pid_file": "/run/é",
+    "about": {"url": "sqlite://", "table": "psched", "programs": "rows", "triggers": "rows"},
 }  # fmt: skip
 
 ASSIGNMENT = {
