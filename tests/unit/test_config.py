@@ -994,6 +994,13 @@ def test_the_state_folder_is_not_created(tmp_path):
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize("name", ["STATE_DIRECTORY", "XDG_STATE_HOME", "HOME"])
+def test_a_state_folder_whose_name_is_no_text_is_refused(name):
+    environ = {name: os.fsdecode(b"/var/\xff")}
+    with pytest.raises(ConfigError, match=r"^url: leads to a path that is not UTF-8 text"):
+        from_mapping({}, environ=environ)
+
+
 def test_without_a_state_folder_a_url_is_demanded():
     with pytest.raises(ConfigError, match=r"^url: is not set, and neither STATE_DIRECTORY"):
         from_mapping({}, environ={})
