@@ -296,7 +296,8 @@ class TestWhatIsAllowed:
         [
             "psched_other", "psched_outside", "psched_outside.mod", "psched_plain.other",
             "psched_plain.inner.other", "psched_plain.missing.mod", "psched_inside.missing",
-            "psched_missing.mod", "json.tool", "os", "os.path", "sys", "test.__main__", "psched.model",
+            "psched_missing.mod", "json.tool", "os", "os.path", "sys", "test.__main__",
+            "psched.model",
         ],
     )  # fmt: skip
     def test_nothing_else_is_imported_nor_are_the_packages_above_it(self, module, places):
