@@ -1,4 +1,4 @@
-"""What rows of type ``exec`` may run: the setting ``exec_type``.
+"""What rows may run: the setting ``exec_type``, and in short ``triggers``.
 
 Whoever may insert a row chooses the program that type ``exec`` runs. With a list of programs a row
 chooses one of these, its arguments and its standard input, and nothing else: a shell runs any
@@ -104,6 +104,18 @@ def who_can_run_code(settings: Config) -> str:
         why = "" if settings.exec_type is False else ", because one handler serves every type"
         return f"rows can run no program of their choice: exec_type is off{why}"
     return f"rows may run these programs as user {user}: {', '.join(allowed)} (exec_type)"
+
+
+def who_is_called(settings: Config) -> str:
+    """Which classes rows can have this service import and call, in a line like the one above."""
+    if settings.triggers is not None:
+        names, where = settings.triggers, "these modules, and those below them (triggers)"
+    else:
+        names, where = settings.load_path, "modules that are found in these folders (load_path)"
+    if not names:
+        missing_ = "triggers is empty" if settings.triggers is not None else "load_path is empty"
+        return f"rows can name no trigger class of their choice: {missing_}"
+    return f"rows may call trigger classes as user {_user()}, of {where}: {', '.join(names)}"
 
 
 def _found(program: str) -> str | None:

@@ -60,7 +60,7 @@ class FromFile:
             raise PlanError(str(error)) from error
         numbers = {name: getattr(settings, name) for name in NUMBERS}
         told = about(settings)
-        adopt = partial(_adopt, self.log, settings.log, settings.log_level, told["programs"])
+        adopt = partial(_adopt, self.log, settings.log, settings.log_level, told)
         live = partial(self._live, settings)
         return _blueprint(numbers, live, self.log, adopt=adopt, about=told)
 
@@ -100,7 +100,7 @@ class FromProgram:
             return _blueprint({**_defaults(), "processors": 1}, self._live, self.log)
         path = Path(reported["log"]) if reported["log"] else None
         about = reported["about"]
-        adopt = partial(_adopt, self.log, path, reported["log_level"], about["programs"])
+        adopt = partial(_adopt, self.log, path, reported["log_level"], about)
         return _blueprint(reported, self._live, self.log, adopt=adopt, about=about)
 
     def _live(self, seat: Seat) -> int:
@@ -159,13 +159,14 @@ def read_settings(
     return read_config(given, environment).with_settings(**changes)
 
 
-def _adopt(journal: Log, path: Path | None, level: str, programs: str) -> None:
+def _adopt(journal: Log, path: Path | None, level: str, about: Mapping[str, str]) -> None:
     """Have the master follow a generation's log, and tell there what rows can run."""
     try:
         log_by(journal, path, level)
     except ConfigError as error:
         _log.error("%s; the master goes on where it was", error)
-    _log.info("%s", programs)
+    _log.info("%s", about["programs"])
+    _log.info("%s", about["triggers"])
 
 
 def _blueprint(

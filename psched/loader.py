@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
-from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -106,10 +105,11 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
         path: where to look for the first package; None: where an import does.
     """
     files: list[str | None] = []
-    for each in accumulate(name.split("."), "{}.{}".format):
-        # importlib.util's would import parents, of which the first name has none.
+    for part in name.split("."):
+        # importlib.util's would import parents, of which the first name has none. The others are
+        # looked for by their last part: their parents need not have been imported then.
         first = path is None
-        spec = importlib.util.find_spec(each) if first else PathFinder.find_spec(each, path)
+        spec = importlib.util.find_spec(part) if first else PathFinder.find_spec(part, path)
         if spec is None:
             return None
         if spec.has_location:
@@ -118,8 +118,7 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
         else:
             # A folder without __init__.py; or what is built in, which has no folder.
             files.append(None)
-            last = each.rpartition(".")[2]
-            places = [f"{folder}/{last}" for folder in path or sys.path]
+            places = [f"{folder}/{part}" for folder in path or sys.path]
             path = [place for place in places if Path(place).is_dir()]
     return files
 

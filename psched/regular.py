@@ -32,8 +32,8 @@ class NotRegularError(OSError):
 def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool = False) -> int:
     """Open a regular file; nothing is followed or waited for.
 
-    A file of our own that we may not open, because somebody has changed its mode, is made ours
-    to read and write again.
+    A file of our own that we may not open, because somebody has changed its mode or that of its
+    folder, is made ours to read and write again.
 
     Args:
         path: its name.
@@ -155,13 +155,15 @@ def _open(path: str | Path, flags: int, mode: int) -> int:
     try:
         return os.open(path, flags, mode)
     except PermissionError:
-        if not _take_back(path):
+        folder = _take_back(Path(path).parent, stat.S_IFDIR, stat.S_IRWXU)
+        file = _take_back(Path(path), stat.S_IFREG, stat.S_IRUSR | stat.S_IWUSR)
+        if not folder and not file:
             raise
         return os.open(path, flags, mode)
 
 
-def _take_back(path: str | Path) -> bool:
-    """Let us read and write a regular file that is ours; whether it is such a file."""
+def _take_back(path: Path, kind: int, rights: int) -> bool:
+    """Give us these rights to what is ours and of this kind; whether we had not had them."""
     try:
         # This needs no right to the file itself.
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -169,11 +171,13 @@ def _take_back(path: str | Path) -> bool:
         return False
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_IFMT(found.st_mode) != kind or found.st_uid != os.geteuid():
             return False
-        mode = stat.S_IMODE(found.st_mode) | stat.S_IRUSR | stat.S_IWUSR
+        if mode & rights == rights:
+            return False
         # fchmod(2) does not take such a descriptor.
-        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
+        Path(f"/proc/self/fd/{descriptor}").chmod(mode | rights)
     except OSError:
         return False
     else:

@@ -18,7 +18,7 @@ from psched.commands import built_in
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.errors import ConfigError, LoadError
-from psched.exec_type import who_can_run_code
+from psched.exec_type import who_can_run_code, who_is_called
 from psched.log import Log
 from psched.memory import MEMORY
 from psched.runner import Runner
@@ -27,6 +27,7 @@ from psched.supervisor.blueprint import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
 from psched.supervisor.cgroup import Cgroup
 from psched.supervisor.link import Link
 from psched.supervisor.signals import SignalInbox
+from psched.texts import cut
 from psched.verdicts import judged
 from psched.worker import Worker, clean_up
 
@@ -215,5 +216,6 @@ def about(settings: Config) -> dict[str, str]:
     return {
         "url": settings.safe_url,
         "table": settings.table,
-        "programs": who_can_run_code(settings),
+        "programs": cut(who_can_run_code(settings)),
+        "triggers": cut(who_is_called(settings)),
     }

@@ -18,6 +18,7 @@ from psched.config import Config
 from psched.errors import ConfigError
 from psched.generation import FromFile, FromProgram, read_settings
 from psched.log import Log
+from psched.regular import NotRegularError
 from psched.seat import log_by
 from psched.supervisor import control, kernel, secrecy, strays, will
 from psched.supervisor.blueprint import Blueprint, Plan, PlanError
@@ -173,13 +174,22 @@ def _open_closed_streams() -> None:
 def _go_by(
     path: Path | None, level: str, pid_file: Path | None, journal: Log, undo: ExitStack
 ) -> None:
-    """Log where and what the settings say, and take the pid file."""
+    """Log where and what the settings say, and take the pid file.
+
+    Raises:
+        AlreadyRunningError: another master holds it.
+        ConfigError: one of the two cannot be written.
+    """
     log_by(journal, path, level)
     if pid_file is None:
         return
     ours = PidFile(pid_file)
     try:
         ours.take()
+    except NotRegularError as error:
+        # A task can have put a folder there, and is not to keep the service down by it.
+        _log.error("pid_file: %s %s: going on without", pid_file, error.strerror)
+        return
     except OSError as error:
         raise ConfigError(f"pid_file: cannot be written: {error}") from None
     undo.callback(ours.release)

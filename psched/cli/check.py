@@ -11,7 +11,7 @@ from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.config import Config
 from psched.errors import ConfigError
-from psched.exec_type import missing, who_can_run_code
+from psched.exec_type import missing, who_can_run_code, who_is_called
 from psched.handlers import Only, load_handlers
 from psched.patience import patiently
 
@@ -44,6 +44,7 @@ def check(place: Place) -> None:
     if isinstance(settings.allowed_programs, tuple):
         for program in missing(settings.allowed_programs):
             click.echo(f"  {program}: is not on this host, or cannot be run")
+    click.echo(f"triggers: {who_is_called(settings)}")
     click.echo(f"zones: tzdata {zone.VERSION}")
     store = make_store(settings)
     try:

@@ -73,8 +73,8 @@ def _lines(master: Mapping[str, Any]) -> Iterator[str]:
     )
     if "url" in master:
         yield f"{master['url']}, table {master['table']}"
-    if "programs" in master:  # a master of an older version does not tell
-        yield master["programs"]
+    # A master of an older version does not tell.
+    yield from (master[name] for name in ("programs", "triggers") if name in master)
     for worker in master["workers"]:
         yield from _worker_lines(worker)
     if master["problem"]:

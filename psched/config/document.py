@@ -89,7 +89,7 @@ class Loader(yaml.SafeLoader):
                 try:
                     plain = self.construct_object(value, deep=True)
                     entries[key.value] = Given(plain, line_of(key))
-                except (yaml.constructor.ConstructorError, ValueError):
+                except (yaml.constructor.ConstructorError, ValueError, OverflowError):
                     self.problems.append(
                         Problem("cannot be read; put it in quotes", key.value, line_of(key))
                     )

@@ -264,6 +264,10 @@ def _file(rest: str, around: Surroundings) -> str:
 
 
 def _path(file: Path) -> Path:
+    try:
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise RefusedError("leads to a path that is not UTF-8 text; choose another") from None
     # SQLAlchemy 2.1 decodes %XX in a path, 2.0 does not; a ? ends the path in both.
     if re.search("[%?]", str(file)):
         raise RefusedError("leads to a path with % or ?; choose one without")

@@ -145,7 +145,8 @@ class Source:
 
         def read(connection: Connection) -> set[str] | None:
             inspector = inspect(connection)
-            if not inspector.has_table(self._name):
+            # No driver takes a name that is not text: a command line may hold any bytes.
+            if not self._name.isprintable() or not inspector.has_table(self._name):
                 return None
             return {each["name"] for each in inspector.get_columns(self._name)}
 

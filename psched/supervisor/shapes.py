@@ -20,8 +20,6 @@ _LARGEST = 2**63 - 1
 _AGE = 1e12
 """Seconds; no clock, and no difference of two, is further from 0."""
 
-_MOST_NAMES = 100
-
 _LONGEST_LINE = 1100
 """Characters of a key, a type or a line that a log remembers."""
 
@@ -135,18 +133,14 @@ def record(**fields: Check) -> Check:
 line = text(_LONGEST_LINE)
 
 
-def texts_by_name(value: object) -> bool:
-    """An object of texts."""
-    if type(value) is not dict or len(value) > _MOST_NAMES:
-        return False
-    return all(map(line, value)) and all(map(brief_text, value.values()))
-
-
 brief_text = text(LONGEST_BRIEF)
 """What `texts.brief` returns."""
 
 
 _pid = whole(2, 2**31 - 1)
+_master = whole(1, 2**31 - 1)
+"""In a container a master may be process 1."""
+
 _nonces = listed(text(64), 100_000)
 _MOST_TASKS = 10_000
 
@@ -171,7 +165,7 @@ SETTINGS = record(
     cgroup=one_of("auto", "on", "off"),
     log=maybe(text(4096)),
     pid_file=maybe(text(4096)),
-    about=texts_by_name,
+    about=record(url=brief_text, table=line, programs=brief_text, triggers=brief_text),
 )
 """The settings that a master works by, in the words of the worker that could read them."""
 
@@ -218,7 +212,7 @@ TO_FORK_SERVER = Shapes(
 STATUS = Shapes(
     {
         "pid": {
-            "pid": _pid,
+            "pid": _master,
             "phase": text(20),
             "generation": whole(),
             "uptime": number(),
@@ -239,8 +233,11 @@ STATUS = Shapes(
             ),
             "errors": listed(line, 100),
         },
-        "url": {"url": brief_text, "table": line},
+        # Of these a master tells once it knows them, and only beside all others.
+        "url": {"pid": _master, "url": brief_text, "table": line},
+        "programs": {"pid": _master, "programs": brief_text},
+        "triggers": {"pid": _master, "triggers": brief_text},
     },
     longest=64 * 2**20,
 )
-"""What a master tells ``psched status``; the url and the table only once they are known."""
+"""What a master tells ``psched status``."""

@@ -192,8 +192,8 @@ class Status:
         for worker in workers:
             errors += worker.report.get("errors", ())
         return {
-            "pid": os.getpid(),
             **about,
+            "pid": os.getpid(),
             "phase": phase.value,
             "generation": generation,
             "uptime": now - self._started,

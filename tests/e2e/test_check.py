@@ -39,10 +39,11 @@ def test_a_good_installation_is_all_ok(make_service, database):
     done = service.psched("check")
 
     assert (done.returncode, done.stderr) == (0, "")
-    configuration, handlers, programs, zones, store, *facts = done.stdout.splitlines()
+    configuration, handlers, programs, triggers, zones, store, *facts = done.stdout.splitlines()
     assert configuration == f"configuration: {service.config}: ok"
     assert handlers == "handlers: 2 routes: ok"
     assert programs.startswith("programs: rows may run any program as user ")
+    assert triggers.startswith("triggers: rows may call trigger classes as user ")
     assert zones.startswith("zones: tzdata 20")
     assert store.endswith(", table psched")
     shown = dict(line.strip().split(": ", 1) for line in facts)
@@ -235,6 +236,7 @@ def test_it_says_who_can_run_code(service):
     at = next(place for place, line in enumerate(lines) if line.startswith("programs: "))
     assert lines[at].endswith(": date, /no/such/program (exec_type)")
     assert lines[at + 1] == "  /no/such/program: is not on this host, or cannot be run"
+    assert lines[at + 2].startswith("triggers: rows may call trigger classes as user ")
 
     service.write(
         "jobs.py",

@@ -18,7 +18,7 @@ def leave_all(service, kind):
     run.mkdir(exist_ok=True)
     names = ["nonces.1.1", "master.1.sock", *(path.name for path in run.glob("master.*"))]
     paths = [run / name for name in names]
-    # There a folder with something in it is refused, as a mistake of whoever configured it.
+    # There a folder with something in it stays: it may be somebody's.
     paths += [service.folder / name for name in ("log", "pid") if kind != "full folder"]
     for path in paths:
         if kind == "device" and path.parent != run:
@@ -76,3 +76,19 @@ def test_a_folder_in_the_place_of_the_log_has_it_go_on_where_it_is(service):
     master.send(signal.SIGHUP)
     wait_until(lambda: serves(service.folder / "log", 2), what="the log")
     assert master.stop() == 0
+
+
+def test_a_master_starts_without_log_and_pid_file_where_full_folders_are(service):
+    service.configure(log="log", pid_file="pid")
+    for name in "log", "pid":
+        leave("full folder", service.folder / name)
+
+    master = service.start()
+
+    assert "/log, which is a folder, and no regular file" in master.text
+    assert "/pid is a folder, and no regular file: going on without" in master.text
+    for name in "log", "pid":
+        assert (service.folder / name / "file").exists()
+    assert service.psched("status").returncode == 0
+    master.stop()
+    assert (service.folder / "pid" / "file").exists()

@@ -1,5 +1,7 @@
 """What psched refuses: one clear line on standard error that names the field, and exit status 1."""
 
+import os
+
 import pytest
 
 DAILY = ("t", "@daily")
@@ -71,6 +73,36 @@ def test_a_key_that_is_taken_is_refused_and_nothing_is_changed(each_service):
 
     assert refused(second) == "the key 's1' is taken"
     assert each_service.row("s1").data == {"k": 1}
+
+
+BYTES = os.fsdecode(b"\xff\x1b")
+"""An argument that is no UTF-8 text."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("show", BYTES), "no schedule has the key"),
+        (("next", BYTES), "no schedule has the key"),
+        (("cancel", BYTES), "no schedule has the key"),
+        (("requeue", BYTES), "no schedule has the key"),
+        (("delete", BYTES), "no schedule has the key"),
+        (("push", BYTES, "t", "{}"), "key: "),
+        (("push", "k", BYTES, "{}"), "type: "),
+        (("push", f"{BYTES}=text"), "key: "),
+        (("migrate", BYTES), ""),
+        (("list", "--type", BYTES), None),
+        (("list", "--label", BYTES), None),
+        (("export", "-", "--label", BYTES), None),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_or_found_nowhere(each_service, arguments, says):
+    each_service.add("s1")
+    done = each_service.invoke(*arguments)
+    if says is None:
+        assert (done.exit_code, done.stderr) == (0, "")
+    else:
+        assert refused(done).startswith(says)
 
 
 def test_keys_differ_by_case(each_service):

@@ -270,6 +270,7 @@ class TestWhatIsAllowed:
             "psched_inside/__init__.py", "psched_inside/deep/__init__.py", "psched_plain/mod.py",
             "elsewhere/psched_outside/__init__.py", "elsewhere/psched_outside/mod.py",
             "elsewhere/psched_other.py", "elsewhere/psched_plain/other.py", "json/tool.py",
+            "psched_plain/inner/side/mod.py", "elsewhere/psched_plain/inner/other.py",
         ):  # fmt: skip
             file = tmp_path / place
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -281,8 +282,12 @@ class TestWhatIsAllowed:
         vars(builtins).pop("psched_told", None)
 
     @pytest.mark.parametrize(
-        "module", ["psched_inside", "psched_inside.deep", "psched_plain.mod", "psched_tides"]
-    )
+        "module",
+        [
+            "psched_inside", "psched_inside.deep", "psched_plain.mod", "psched_tides",
+            "psched_plain.inner.side.mod",
+        ],
+    )  # fmt: skip
     def test_by_default_it_is_what_is_below_the_load_path(self, module, places):
         assert times(parse(f"{module}:Tides", places), NOON, 1) == [NOON + 3600]
 
@@ -290,8 +295,9 @@ class TestWhatIsAllowed:
         "module",
         [
             "psched_other", "psched_outside", "psched_outside.mod", "psched_plain.other",
-            "psched_inside.missing", "psched_missing.mod", "json.tool", "os", "os.path", "sys",
-            "test.__main__", "psched.model",
+            "psched_plain.inner.other", "psched_plain.missing.mod", "psched_inside.missing",
+            "psched_missing.mod", "json.tool", "os", "os.path", "sys", "test.__main__",
+            "psched.model",
         ],
     )  # fmt: skip
     def test_nothing_else_is_imported_nor_are_the_packages_above_it(self, module, places):

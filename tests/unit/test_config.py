@@ -716,6 +716,13 @@ def test_what_aliases_add_to_a_file_is_bounded(refusal, bomb):
     assert "aliases (*) and merges (<<) add more than 250000 values" in text
 
 
+@pytest.mark.parametrize("value", ["2020-13-45", "1" + ":59" * 1000 + ".5", "9" * 5000])
+def test_a_value_that_is_no_date_or_number_after_all_is_refused(refusal, value):
+    assert (
+        refusal(f"poll_interval: {value}\n") == "1: poll_interval: cannot be read; put it in quotes"
+    )
+
+
 def test_a_merged_problem_is_told_once_and_at_its_own_line(refusal):
     content = "default: &d\n  log: 2020-13-45\ndevelopment:\n  <<: *d\n"
     assert refusal(content) == "2: log: cannot be read; put it in quotes"
@@ -992,6 +999,13 @@ def test_the_default_database_is_in_the_state_folder(environ, folder):
 def test_the_state_folder_is_not_created(tmp_path):
     take({}, STATE_DIRECTORY=str(tmp_path / "state"))
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("name", ["STATE_DIRECTORY", "XDG_STATE_HOME", "HOME"])
+def test_a_state_folder_whose_name_is_no_text_is_refused(name):
+    environ = {name: os.fsdecode(b"/var/\xff")}
+    with pytest.raises(ConfigError, match=r"^url: leads to a path that is not UTF-8 text"):
+        from_mapping({}, environ=environ)
 
 
 def test_without_a_state_folder_a_url_is_demanded():

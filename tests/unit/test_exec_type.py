@@ -4,7 +4,7 @@ import pytest
 
 from psched.config import from_mapping
 from psched.errors import ConfigError, NotAllowedError
-from psched.exec_type import check_fields, listed, missing, who_can_run_code
+from psched.exec_type import check_fields, listed, missing, who_can_run_code, who_is_called
 
 FREE = "rows may run any program as user "
 
@@ -139,3 +139,13 @@ def test_it_is_told_who_can_run_code():
     assert told(exec_type=False) == "rows can run no program of their choice: exec_type is off"
     assert told(script="a.py").endswith("is off, because one handler serves every type")
     assert told(exec_type=["date"]).endswith(": date (exec_type)")
+
+
+def test_it_is_told_which_classes_rows_can_have_called(tmp_path):
+    def told(**given):
+        return who_is_called(settings(**given))
+
+    assert told() == "rows can name no trigger class of their choice: load_path is empty"
+    assert told(load_path=str(tmp_path), triggers=[]).endswith(": triggers is empty")
+    assert told(load_path=str(tmp_path)).endswith(f"in these folders (load_path): {tmp_path}")
+    assert told(load_path=str(tmp_path), triggers=["a.b", "c"]).endswith("(triggers): a.b, c")

@@ -88,21 +88,24 @@ def test_a_name_of_our_own_is_cleared_and_a_file_put_there(path, kind):
     assert regular.read(path) == b"ours"
 
 
-def reading_without_the_rights_of_root(path):
+def reading_without_the_rights_of_root(path, changed):
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
-    Path(path).chmod(0)
+    for each in changed:
+        Path(each).chmod(0)
     with pytest.raises(PermissionError):
         Path(path).read_bytes()
     return regular.read(Path(path)).decode()
 
 
-def test_a_file_of_ours_that_may_not_be_opened_is_taken_back():
+@pytest.mark.parametrize("what", [["file"], ["folder"], ["file", "folder"]])
+def test_a_file_of_ours_that_may_not_be_opened_is_taken_back(what):
     with tempfile.TemporaryDirectory(prefix="psched-regular-") as folder:
         path = Path(folder, "file")
         path.write_text("ours")
         if os.geteuid() == 0:
             for each in folder, path:
                 os.chown(each, 65534, 65534)
-        assert apart(reading_without_the_rights_of_root, str(path)) == "ours"
+        changed = [{"file": str(path), "folder": folder}[each] for each in what]
+        assert apart(reading_without_the_rights_of_root, str(path), changed) == "ours"

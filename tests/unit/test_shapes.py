@@ -28,12 +28,19 @@ TASK = {
 SETTINGS = {
     "processors": 1, "start_timeout": 60.0, "child_heartbeat_limit": 60.0, "graceful_timeout": 1.0,
     "graceful_kill_limit": 1.0, "log_level": "info", "cgroup": "auto", "log": None,
-    "pid_file": "/run/é", "about": {"url": "sqlite://", "table": "psched"},
+    "pid_file": "/run/é",
+    "about": {"url": "sqlite://", "table": "psched", "programs": "rows", "triggers": "rows"},
 }  # fmt: skip
 
 ASSIGNMENT = {
     "key": "s1", "type": "t", "scheduled_time": 60, "attempt": 1, "cron": None, "timezone": "UTC",
     "delay": 0, "owner": "n.1", "fence": 1, "data_limit": 1024, "on_return": "finish",
+}  # fmt: skip
+
+MASTER = {
+    "pid": 100, "phase": "running", "generation": 1, "uptime": 1.5, "problem": None,
+    "worker_deaths": 0, "workers": [], "errors": [], "url": "sqlite://", "table": "psched",
+    "programs": "rows may", "triggers": "rows may",
 }  # fmt: skip
 
 GOOD = [
@@ -96,6 +103,21 @@ def test_a_field_that_is_something_else_is_a_fault(accepted, message):
                 assert not (isinstance(value, float) and value - value != 0)
                 assert value not in ("\0", "\ud800", "x" * 10**6, DEEP)
     assert refused > len(WEIRD) / 2
+
+
+@pytest.mark.parametrize("name", MASTER)
+def test_a_master_tells_all_but_what_it_does_not_know_yet(name):
+    assert shapes.STATUS.fault(MASTER) is None
+    assert shapes.STATUS.fault({**MASTER, "pid": 1}) is None  # in a container
+    for value in WEIRD:
+        if value not in (None, 0, 1, 2.5, "", "x", []):
+            assert shapes.STATUS.fault({**MASTER, name: value}) is not None, value
+    if name not in ("url", "programs", "triggers"):
+        without = {each: value for each, value in MASTER.items() if each != name}
+        assert shapes.STATUS.fault(without) is not None
+        # What it may leave out does not stand for the rest.
+        assert shapes.STATUS.fault({"url": "sqlite://", "table": "psched"}) is not None
+        assert shapes.STATUS.fault({"programs": "any"}) is not None
 
 
 @pytest.mark.parametrize("value", [True, False, -1, 2.0, 2**63, "1", None])
