@@ -99,7 +99,7 @@ POSED = {
     "no text": b"\xff\xfe",
     "nothing": b"",
     "only what may be missing": b'{"url": "sqlite://", "table": "psched"}',
-    "no texts": json.dumps(TOLD | {"programs": 1}).encode(),
+    "no texts": json.dumps(SAID | {"programs": 1}).encode(),
 }
 
 
