@@ -70,7 +70,7 @@ def test_a_node_that_was_not_brought_up_is_brought_up_later(galera):
     """That its first attempts have failed does not keep it from what it has missed."""
     name = galera.create_database()
     one, other, _ = galera.nodes
-    other.query("CREATE TABLE t (i INTEGER PRIMARY KEY)", database=name)
+    one.query("CREATE TABLE t (i INTEGER PRIMARY KEY)", database=name)
     other.kill()
     one.query("INSERT INTO t VALUES (1)", database=name)
 
