@@ -48,21 +48,28 @@ def finish(row):
     )
 
 
+@pytest.fixture
+def followed(servers, start_redis):
+    """A primary, the line to its replica, and the replica."""
+    primary = start_redis()
+    with Proxy(primary.port) as proxy, Redis(servers) as replica:
+        replica.follow(primary)
+        replica.query("REPLICAOF", LOOPBACK, str(proxy.port))
+        wait_until(lambda: replica.is_linked, what="a replica with a copy of what there was")
+        # Up to a second later it is sent what is new.
+        primary.query("SET", "first", 1)
+        wait_until(lambda: replica.query("EXISTS", "first"), what="a replica that follows")
+        yield primary, proxy, replica
+
+
 class TestLostWrites:
     """What was acknowledged and had not reached the replica is gone. The nonce still tells."""
 
     @pytest.fixture
-    def pair(self, servers, start_redis):
-        """A primary, a store on it, and a function that loses what it does before a failover."""
-        primary = start_redis()
-        with contextlib.ExitStack() as opened:
-            proxy = opened.enter_context(Proxy(primary.port))
-            replica = opened.enter_context(Redis(servers))
-            replica.follow(primary)
-            replica.query("REPLICAOF", LOOPBACK, str(proxy.port))
-            wait_until(lambda: replica.is_linked, what="a replica that follows")
-            here = opened.enter_context(store_factory(primary.url()))
-            there = opened.enter_context(store_factory(replica.url()))
+    def pair(self, followed):
+        """A store on a primary, and a function that loses what it does before a failover."""
+        primary, proxy, replica = followed
+        with store_factory(primary.url()) as here, store_factory(replica.url()) as there:
             store = here()
             store.init()
             add(store, "k")
@@ -121,23 +128,8 @@ class TestLostWrites:
 class TestWaitForReplicas:
     """With ``wait_replicas``, a write counts as done when replicas have it."""
 
-    @pytest.fixture
-    def followed(self, servers, start_redis):
-        """A primary, and the line to its replica."""
-        primary = start_redis()
-        with contextlib.ExitStack() as opened:
-            proxy = opened.enter_context(Proxy(primary.port))
-            replica = opened.enter_context(Redis(servers))
-            replica.follow(primary)
-            replica.query("REPLICAOF", LOOPBACK, str(proxy.port))
-            wait_until(lambda: replica.is_linked, what="a replica with a copy of what there was")
-            # Up to a second later it is sent what is new.
-            primary.query("SET", "first", 1)
-            wait_until(lambda: replica.query("EXISTS", "first"), what="a replica that follows")
-            yield primary, proxy
-
     def test_a_write_that_no_replica_has_is_of_unknown_outcome(self, followed):
-        primary, proxy = followed
+        primary, proxy, _ = followed
         with (
             store_factory(primary.url()) as here,
             store_factory(primary.url(), replicas=1, timeout=1.0) as safe,
@@ -152,7 +144,7 @@ class TestWaitForReplicas:
                 assert store.get("c"), "it can be read, so that its sender can find out"
 
     def test_a_claim_that_no_replica_has_can_be_asked_for(self, followed):
-        primary, proxy = followed
+        primary, proxy, _ = followed
         with store_factory(primary.url(), replicas=1, timeout=1.0) as safe:
             store = safe()
             store.init()
