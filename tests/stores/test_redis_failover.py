@@ -157,7 +157,7 @@ class TestWaitForReplicas:
             assert [row.key for row in store.held("w.1", ())] == ["a"]
 
     def test_who_may_not_wait_is_told_so_before_anything_is_written(self, followed):
-        primary, _ = followed
+        primary, *_ = followed
         primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-wait")
         url = primary.url().replace("//", "//u:p@")
         with store_factory(url, replicas=1) as safe, store_factory(url) as plain:
@@ -171,7 +171,7 @@ class TestWaitForReplicas:
             assert other.get("a") is None
 
     def test_who_may_not_wait_any_more_does_not_know_what_became_of_a_write(self, followed):
-        primary, _ = followed
+        primary, *_ = followed
         primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all")
         with store_factory(primary.url().replace("//", "//u:p@"), replicas=1) as safe:
             store = safe()
