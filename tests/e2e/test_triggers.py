@@ -65,7 +65,7 @@ def test_one_that_answers_wrongly_is_set_aside_and_one_that_is_not_there_is_wait
 
     problem = "next_at(1000000001) of tides:Stuck answered 1000000001, which is not later"
     assert problem in stuck.reason
-    assert f"stuck: cron: {problem}" in log
+    assert f"stuck: quarantined: cron: {problem}" in log
     assert (waiting.status, waiting.next_time) == ("waiting", 1_000_000_000)
     assert "# cron: next_at" in service.psched("list", "--status", "quarantined").stdout
 
@@ -120,7 +120,7 @@ def test_triggers_that_misbehave_cost_no_worker_and_delay_nobody(service):
         "interrupts": "failed to answer 2 times: it raised 'KeyboardInterrupt'",
     }.items():
         row = service.wait_for_row(how, lambda seen: seen.status == "quarantined")
-        assert f"cron: wild:Wild was {problem}" in row.reason
+        assert f"cron: wild:Wild has {problem}" in row.reason
     # Nothing has waited for this one.
     assert service.row("hangs").status != "quarantined"
     row = service.wait_for_row("hangs", lambda seen: seen.status == "quarantined")

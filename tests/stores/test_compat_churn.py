@@ -134,6 +134,7 @@ def test_whatever_is_modified_each_occurrence_is_run_once(database, tmp_path, se
         for _ in range(1000):
             churn.step()
         churn.work_off()
+        churn.ruby.close()
     for key in churn.keys:
         runs = churn.runs[key]
         assert runs == sorted(set(runs))

@@ -45,6 +45,10 @@ class Peer:
         self._now = now
         self._connection = self._connect()
 
+    def close(self):
+        """Close its connection."""
+        self._connection.close()
+
     def run(self):
         """Work for ever."""
         print(os.getpid(), "works", flush=True)  # noqa: T201  # to who has started us

@@ -72,6 +72,9 @@ class Away:
     def __init__(self):
         self.requests = 0
 
+    def init(self):
+        return ()
+
     def look(self, _keys):
         self.requests += 1
         raise StoreUnavailableError("away")
@@ -88,6 +91,9 @@ class Taken:
 
     mine = Row(key="left", options='{"label": "program"}')
     taken = Row(key="left", options='{"label": "other"}')
+
+    def init(self):
+        return ()
 
     def look(self, keys):
         return {"left": self.taken} if "left" in keys else {}
