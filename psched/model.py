@@ -39,7 +39,7 @@ ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
 """It rests, and is run again only if somebody says so."""
 
 SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
-"""It rests where it stands, and can go on from there."""
+"""Statuses of rows that rest without having ended; such a row may be put into service again."""
 
 # Marks of a leased row: what its holder is to make of it.
 DELETING = "deleting"

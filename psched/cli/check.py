@@ -75,9 +75,11 @@ def _paces(store: Backend, settings: Config) -> Iterator[str]:
     yield f"connecting: {connecting * 1000:.3f} ms"
     alive_time, timeout = settings.alive_time, settings.driver_timeout
     longest = timing.longest_answer(alive_time, timeout)
-    mend = "set alive_time to {} or more, or make the store or the way to it faster"
     enough = timing.sufficient_alive_time(_ROOM * answer, settings.database_timeout)
-    mend = mend.format(max(enough, alive_time + 1))
+    mend = (
+        f"set alive_time to {max(enough, alive_time + 1)} or more, or make the store or the way to"
+        " it faster"
+    )
     if answer >= longest:
         raise ConfigError(
             f"alive_time: {alive_time} is too short for a store that answers in {answer:.3f} s:"

@@ -30,7 +30,7 @@ _LONGEST_CELL = 30_000
 """Characters of any column in a line of a list."""
 
 _LONGEST_SHOWN = 100_000
-"""Of a column that is shown alone, and in JSON of a payload that cannot be parsed."""
+"""Characters of a column that `show` prints, and of a payload in JSON that cannot be parsed."""
 
 _STATES = (WAITING, "running", *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 

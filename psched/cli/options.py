@@ -46,7 +46,7 @@ AFTER_COMMAND: Sequence[click.Option] = (
         ["-e", "--environment"], callback=_choose_section, expose_value=False, **_ENVIRONMENT
     ),
 )
-"""The same for subcommands: what follows a command's name replaces what precedes it."""
+"""``-c`` and ``-e`` of a subcommand; they replace those that precede its name."""
 
 perfectqueue_file = click.option(
     "-f",
