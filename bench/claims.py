@@ -16,7 +16,7 @@ from typing import Any
 
 import harness
 from harness import KINDS, LATER, LEASE
-from psched.model import WAITING, Settlement
+from psched.core.model import WAITING, Settlement
 from support.stores import make_store
 
 SIZES = (10_000, 1_000_000, 5_000_000)

@@ -7,7 +7,7 @@ from typing import Any
 import harness
 from fleet import once
 from harness import LEASE, Sample, make_store
-from psched.backends import sending
+from psched.stores.sql import raw_execute
 
 BATCH = 100
 """Rows that each claim takes."""
@@ -59,7 +59,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
     """Claims by psched; what it sends for them is kept."""
     sent.clear()
 
-    send = sending._sent
+    send = raw_execute._sent
 
     def keep(connection: Any, statement: Any, values: Any, answer: Any) -> Any:  # noqa: ANN401
         sent.append((statement, values))
@@ -67,7 +67,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
 
     nonce = f"due{time.monotonic_ns()}"
     keys = []
-    sending._sent = keep
+    raw_execute._sent = keep
     try:
         begun = time.perf_counter()
         for count in range(claims):
@@ -75,7 +75,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
             keys += [row.key for row in rows]
         took = time.perf_counter() - begun
     finally:
-        sending._sent = send
+        raw_execute._sent = send
     assert len(keys) == claims * BATCH
     once(keys, {*keys})
     return {"rows_per_second": len(keys) / took, "rows": len(keys)}
@@ -86,7 +86,7 @@ def replayed(store: Any, sent: Statements, rows: int) -> Sample:  # noqa: ANN401
     connection = store._connector._connected()
     statements = []
     for statement, values in sent:
-        compiled = sending._compiled(statement, connection.dialect)
+        compiled = raw_execute._compiled(statement, connection.dialect)
         bare = compiled.text.replace("due_ours", "due_bare")
         statements.append((bare, compiled.bound(values)))
     cursor = connection.connection.cursor()

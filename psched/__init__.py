@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psched.app import open_schedules as open  # noqa: A004  # the seeds' word
-    from psched.collection import ScheduleCollection
-    from psched.errors import (
+    from psched.application.task import Task
+    from psched.base.errors import (
         AlreadyExistsError,
         AlreadyFinishedError,
         ConfigError,
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailableError,
     )
-    from psched.program import start
-    from psched.schedule import Schedule, ScheduleMetadata
-    from psched.script import Worker
-    from psched.task import Task
+    from psched.client.collection import ScheduleCollection
+    from psched.client.schedule import Schedule, ScheduleMetadata
+    from psched.service.embedded import Worker
+    from psched.service.program import start
 
 _HOMES = {
     "open": "psched.app:open_schedules",
-    "ScheduleCollection": "psched.collection",
-    "Schedule": "psched.schedule",
-    "ScheduleMetadata": "psched.schedule",
-    "Task": "psched.task",
-    "Worker": "psched.script",
-    "start": "psched.program",
+    "ScheduleCollection": "psched.client.collection",
+    "Schedule": "psched.client.schedule",
+    "ScheduleMetadata": "psched.client.schedule",
+    "Task": "psched.application.task",
+    "Worker": "psched.service.embedded",
+    "start": "psched.service.program",
     **dict.fromkeys(
         (
             "AlreadyExistsError",
@@ -54,7 +54,7 @@ _HOMES = {
             "StoreError",
             "StoreUnavailableError",
         ),
-        "psched.errors",
+        "psched.base.errors",
     ),
 }
 

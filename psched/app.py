@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from psched import backends, config
-from psched.backend import Backend
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
+from psched import config, stores
+from psched.base.clock import SystemClock
+from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.store_protocol import Backend
 from psched.memory import MEMORY
 
 CLOCK = SystemClock()
@@ -84,7 +84,7 @@ def make_store(settings: Config) -> Backend:
         StoreError: schedules in memory cannot be had.
     """
     # Not seeded by anybody: it is made in the process that uses it, after the fork.
-    make = partial(backends.create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
+    make = partial(stores.create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
     if settings.url != MEMORY_URL:
         return make(settings)
     store = make(settings.with_settings(url=MEMORY.url))

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from psched import regular
+from psched.base import regular_files
+from psched.base.errors import ConfigError
 from psched.config.urls import MEMORY as URL
-from psched.errors import ConfigError
-from psched.supervisor import tree
+from psched.process import tree
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # what is made there is private
 
@@ -112,11 +112,11 @@ def _open_lock(folder: Path) -> int:
     """
     path = folder / "lock"
     try:
-        return regular.open_file(path, os.O_RDWR | os.O_CREAT)
-    except regular.NotRegularError:
+        return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
+    except regular_files.NotRegularError:
         # Nobody uses the folder by what a task has put there.
-        regular.clear(path)
-        return regular.open_file(path, os.O_RDWR | os.O_CREAT)
+        regular_files.clear(path)
+        return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
 
 
 def _remove_tree(folder: Path) -> None:
@@ -162,7 +162,7 @@ def _remove_if_left(folder: Path) -> None:
     if _owner_lives(folder):
         return
     try:
-        lock = regular.open_file(folder / "lock", os.O_RDWR)
+        lock = regular_files.open_file(folder / "lock", os.O_RDWR)
     except OSError:
         return
     try:

@@ -7,9 +7,9 @@ import click
 import pytest
 
 from psched.cli.commands import load, psched
-from psched.cli.master import master
+from psched.cli.service.master import master
 from psched.config import SETTINGS
-from psched.supervisor.signals import SIGNALS
+from psched.process.signals import SIGNALS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "psched").rglob("*.py"))
@@ -60,16 +60,16 @@ def test_every_signal_of_the_master_stands_in_its_help_and_in_the_readme():
 
 
 def test_the_table_in_the_readme_names_every_column():
-    from psched.backends.taking import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
+    from psched.stores.sql.claim_statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
 
     for column in COLUMNS:
         assert f"`{column}`" in README
 
 
 def test_a_row_has_the_columns_of_the_table_in_their_order():
-    from psched.backends.tables import schedules_table  # noqa: PLC0415
-    from psched.backends.taking import COLUMNS  # noqa: PLC0415
-    from psched.model import Row  # noqa: PLC0415
+    from psched.core.model import Row  # noqa: PLC0415
+    from psched.stores.sql.claim_statements import COLUMNS  # noqa: PLC0415
+    from psched.stores.sql.tables import schedules_table  # noqa: PLC0415
 
     assert list(COLUMNS) == [column.name for column in schedules_table("t").columns]
     assert [name.replace("key", "id", 1) for name in Row.__slots__] == list(COLUMNS)
@@ -82,8 +82,8 @@ def test_the_differences_between_databases_stand_in_one_package():
     asking = {module for module in MODULES if asks_by_name.search(module.read_text())}
     # The configuration knows the schemes of urls, which are its own matter.
     assert {str(module.relative_to(ROOT / "psched").parent) for module in asking} == {
-        "backends/dialects",
         "config",
+        "stores/sql/dialects",
     }
 
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from psched.backends.plain import PlainStore
 from psched.errors import StoreError, StoreUnavailableError
 from psched.model import Row
+from psched.stores.plain import PlainStore
 
 
 class FileStore(PlainStore):

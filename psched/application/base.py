@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from psched.task import Task
+from psched.application.task import Task
 
 if TYPE_CHECKING:
-    from psched.collection import ScheduleCollection
+    from psched.client.collection import ScheduleCollection
 
 
 class Base:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, ClassVar
 
-from psched.errors import LoadError
-from psched.loader import find_object
-from psched.task import Task
+from psched.application.task import Task
+from psched.base.errors import LoadError
+from psched.base.loader import find_object
 
 Target = type[Any] | Callable[[Task], object] | str
 """A class whose instances have ``run()``, a function of a task, or the name of one: either

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psched import loader
 from psched.application.dispatch import Dispatch
-from psched.errors import LoadError
+from psched.base import loader
+from psched.base.errors import LoadError
 
 
 class Router:

@@ -5,7 +5,7 @@ import gc
 
 def main() -> None:
     """The command ``psched``."""
-    from psched.loader import undisturbed  # noqa: PLC0415  # see master_main
+    from psched.base.loader import undisturbed  # noqa: PLC0415  # see master_main
 
     with undisturbed():
         from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
@@ -21,10 +21,10 @@ def main() -> None:
 
 def master_main() -> None:
     """The command ``psched-master``."""
-    from psched.supervisor import early  # noqa: PLC0415  # before anything that takes time
+    from psched.process import early_signals  # noqa: PLC0415  # before anything that takes time
 
-    early.receive()
+    early_signals.receive()
 
-    from psched.cli.master import master  # noqa: PLC0415
+    from psched.cli.service.master import master  # noqa: PLC0415
 
     master(prog_name="psched-master")

@@ -4,77 +4,77 @@ from importlib import import_module
 
 import click
 
+from psched.base.loader import undisturbed
 from psched.cli import options
-from psched.loader import undisturbed
 from psched.memory import MEMORY
 
 _SUBCOMMANDS = {
     "init": (
-        "schedules:init",
+        "cli.schedules.edit:init",
         "Create the table, or upgrade an older one; may be repeated.",
     ),
     "add": (
-        "schedules:add",
+        "cli.schedules.edit:add",
         "Register a schedule.",
     ),
     "push": (
-        "queue:push",
+        "cli.schedules.tasks:push",
         "Submit a task that runs once.",
     ),
     "list": (
-        "listing:list_",
+        "cli.schedules.listing:list_",
         "Show the schedules and tasks, those due first, those at rest last.",
     ),
     "show": (
-        "listing:show",
+        "cli.schedules.listing:show",
         "Show all that is known of a schedule or task, a field on each line.",
     ),
     "next": (
-        "coming:next_",
+        "cli.schedules.next_times:next_",
         "Show when a schedule runs next, in its zone, in UTC and from now.",
     ),
     "cancel": (
-        "queue:cancel",
+        "cli.schedules.tasks:cancel",
         "Never run these again; a task that is running is stopped first, by its worker.",
     ),
     "requeue": (
-        "queue:requeue",
+        "cli.schedules.tasks:requeue",
         "Run again what has ended, was quarantined or is paused, with all its attempts before it.",
     ),
     "delete": (
-        "schedules:delete",
+        "cli.schedules.edit:delete",
         "Delete schedules; a task that is running is stopped first, by its worker.",
     ),
     "apply": (
-        "apply:apply",
+        "cli.schedules.apply:apply",
         "Make the database match files: add and change what they declare, and nothing else.",
     ),
     "export": (
-        "apply:export",
+        "cli.schedules.apply:export",
         "Write the schedules to a file, which apply reads; - is standard output.",
     ),
     "import-crontab": (
-        "crontab:import_crontab",
+        "contrib.crontab.command:import_crontab",
         "Read a crontab into schedules of type exec, as a file for apply.",
     ),
     "run": (
-        "serve:run",
+        "cli.service.run:run",
         "Run workers.",
     ),
     "configure": (
-        "configure:configure",
+        "cli.service.configure:configure",
         "Write the options to the configuration file PATH, which -c then reads.",
     ),
     "check": (
-        "check:check",
+        "cli.service.check:check",
         "Validate the configuration, import the handlers, try the database.",
     ),
     "status": (
-        "status:status",
+        "cli.service.status:status",
         "Ask the running masters: workers, tasks, leases, the last errors.",
     ),
     "migrate": (
-        "migrate:migrate",
+        "contrib.perfectsched.migration.command:migrate",
         "Move a PerfectSched or PerfectQueue table into psched's.",
     ),
 }
@@ -97,7 +97,7 @@ def load(name: str) -> click.Command:
     home, _ = _SUBCOMMANDS[name]
     module, _, attribute = home.partition(":")
     with undisturbed():
-        command: click.Command = getattr(import_module(f"psched.cli.{module}"), attribute)
+        command: click.Command = getattr(import_module(f"psched.{module}"), attribute)
     command.params += [each for each in options.AFTER_COMMAND if each not in command.params]
     return command
 

@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from psched.errors import ConfigError
-from psched.texts import visible
+from psched.base.errors import ConfigError
+from psched.base.texts import visible
 
 
 class _Visible(io.TextIOWrapper):

@@ -8,10 +8,10 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from psched.called import Answer, Call, found_by
+from psched.base.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
+from psched.base.texts import visible
 from psched.cli.output import unfilter_output
-from psched.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
-from psched.texts import visible
+from psched.triggers.custom import Answer, Call, found_by
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,16 +40,16 @@ def refusing(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _by_a_child(call: Call) -> Answer:
-    from psched.cli.asking import find  # noqa: PLC0415  # few schedules have such triggers
+    from psched.cli.schedules.trigger_child import find  # noqa: PLC0415  # few schedules have such triggers
 
     return find(call)
 
 
 def serving(serve: Callable[[], int]) -> None:
     """Run a master and exit with its status."""
-    from psched.service import ALREADY_RUNNING  # noqa: PLC0415
-    from psched.supervisor.blueprint import BAD_CONFIG  # noqa: PLC0415
-    from psched.supervisor.pidfile import AlreadyRunningError  # noqa: PLC0415
+    from psched.master.generation_spec import BAD_CONFIG  # noqa: PLC0415
+    from psched.master.pidfile import AlreadyRunningError  # noqa: PLC0415
+    from psched.service.run import ALREADY_RUNNING  # noqa: PLC0415
 
     unfilter_output()
     try:

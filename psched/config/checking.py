@@ -6,10 +6,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from psched.config.combinations import combine
 from psched.config.kinds import Kind
 from psched.config.problems import Problem, RefusedError, RefusedPartsError, failure
 from psched.config.references import Surroundings
+from psched.config.rules import combine
 
 _ALIASES = {"sslca": "ssl_ca"}
 """Words of PerfectQueue's for settings."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from psched.config import references
 from psched.config.problems import RefusedError
 from psched.config.references import Surroundings
-from psched.zone import zone_names
+from psched.triggers.zone import zone_names
 
 _LARGEST = 10**9
 """More than thirty years of seconds: a larger number is a slip, and too much for a timer."""

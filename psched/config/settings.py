@@ -9,7 +9,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
-from psched import timing
+from psched.base import lease_times
+from psched.base.packing import LARGEST
 from psched.config import checking, references, urls, words
 from psched.config.checking import Given, Setting
 from psched.config.kinds import (
@@ -29,7 +30,6 @@ from psched.config.problems import Problem
 from psched.config.references import Surroundings
 from psched.config.store_settings import StoreSettings
 from psched.config.tls import Tls, chosen_tls
-from psched.packing import LARGEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -53,7 +53,7 @@ class Config(StoreSettings):
     timezone: Annotated[str, Zone(), "Timezone of the schedules that name none."] = "UTC"
     alive_time: Annotated[
         int,
-        Number(whole=True, least=timing.SHORTEST_ALIVE_TIME),
+        Number(whole=True, least=lease_times.SHORTEST_ALIVE_TIME),
         "Length of a lease: when its host has died, a task is run elsewhere after this time.",
     ] = 300
     retry_wait: Annotated[
@@ -217,7 +217,7 @@ class Config(StoreSettings):
     def driver_timeout(self) -> float:
         """Seconds that a call to the database may take: the timeout T of `timing`."""
         if self.database_timeout is None:
-            return timing.default_driver_timeout(self.alive_time)
+            return lease_times.default_driver_timeout(self.alive_time)
         return self.database_timeout
 
     @property

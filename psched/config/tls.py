@@ -58,7 +58,7 @@ def chosen_tls(values: Mapping[str, Any]) -> Tls | None:
 
 
 def check_cert(values: Mapping[str, Any]) -> None:
-    """See `psched.config.combinations`."""
+    """See `psched.config.rules`."""
     if values["ssl_cert"] and not values["ssl_key"]:
         raise RefusedError(
             "needs ssl_key, the file with its private key; if that is in the same file, name it"
@@ -72,13 +72,13 @@ def check_cert(values: Mapping[str, Any]) -> None:
 
 
 def check_key(values: Mapping[str, Any]) -> None:
-    """See `psched.config.combinations`."""
+    """See `psched.config.rules`."""
     if values["ssl_key"] and not values["ssl_cert"]:
         raise RefusedError("needs ssl_cert, the file with the certificate that it belongs to")
 
 
 def check_verify(values: Mapping[str, Any]) -> None:
-    """See `psched.config.combinations`."""
+    """See `psched.config.rules`."""
     if values["ssl_verify"] in ("full", "ca") and not values["ssl_ca"]:
         raise RefusedError(
             "needs ssl_ca, the file with the certificate of the server's authority; for the public"
@@ -89,7 +89,7 @@ def check_verify(values: Mapping[str, Any]) -> None:
 
 
 def check_url(values: Mapping[str, Any]) -> None:
-    """See `psched.config.combinations`."""
+    """See `psched.config.rules`."""
     options = urls.tls_options(values["url"])
     if chosen_tls(values) is not None:
         if reason := urls.why_without_tls(values["url"]):

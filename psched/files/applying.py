@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from psched.collection import ScheduleCollection
+from psched.base.errors import AlreadyExistsError, NotFoundError, ScheduleError
+from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.definition import said_about
-from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
+from psched.core.definition import said_about
+from psched.core.model import Row
 from psched.files.plan import Item, Plan, conflict, differences, is_of, plan
-from psched.model import Row
 
 _TRIES = 5
 """How often to plan anew because others change the same schedules."""

@@ -20,11 +20,11 @@ from typing import Any
 
 import yaml
 
+from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.checking import Given
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
-from psched.declare import FIELDS, declare
-from psched.errors import ConfigError, InvalidError
+from psched.core.declare import FIELDS, declare
 
 _FIELDS = tuple(name for name in FIELDS if name != "label")
 """What a schedule in a file can have; its label is the document's."""

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.declare import FIELDS, TIMES, declare, lease_of
-from psched.definition import decode, options_of, said_about
-from psched.errors import InvalidError
-from psched.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
+from psched.core.declare import FIELDS, TIMES, declare, lease_of
+from psched.core.definition import decode, options_of, said_about
+from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
 """What says that a schedule runs again and again."""
@@ -23,7 +23,7 @@ class Change:
     """A field of a schedule that is to be another.
 
     Attributes:
-        field: its name, one of `psched.declare.FIELDS`; or ``next_time``, of what runs once.
+        field: its name, one of `psched.core.declare.FIELDS`; or ``next_time``, of what runs once.
         old: what it is; None: the default, or nothing.
         new: what it is to be; the same.
     """
@@ -90,7 +90,7 @@ def plan(
     """Compare.
 
     Args:
-        wanted: for each schedule its ``key`` and any of the fields of `psched.declare.FIELDS`, but
+        wanted: for each schedule its ``key`` and any of the fields of `declare.FIELDS`, but
             for the label; ``next_time`` and ``next_run_time`` count only for those that are added,
             but the one time of what runs once counts always.
         existing: every schedule under one of these keys, and every one of this label; others may

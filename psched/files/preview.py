@@ -5,19 +5,19 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import NamedTuple
 
-from psched import trigger as triggers
+from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.definition import LATEST_TIME, understand
-from psched.errors import InvalidError
+from psched.core.definition import LATEST_TIME, understand
+from psched.core.model import QUARANTINED, WAITING, Row
 from psched.files.plan import Item
-from psched.model import QUARANTINED, WAITING, Row
-from psched.zone import find_zone
+from psched.triggers import trigger as triggers
+from psched.triggers.zone import find_zone
 
 COUNT = 3
 """Firings that are shown."""
 
 _SETTING_ANEW = frozenset({"cron", "timezone", "dst_policy"})
-"""Fields whose change sets the next occurrence anew; see `psched.declare.redeclare`."""
+"""Fields whose change sets the next occurrence anew; see `psched.core.declare.redeclare`."""
 
 
 class Firings(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Any
 
 import yaml
 
+from psched.base.errors import InvalidError
+from psched.base.texts import visible
 from psched.config import Config
-from psched.definition import decode, payload_limit, said_about, understand
-from psched.errors import InvalidError
+from psched.core.definition import decode, payload_limit, said_about, understand
+from psched.core.model import DELETING, WAITING, Row
 from psched.files.plan import differing
-from psched.model import DELETING, WAITING, Row
-from psched.texts import visible
 
 _FIRST = ("type", "cron", "timezone", "delay", "data")
 """Fields, in the order in which a person tells them; others follow."""

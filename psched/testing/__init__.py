@@ -1,4 +1,4 @@
-"""The protocol of a store (`psched.backend`), as tests. Run them on a store of your own.
+"""The protocol of a store, as tests. Run them on a store of your own.
 
 Give a subclass a fixture that makes workers' views of one store, fresh for each test::
 
@@ -32,20 +32,20 @@ Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `delet
 `contention`, then the capabilities: `records`, `overrides`, `recovery`, `statuses`, `table`.
 """
 
-from psched.testing.bench import BackendFactory
-from psched.testing.claims import Claims
-from psched.testing.contention import Contention
-from psched.testing.definitions import Definitions, Replacements
-from psched.testing.deletion import Deletion, Marks
-from psched.testing.fencing import Fencing
-from psched.testing.leases import Leases
-from psched.testing.overrides import ExactKeys, Overrides
-from psched.testing.records import Records
-from psched.testing.recovery import Recovery
-from psched.testing.retention import Retention
-from psched.testing.settlements import Settlements
-from psched.testing.statuses import StatusContract
-from psched.testing.table import TableContract
+from psched.testing.store_contract.bench import BackendFactory
+from psched.testing.store_contract.claims import Claims
+from psched.testing.store_contract.contention import Contention
+from psched.testing.store_contract.definitions import Definitions, Replacements
+from psched.testing.store_contract.deletion import Deletion, Marks
+from psched.testing.store_contract.fencing import Fencing
+from psched.testing.store_contract.leases import Leases
+from psched.testing.store_contract.overrides import ExactKeys, Overrides
+from psched.testing.store_contract.records import Records
+from psched.testing.store_contract.recovery import Recovery
+from psched.testing.store_contract.retention import Retention
+from psched.testing.store_contract.settlements import Settlements
+from psched.testing.store_contract.statuses import StatusContract
+from psched.testing.store_contract.table import TableContract
 
 __all__ = [
     "BackendContract",

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 import psched
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
+from psched.base.clock import SystemClock
+from psched.client.collection import ScheduleCollection
 from psched.config import from_mapping
 from support.stores import Sql, make_store
 

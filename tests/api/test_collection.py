@@ -16,8 +16,8 @@ from psched import (
     ScheduleMetadata,
     StoreUnavailableError,
 )
-from psched.errors import StoreError
-from psched.testing.bench import payload
+from psched.base.errors import StoreError
+from psched.testing.store_contract.bench import payload
 from support.stores import make_store
 
 LATER = 4_000_000_000

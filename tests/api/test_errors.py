@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import psched
-from psched import errors
+from psched.base import errors
 
 FAMILIES = {
     "AlreadyFinishedError": "ScheduleError",

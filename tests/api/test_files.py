@@ -2,7 +2,7 @@
 
 import pytest
 
-from psched.errors import AlreadyExistsError, InvalidError, NotFoundError
+from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError
 from psched.files.applying import carry_out, make_plan, reconcile
 
 WANTED = [

@@ -14,9 +14,9 @@ from psched import (
     NotFoundError,
     NotSupportedError,
 )
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
-from psched.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.client.collection import ScheduleCollection
 from support.stores import make_store
 from support.waiting import wait_until
 

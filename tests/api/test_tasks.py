@@ -11,7 +11,7 @@ from psched import (
     StoreUnavailableError,
     Task,
 )
-from psched.model import Occurrence
+from psched.core.model import Occurrence
 from support.stores import make_store
 
 HOUR = 3600

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
 from psched.testing import BackendContract, StatusContract
 from support.stores import SOME, takes_some_types
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from conftest import DATABASES, MARKS
-from psched.clock import SystemClock
-from psched.timing import SHORTEST_ALIVE_TIME
+from psched.base.clock import SystemClock
+from psched.base.lease_times import SHORTEST_ALIVE_TIME
 from support.faketime import HostClock
 from support.runlog import completed, exactly_once, in_order, never_early, never_two_at_once
 from support.servers import MariaDB

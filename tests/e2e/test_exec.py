@@ -5,8 +5,8 @@ import json
 import pytest
 
 from psched import ProcessStopError, Task
-from psched.commands import Exec
-from psched.supervisor import tree
+from psched.handlers.builtin import Exec
+from psched.process import tree
 from support.processes import kill, title
 from support.waiting import has_ended, wait_for_end, wait_until
 

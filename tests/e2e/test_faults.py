@@ -17,10 +17,10 @@ import pymysql
 import pymysql.constants.ER
 import pytest
 
-from psched.backends.redis import scripts
-from psched.backends.redis.claiming import CLAIM
-from psched.backends.schema import VERSION
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
+from psched.stores.redis import scripts
+from psched.stores.redis.claiming import CLAIM
+from psched.stores.sql.schema import VERSION
 from support.disks import small_disk
 from support.processes import kill
 from support.proxy import Fault, Proxy

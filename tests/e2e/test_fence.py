@@ -15,8 +15,8 @@ import signal
 
 import pytest
 
-from psched.clock import SystemClock
-from psched.timing import SHORTEST_ALIVE_TIME
+from psched.base.clock import SystemClock
+from psched.base.lease_times import SHORTEST_ALIVE_TIME
 from support.processes import descendants, kill
 from support.proxy import Fault, Proxy
 from support.runlog import completed

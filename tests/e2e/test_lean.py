@@ -42,11 +42,17 @@ def test_a_command_loads_no_more_than_it_needs(service):
 
     listing, helping = loaded("-c", str(service.config), "list"), loaded("--help")
 
-    needless = {"croniter", "daemon", "psched.backends.tables", "psched.files", "psched.service"}
-    assert {"sqlalchemy", "sqlite3", "psched.cli.listing"} <= listing
-    assert not listing & (needless | others("sqlite") | {"psched.cli.apply"})
+    needless = {"croniter", "daemon", "psched.stores.sql.tables", "psched.files", "psched.service"}
+    assert {"sqlalchemy", "sqlite3", "psched.cli.schedules.listing"} <= listing
+    assert not listing & (needless | others("sqlite") | {"psched.cli.schedules.apply"})
     assert "psched.cli.commands" in helping
-    assert not helping & {"sqlalchemy", "yaml", "croniter", "psched.app", "psched.cli.listing"}
+    assert not helping & {
+        "sqlalchemy",
+        "yaml",
+        "croniter",
+        "psched.app",
+        "psched.cli.schedules.listing",
+    }
 
 
 def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked_for_schedules(
@@ -72,7 +78,7 @@ def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked
 
     assert not began & needed
     assert needed <= asked
-    assert not asked & (others(database.kind) | {"daemon", "psched.backends.tables"})
+    assert not asked & (others(database.kind) | {"daemon", "psched.stores.sql.tables"})
     assert "sqlalchemy" in follows
     # All workers share what the master has loaded; and none is to load it in the midst of a task.
     assert "croniter" in began

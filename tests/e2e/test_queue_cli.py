@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from psched.app import make_store, read_config
+from psched.base.payload import CARRIED_IN
 from psched.config import from_mapping
-from psched.payload import CARRIED_IN
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
 

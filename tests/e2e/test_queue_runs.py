@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
 
@@ -138,7 +138,7 @@ def test_workers_may_be_for_some_types_alone(queue):
 
 
 GROWS = """
-    from psched.errors import InvalidError
+    from psched.base.errors import InvalidError
 
     class Run:
         def __init__(self, task):

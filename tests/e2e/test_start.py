@@ -274,7 +274,7 @@ def test_on_a_fresh_home_the_state_folder_is_made(small):
 
 
 REFUSING = """
-        from psched.collection import ScheduleCollection
+        from psched.client.collection import ScheduleCollection
         def refuse(self, schedules):
             raise psched.InvalidError("data", "are too many for this server")
         ScheduleCollection.add_many = refuse

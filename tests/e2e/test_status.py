@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from psched.supervisor import control
+from psched.master import status_socket
 from support.processes import kill, title
 from support.waiting import stays, wait_until
 
@@ -154,7 +154,7 @@ def test_those_who_connect_and_read_nothing_cost_nothing(service):
     with contextlib.ExitStack() as idle:
         for _ in range(50):
             each = idle.enter_context(socket.socket(socket.AF_UNIX))
-            with control._short(door) as address:
+            with status_socket._short(door) as address:
                 each.connect(address)
             # It may have been too many already, and be closed.
             with contextlib.suppress(BrokenPipeError):

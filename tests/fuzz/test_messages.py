@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from psched import messages
-from psched.supervisor import shapes
-from psched.supervisor.channel import Channel
-from psched.supervisor.link import Link
+from psched.process import message_shapes
+from psched.process.link import Link
+from psched.runner import messages
+from psched.runner.channel import Channel
 from support.apart import apart
 from support.bench import Bench
 from support.fuzzing import FACTOR, cases, told
@@ -20,9 +20,9 @@ LENGTHS = struct.Struct("!II")
 
 ACCEPTED = {
     name: accepted
-    for module in (messages, shapes)
+    for module in (messages, message_shapes)
     for name, accepted in vars(module).items()
-    if isinstance(accepted, shapes.Shapes) and accepted.kinds
+    if isinstance(accepted, message_shapes.Shapes) and accepted.kinds
 }
 """What each side of a line accepts, by its name."""
 
@@ -71,16 +71,16 @@ def check_link(count):
 def check_channel(count):
     """So does the line to a fork server, which carries descriptors, too."""
     for case in cases("channel", count):
-        ours, theirs = Channel.pair(shapes.FROM_FORK_SERVER, shapes.TO_FORK_SERVER)
+        ours, theirs = Channel.pair(message_shapes.FROM_FORK_SERVER, message_shapes.TO_FORK_SERVER)
         sent = (
-            frame(case, shapes.FROM_FORK_SERVER)[LENGTHS.size :]
+            frame(case, message_shapes.FROM_FORK_SERVER)[LENGTHS.size :]
             if case.maybe()
             else case.bytes(200)
         )
         with told(case, sent):
             theirs._socket.send(sent)
             while (received := ours.receive()) is not None:
-                assert shapes.FROM_FORK_SERVER.fault(received[0]) is None
+                assert message_shapes.FROM_FORK_SERVER.fault(received[0]) is None
             ours.close()
             theirs.close()
 
@@ -100,7 +100,7 @@ def test_a_field_that_nobody_checks_is_found(name, monkeypatch):
         kind: {field: check if field == kind else lambda _: True for field, check in fields.items()}
         for kind, fields in accepted.kinds.items()
     }
-    planted = shapes.Shapes(kinds, accepted.longest)
+    planted = message_shapes.Shapes(kinds, accepted.longest)
     monkeypatch.setattr(Link, "_next", looking_past(Link._next, accepted, planted))
     with pytest.raises(AssertionError):
         check_link(3000)

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
-from psched import config, policy
-from psched.clock import SystemClock
-from psched.definition import payload_of
-from psched.errors import InvalidError
-from psched.model import Finish, Row
-from psched.policy import Run, conclusion, opening
+from psched import config
+from psched.base.clock import SystemClock
+from psched.base.errors import InvalidError
+from psched.core import policy
+from psched.core.definition import payload_of
+from psched.core.model import Finish, Row
+from psched.core.policy import Run, conclusion, opening
 from support.compat import compat_factory
 from support.fuzzing import cases, told
 from support.odd_rows import SOUND, odd_row, problems

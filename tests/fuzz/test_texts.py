@@ -12,12 +12,12 @@ import yaml
 from click.testing import CliRunner
 
 from psched import config
-from psched.cli import crontab as crontab_command
+from psched.base.errors import ConfigError
 from psched.cli.commands import load
 from psched.cli.commands import psched as psched_command
 from psched.config import kinds
-from psched.errors import ConfigError
-from psched.files import crontab
+from psched.contrib.crontab import command as crontab_command
+from psched.contrib.crontab import crontab
 from psched.files.document import Reader
 from support.fuzzing import cases, told
 

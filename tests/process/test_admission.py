@@ -2,11 +2,11 @@
 
 import select
 
-from psched import log
 from psched.app import make_store, read_config
-from psched.generation import FromFile
-from psched.supervisor.blueprint import Place
-from psched.supervisor.spawn import spawn
+from psched.base import log
+from psched.master.generation_spec import Place
+from psched.process.spawn import spawn
+from psched.service.generation import FromFile
 from support.apart import apart
 from support.waiting import PATIENCE
 

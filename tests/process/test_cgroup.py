@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from psched.supervisor import cgroup, tree
-from psched.supervisor.cgroup import Cgroup, MasterCgroup, UnavailableError, own_path
-from psched.supervisor.spawn import spawn
+from psched.process import cgroup, tree
+from psched.process.cgroup import Cgroup, MasterCgroup, UnavailableError, own_path
+from psched.process.spawn import spawn
 from support.apart import apart, say, started_apart
 from support.bench import Bench
 from support.cgroups import below, cgroup_of, leave, members, own_cgroup, populated

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from psched.supervisor import control
-from psched.supervisor.control import Control
-from psched.supervisor.shapes import STATUS, Shapes
+from psched.master import status_socket
+from psched.master.status_socket import Control
+from psched.process.message_shapes import STATUS, Shapes
 from support.leaving import KINDS, leave
 from support.waiting import wait_until
 
@@ -42,7 +42,7 @@ def advance(master):
 def answer_of(master, folder):
     """What a person is told who asks."""
     told = []
-    asking = threading.Thread(target=lambda: told.extend(control.ask_all([folder])))
+    asking = threading.Thread(target=lambda: told.extend(status_socket.ask_all([folder])))
     asking.start()
 
     def answered():
@@ -104,8 +104,8 @@ POSED = {
 
 
 def test_who_poses_as_a_master_is_not_waited_for_beside_the_others(master, tmp_path, monkeypatch):
-    monkeypatch.setattr(control, "_PATIENCE", 2.0)
-    monkeypatch.setattr(control, "STATUS", Shapes(STATUS.kinds, longest=1 << 20))
+    monkeypatch.setattr(status_socket, "_PATIENCE", 2.0)
+    monkeypatch.setattr(status_socket, "STATUS", Shapes(STATUS.kinds, longest=1 << 20))
     posing = {}
     for number, name in enumerate([*POSED, "silent", "deaf", "endless"], start=1):
         posing[name] = socket.socket(socket.AF_UNIX)

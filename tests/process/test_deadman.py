@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from psched.clock import SystemClock
-from psched.supervisor import tree
-from psched.supervisor.deadman import Deadline, DeadMan
-from psched.supervisor.signals import SignalInbox, unblock
-from psched.supervisor.spawn import spawn
+from psched.base.clock import SystemClock
+from psched.process import tree
+from psched.process.deadman import Deadline, DeadMan
+from psched.process.signals import SignalInbox, unblock
+from psched.process.spawn import spawn
 from support.apart import apart, say, started_apart
 from support.waiting import wait_until
 

@@ -9,8 +9,8 @@ import threading
 from math import inf
 from pathlib import Path
 
-from psched.supervisor import kernel, tree
-from psched.supervisor.forkserver import MOST_AT_ONCE
+from psched.process import kernel, tree
+from psched.runner.fork_server import MOST_AT_ONCE
 from support.apart import apart
 from support.bench import Bench
 from support.forks import fork_server

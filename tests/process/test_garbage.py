@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
-from psched.supervisor.child import Exit
-from psched.supervisor.forkserver import MOST_AT_ONCE
-from psched.supervisor.link import packed
+from psched.process.child import Exit
+from psched.process.link import packed
+from psched.runner.fork_server import MOST_AT_ONCE
 from support.apart import apart, started_apart
 from support.bench import Bench
 from support.forks import fork_server

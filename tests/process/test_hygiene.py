@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from psched.clock import SystemClock
-from psched.supervisor import tree
-from psched.supervisor.child import reap
-from psched.supervisor.signals import SIGNALS, SignalInbox
-from psched.supervisor.spawn import spawn
+from psched.base.clock import SystemClock
+from psched.process import tree
+from psched.process.child import reap
+from psched.process.signals import SIGNALS, SignalInbox
+from psched.process.spawn import spawn
 from support.apart import apart
 from support.processes import descendants, title
 from support.processes import runners as runners_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
 from support.apart import apart
 from support.bench import Bench
 from support.processes import kill, title

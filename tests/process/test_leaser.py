@@ -13,13 +13,13 @@ import pytest
 
 import psched
 from psched.app import make_store
-from psched.backend import ClaimUnknownError
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.config import from_mapping
-from psched.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.leaser import Leaser
-from psched.model import Finish, Settlement
-from psched.supervisor.note import Reason
+from psched.core.model import Finish, Settlement
+from psched.core.store_protocol import ClaimUnknownError
+from psched.runner.stop_flags import Reason
+from psched.worker.lease_loop import Leaser
 from support.apart import apart
 from support.bench import CLOCK, Bench
 from support.waiting import wait_until

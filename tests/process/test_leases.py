@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 import psched
-from psched.clock import SystemClock
-from psched.timing import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
+from psched.base.clock import SystemClock
+from psched.base.lease_times import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from support.processes import descendants, kill
 from support.proxy import Fault, Proxy
 from support.runlog import never_two_at_once

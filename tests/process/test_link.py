@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.messages import FROM_RUNNER
-from psched.supervisor import tree
-from psched.supervisor.child import Child, Exit, reap
-from psched.supervisor.link import Link
-from psched.supervisor.signals import unblock
-from psched.supervisor.spawn import spawn
+from psched.process import tree
+from psched.process.child import Child, Exit, reap
+from psched.process.link import Link
+from psched.process.signals import unblock
+from psched.process.spawn import spawn
+from psched.runner.messages import FROM_RUNNER
 from support.apart import apart
 
 LARGE = b"\xff" * 15_000_000

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from psched import log
-from psched.errors import ProcessStopError
-from psched.regular import NotRegularError
-from psched.supervisor.signals import SignalInbox
+from psched.base import log
+from psched.base.errors import ProcessStopError
+from psched.base.regular_files import NotRegularError
+from psched.process.signals import SignalInbox
 from support.apart import apart, say, started_apart
 from support.leaving import EMPTY, KINDS, leave
 from support.processes import kill

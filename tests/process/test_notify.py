@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from psched.supervisor.notify import Notifier
+from psched.master.sd_notify import Notifier
 from support.apart import apart
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.supervisor.pidfile import AlreadyRunningError, PidFile
-from psched.supervisor.spawn import spawn
+from psched.master.pidfile import AlreadyRunningError, PidFile
+from psched.process.spawn import spawn
 from support.apart import say, started_apart
 from support.leaving import EMPTY, KINDS, leave
 from support.processes import kill

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from psched.errors import CommandError, PreemptedError
-from psched.runner import _Holder
-from psched.supervisor import tree
-from psched.supervisor.link import Link
-from psched.supervisor.note import Notes, Reason
-from psched.supervisor.stop import Stop
+from psched.base.errors import CommandError, PreemptedError
+from psched.process import tree
+from psched.process.link import Link
+from psched.runner.runner import _Holder
+from psched.runner.stop import Stop
+from psched.runner.stop_flags import Notes, Reason
 from support.apart import apart, say, started_apart
 from support.bench import Bench
 from support.processes import kill, title

@@ -3,11 +3,11 @@
 import os
 import signal
 
-from psched.clock import SystemClock
-from psched.supervisor import tree
-from psched.supervisor.child import reap
-from psched.supervisor.signals import SignalInbox, unblock
-from psched.supervisor.spawn import spawn
+from psched.base.clock import SystemClock
+from psched.process import tree
+from psched.process.child import reap
+from psched.process.signals import SignalInbox, unblock
+from psched.process.spawn import spawn
 from support.apart import apart, say, started_apart
 from support.processes import kill
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from psched.supervisor import kernel, tree
-from psched.supervisor.child import reap
-from psched.supervisor.signals import SignalInbox, unblock
-from psched.supervisor.spawn import spawn
+from psched.process import kernel, tree
+from psched.process.child import reap
+from psched.process.signals import SignalInbox, unblock
+from psched.process.spawn import spawn
 from support.apart import apart, say, started_apart
 from support.forks import fork_server
 from support.processes import kill

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.commands import Exec
-from psched.supervisor.note import Reason
+from psched.handlers.builtin import Exec
+from psched.runner.stop_flags import Reason
 from support.apart import apart, say, started_apart
 from support.bench import Bench
 from support.waiting import PATIENCE, stays, wait_until

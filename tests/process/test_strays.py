@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from psched.supervisor import strays, tree
-from psched.supervisor.spawn import spawn
+from psched.master import leftover_processes
+from psched.process import tree
+from psched.process.spawn import spawn
 from support.apart import apart
 from support.trees import SCRIPTS
 from support.waiting import has_ended, wait_for_end, wait_until
@@ -60,7 +61,7 @@ def cases():
     )
     wait_until(lambda: Path("handed").exists() and Path("handed").read_text(), what="its pid")
     pids["handed"] = int(Path("handed").read_text())
-    strays.kill()
+    leftover_processes.kill()
     found = sorted(name for name, pid in pids.items() if has_ended(pid))
     clerk.kill()
     return found
@@ -74,7 +75,7 @@ def left_by_a_master(script):
     """A master starts a tree and dies; nobody reaps it."""
 
     def master(_link):
-        with strays.marked():
+        with leftover_processes.marked():
             subprocess.Popen(["sh", "-c", script], stdin=subprocess.DEVNULL, start_new_session=True)
             wait_until(lambda: tree.children(os.getpid()), what="the tree")
             os.kill(os.getpid(), 9)  # noqa: TID251  # as anybody may
@@ -99,7 +100,7 @@ def all_that_carry_a_mark():
 def cleared(script):
     os.environ["OF_DEAD"] = str(left_by_a_master(script))
     wait_until(all_that_carry_a_mark, what="what the dead master has left")
-    strays.kill()
+    leftover_processes.kill()
     return all_that_carry_a_mark()
 
 
@@ -110,7 +111,7 @@ def test_nothing_is_left_of_what_the_tasks_of_a_killed_master_execute(name):
 
 def marked_for_a_while():
     before = "PSCHED_MASTER" in os.environ
-    with strays.marked():
+    with leftover_processes.marked():
         code = "import os; print(os.environ['PSCHED_MASTER'])"
         shown = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

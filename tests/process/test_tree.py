@@ -1,6 +1,6 @@
 """Killing trees: whatever a process has started, however it hides, is found and killed.
 
-By walking, and where a cgroup can be made, by that: see `psched.supervisor.remains`.
+By walking, and where a cgroup can be made, by that: see `psched.process.orphan_reaper`.
 """
 
 import os
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from psched.clock import SystemClock
-from psched.supervisor import kernel, tree
-from psched.supervisor.cgroup import MasterCgroup
-from psched.supervisor.child import Child, reap
-from psched.supervisor.link import Link
-from psched.supervisor.note import Reason
-from psched.supervisor.remains import Remains
+from psched.base.clock import SystemClock
+from psched.process import kernel, tree
+from psched.process.cgroup import MasterCgroup
+from psched.process.child import Child, reap
+from psched.process.link import Link
+from psched.process.orphan_reaper import Remains
+from psched.runner.stop_flags import Reason
 from support.apart import apart
 from support.bench import Bench
 from support.cgroups import below, leave, own_cgroup
@@ -79,7 +79,7 @@ def test_a_process_that_flees_from_pid_to_pid_is_caught():
 def killed_below_another():
     """As a worker does below a runner that it uses again: the orphans are not its own."""
     kernel.adopt_orphans()
-    program = "import signal; from psched.supervisor import kernel; kernel.adopt_orphans()"
+    program = "import signal; from psched.process import kernel; kernel.adopt_orphans()"
     program += "; import subprocess; subprocess.Popen(['sh', '-c', 'COMET']); signal.pause()"
     program = program.replace("COMET", COMET)
     keeper = subprocess.Popen([sys.executable, "-c", program])

@@ -12,14 +12,14 @@ from textwrap import dedent
 
 import pytest
 
-from psched import trigger_helpers
 from psched.app import make_store
-from psched.called import DEADLINE
+from psched.base.errors import StoreUnavailableError
 from psched.config import from_mapping
-from psched.errors import StoreUnavailableError
-from psched.leaser import Leaser
-from psched.model import QUARANTINED, WAITING, Row
-from psched.supervisor import tree
+from psched.core.model import QUARANTINED, WAITING, Row
+from psched.process import tree
+from psched.triggers.custom import DEADLINE
+from psched.worker import trigger_helpers
+from psched.worker.lease_loop import Leaser
 from support.apart import apart
 from support.bench import CLOCK, Bench
 from support.wild import HANDLERS

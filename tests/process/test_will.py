@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from psched.supervisor import cgroup, will
-from psched.supervisor.will import Will
+from psched.master import nonce_file
+from psched.master.nonce_file import Will
+from psched.process import cgroup
 from support.leaving import KINDS, leave
 
 
@@ -16,17 +17,17 @@ def heir():
     """The will of another process than this one."""
 
     def heir(folder, place):
-        will = Will(folder, place)
-        will._name = "nonces.1.1"
-        return will
+        nonce_file = Will(folder, place)
+        nonce_file._name = "nonces.1.1"
+        return nonce_file
 
     return heir
 
 
 def test_what_is_written_is_inherited_once_by_the_next_in_the_same_place(tmp_path, heir):
-    will = Will(tmp_path, "/here")
-    will.write({"a"})
-    will.write({"a", "b"})
+    nonce_file = Will(tmp_path, "/here")
+    nonce_file.write({"a"})
+    nonce_file.write({"a", "b"})
     assert heir(tmp_path, "/elsewhere").inherit() == []
 
     next_one = heir(tmp_path, "/here")
@@ -84,14 +85,14 @@ def test_what_stands_where_it_is_to_be_written_is_replaced(tmp_path, heir, kind)
 
 @pytest.mark.parametrize("environ", [{}, {"RUNTIME_DIRECTORY": "/run/x"}, {"INVOCATION_ID": "1"}])
 def test_only_a_service_of_systemds_has_one(environ):
-    ours = will.make(environ)
+    ours = nonce_file.make(environ)
     ours.write(["a"])
     assert ours.inherit() == []
 
 
 def test_while_something_of_the_last_master_may_live_nothing_is_inherited(tmp_path, heir):
     heir(tmp_path, str(cgroup.own_path())).write(["a"])
-    ours = will.make({"RUNTIME_DIRECTORY": f"{tmp_path}:/other", "INVOCATION_ID": "1"})
+    ours = nonce_file.make({"RUNTIME_DIRECTORY": f"{tmp_path}:/other", "INVOCATION_ID": "1"})
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        assert will.inherited(ours) == []
+        assert nonce_file.inherited(ours) == []
         other.communicate(b"\n")

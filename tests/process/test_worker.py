@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from psched import AlreadyExistsError
-from psched.clock import SystemClock
-from psched.supervisor.blueprint import BAD_HANDLERS
+from psched.base.clock import SystemClock
+from psched.master.generation_spec import BAD_HANDLERS
 from support.processes import children, descendants, kill, runners, title
 from support.runlog import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until

@@ -2,9 +2,9 @@
 
 import pytest
 
-from psched.backend import Settled
-from psched.errors import StoreBusyError, StoreError, StoreUnavailableError
-from psched.model import Row, Settlement
+from psched.base.errors import StoreBusyError, StoreError, StoreUnavailableError
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import Settled
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}

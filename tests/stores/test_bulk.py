@@ -9,12 +9,12 @@ import sys
 import pytest
 import yaml
 
-from psched.backends import parcels
-from psched.backends.parcels import in_parcels
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
-from psched.errors import AlreadyExistsError, UnknownOutcomeError
-from psched.model import Row
+from psched.base.clock import SystemClock
+from psched.base.errors import AlreadyExistsError, UnknownOutcomeError
+from psched.client.collection import ScheduleCollection
+from psched.core.model import Row
+from psched.stores.sql import chunks
+from psched.stores.sql.chunks import in_parcels
 from support.crowd import fill, joined, number
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
@@ -97,7 +97,7 @@ class TestAdding:
 class TestUnknownOutcome:
     """The connection breaks while very many are being added."""
 
-    FEW = 3 * parcels.ROWS
+    FEW = 3 * chunks.ROWS
 
     @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
     @pytest.mark.parametrize("met", [b"INSERT", b"COMMIT"], ids=bytes.decode)
@@ -131,14 +131,14 @@ class TestUnknownOutcome:
 
 class TestParcels:
     def test_they_hold_every_row_in_order(self):
-        everything = rows(3 * parcels.ROWS + 1)
+        everything = rows(3 * chunks.ROWS + 1)
         found = [*in_parcels(everything)]
-        assert [len(parcel) for parcel in found] == [parcels.ROWS] * 3 + [1]
+        assert [len(parcel) for parcel in found] == [chunks.ROWS] * 3 + [1]
         assert [*itertools.chain(*found)] == everything
         assert [*in_parcels([])] == []
 
     def test_they_are_bounded_in_size_too(self):
-        half = "x" * (parcels.SIZE // 2)
+        half = "x" * (chunks.SIZE // 2)
         large = [Row(key=f"k{n}", data=half, options="y" * (n == 4)) for n in range(6)]
         assert [len(parcel) for parcel in in_parcels(large)] == [2, 2, 1, 1]
         huge = [Row(key=f"k{n}", data=half * 3) for n in range(3)]

@@ -5,9 +5,9 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.app import make_store
-from psched.backend import Settled
 from psched.config import from_mapping
-from psched.model import Row, Settlement
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import Settled
 from support.stores import store_factory
 
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}

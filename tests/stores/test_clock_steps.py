@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.clock import SystemClock
-from psched.model import Row
+from psched.base.clock import SystemClock
+from psched.core.model import Row
 from support.compat import compat_factory
 from support.faketime import HostClock
 from support.stores import store_factory

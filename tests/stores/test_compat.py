@@ -9,23 +9,28 @@ from functools import partial
 import pytest
 
 from psched import config
-from psched.backend import Settled
-from psched.backends.compat.rows import LATEST, NEVER, split_data
-from psched.catchup import iso
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
-from psched.declare import redeclare
-from psched.definition import raw_data
-from psched.errors import (
-    InvalidError,
-    NotFoundError,
-    NotSupportedError,
-    StoreUnavailableError,
+from psched.base.clock import SystemClock
+from psched.base.errors import InvalidError, NotFoundError, NotSupportedError, StoreUnavailableError
+from psched.client.collection import ScheduleCollection
+from psched.contrib.perfectsched.store.rows import LATEST, NEVER, split_data
+from psched.core.catchup import iso
+from psched.core.declare import redeclare
+from psched.core.definition import raw_data
+from psched.core.model import FINISHED, Finish, Release, Retry
+from psched.core.policy import Run, conclusion, opening
+from psched.core.settling import Ending, settle
+from psched.core.store_protocol import Settled
+from psched.testing.store_contract.bench import (
+    LEASE,
+    LONG_AGO,
+    add,
+    claim,
+    due,
+    ending,
+    found,
+    leased,
+    payload,
 )
-from psched.model import FINISHED, Finish, Release, Retry
-from psched.policy import Run, conclusion, opening
-from psched.settling import Ending, settle
-from psched.testing.bench import LEASE, LONG_AGO, add, claim, due, ending, found, leased, payload
 from support.compat import compat_factory
 
 HOUR = 3600

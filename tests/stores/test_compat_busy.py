@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 
-from psched.backend import Settled
-from psched.clock import SystemClock
-from psched.errors import StoreBusyError, StoreSlowError
-from psched.testing.bench import LEASE, add, claim, ending
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreBusyError, StoreSlowError
+from psched.core.store_protocol import Settled
+from psched.testing.store_contract.bench import LEASE, add, claim, ending
 from support.compat import compat_factory
 from support.proxy import Proxy
 

@@ -5,12 +5,12 @@ from collections import defaultdict
 
 import pytest
 
-from psched.backend import Settled
 from psched.config import from_mapping
-from psched.model import Finish, Release, Retry
-from psched.policy import Run, opening
-from psched.settling import Ending, settle
-from psched.testing.bench import claim
+from psched.core.model import Finish, Release, Retry
+from psched.core.policy import Run, opening
+from psched.core.settling import Ending, settle
+from psched.core.store_protocol import Settled
+from psched.testing.store_contract.bench import claim
 from support.compat import compat_factory
 from support.perfectsched import Peer
 from support.storeclock import store_clock

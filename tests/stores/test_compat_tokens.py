@@ -10,13 +10,13 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from psched.backend import Settled
-from psched.backends.dialects.sqlite import SQLITE
+from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.config import from_mapping
-from psched.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.model import Finish, Release, Retry, Row
-from psched.settling import Ending, settle
-from psched.testing.bench import add, claim, ending, found
+from psched.core.model import Finish, Release, Retry, Row
+from psched.core.settling import Ending, settle
+from psched.core.store_protocol import Settled
+from psched.stores.sql.dialects.sqlite import SQLITE
+from psched.testing.store_contract.bench import add, claim, ending, found
 from support.compat import compat_factory
 from support.storeclock import store_clock
 from support.stores import Sql

@@ -2,14 +2,14 @@
 
 import pytest
 
-from psched.backend import ClaimUnknownError, Settled
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
+from psched.base.clock import SystemClock
+from psched.base.errors import AlreadyExistsError, UnknownOutcomeError
+from psched.client.collection import ScheduleCollection
 from psched.config import from_mapping
-from psched.errors import AlreadyExistsError, UnknownOutcomeError
-from psched.model import Finish
-from psched.settling import Ending, Settler
-from psched.testing.bench import (
+from psched.core.model import Finish
+from psched.core.settling import Ending, Settler
+from psched.core.store_protocol import ClaimUnknownError, Settled
+from psched.testing.store_contract.bench import (
     LATER,
     LEASE,
     LONG_AGO,

@@ -5,8 +5,8 @@ import secrets
 
 import pytest
 
-from psched.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.model import Row
+from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.core.model import Row
 from support.disks import small_disk
 from support.stores import store_factory
 from support.waiting import wait_until

@@ -10,10 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import event
 
-from psched.backend import ClaimUnknownError, Settled
-from psched.backends.claims.skip_locked import SkipLocked
-from psched.errors import AlreadyExistsError, StoreError, StoreUnavailableError, UnknownOutcomeError
-from psched.model import Row, Settlement
+from psched.base.errors import (
+    AlreadyExistsError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import ClaimUnknownError, Settled
+from psched.stores.sql.claims.skip_locked import SkipLocked
 from support.processes import kill
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.runlog import exactly_once, in_order, never_two_at_once

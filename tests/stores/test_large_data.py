@@ -8,16 +8,11 @@ import zlib
 import pytest
 
 from psched.app import open_schedules
-from psched.backends.sql import SqlBackend
-from psched.definition import decode, payload_of
-from psched.errors import (
-    InvalidError,
-    StoreError,
-    StoreUnavailableError,
-    UnknownOutcomeError,
-)
-from psched.model import QUARANTINED, Quarantine, Row
-from psched.policy import Run, conclusion, opening
+from psched.base.errors import InvalidError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.core.definition import decode, payload_of
+from psched.core.model import QUARANTINED, Quarantine, Row
+from psched.core.policy import Run, conclusion, opening
+from psched.stores.sql.store import SqlBackend
 from support.stores import store_factory
 
 MIB = 2**20

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from psched.backends.listing import FIRST_PAGE, PAGE, SIZE
-from psched.errors import StoreUnavailableError
-from psched.model import Row
+from psched.base.errors import StoreUnavailableError
+from psched.core.model import Row
+from psched.stores.sql.listing import FIRST_PAGE, PAGE, SIZE
 
 SMALLEST = -(2**63)
 LARGEST = 2**63 - 1
@@ -16,7 +16,7 @@ LARGEST = 2**63 - 1
 @pytest.fixture
 def page(monkeypatch):
     """Pages so small that many turn."""
-    monkeypatch.setattr("psched.backends.listing.PAGE", 3)
+    monkeypatch.setattr("psched.stores.sql.listing.PAGE", 3)
 
 
 def add(store, times):

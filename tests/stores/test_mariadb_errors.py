@@ -8,16 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pymysql
 import pytest
 
-from psched.backend import Settled
-from psched.backends.dialects.packets import MeasuredConnection
-from psched.errors import (
+from psched.base.errors import (
     ProcessStopError,
     SchemaError,
     StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.model import Row, Settlement
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import Settled
+from psched.stores.sql.dialects.packets import MeasuredConnection
 from support.servers import LOOPBACK
 from support.waiting import wait_until
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from psched import config
-from psched.clock import SystemClock
-from psched.definition import raw_data
-from psched.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
-from psched.migration.moving import open_migration
-from psched.migration.source import PAGE
-from psched.model import MIGRATING, Row
-from psched.payload import CARRIED_IN
-from psched.policy import Run, opening
+from psched.base.clock import SystemClock
+from psched.base.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
+from psched.base.payload import CARRIED_IN
+from psched.contrib.perfectsched.migration.moving import open_migration
+from psched.contrib.perfectsched.migration.source import PAGE
+from psched.core.definition import raw_data
+from psched.core.model import MIGRATING, Row
+from psched.core.policy import Run, opening
 from support.apart import say, started_apart
 from support.old_tables import OldTable, new_worker, old_worker, runs, schedule, task
 from support.stores import make_store

@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.config.tls import Tls
-from psched.errors import StoreUnavailableError, UnknownOutcomeError
-from psched.model import Row
+from psched.core.model import Row
 from support.proxy import Proxy
 from support.stores import make_store
 

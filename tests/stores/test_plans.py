@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import TextClause, text
 
-from psched.backends.sending import Columns
-from psched.backends.sql import SqlBackend
-from psched.backends.statements import Statements
-from psched.backends.taking import as_seen
-from psched.model import Row, Settlement
+from psched.core.model import Row, Settlement
+from psched.stores.sql.claim_statements import as_seen
+from psched.stores.sql.raw_execute import Columns
+from psched.stores.sql.statements import Statements
+from psched.stores.sql.store import SqlBackend
 from support.crowd import Cost, fill, joined, number, take_statistics
 from support.stores import store_factory
 

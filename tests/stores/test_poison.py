@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from psched.definition import payload_of
-from psched.model import FINISHED, QUARANTINED, WAITING, Finish
-from psched.policy import Run, conclusion, opening
-from psched.timing import LONGEST_ALIVE_TIME
+from psched.base.lease_times import LONGEST_ALIVE_TIME
+from psched.core.definition import payload_of
+from psched.core.model import FINISHED, QUARANTINED, WAITING, Finish
+from psched.core.policy import Run, conclusion, opening
 from support.stores import decision_of
 
 LARGEST = 2**63 - 1

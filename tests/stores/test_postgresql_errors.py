@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from psched.clock import SystemClock
-from psched.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
-from psched.model import Row
+from psched.base.clock import SystemClock
+from psched.base.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.core.model import Row
 from support.processes import kill
 from support.proxy import Proxy
 from support.servers import LOOPBACK

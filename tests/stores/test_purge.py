@@ -5,8 +5,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from psched.app import open_schedules
-from psched.errors import StoreUnavailableError
-from psched.model import CANCELLED, FINISHED, WAITING
+from psched.base.errors import StoreUnavailableError
+from psched.core.model import CANCELLED, FINISHED, WAITING
 
 
 @pytest.fixture

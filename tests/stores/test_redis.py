@@ -10,11 +10,8 @@ import pytest
 import redis
 
 from psched import config
-from psched.backends.redis import claiming
-from psched.backends.redis.store import MOST_ADDED
-from psched.clock import SystemClock
-from psched.config.tls import Tls
-from psched.errors import (
+from psched.base.clock import SystemClock
+from psched.base.errors import (
     AlreadyExistsError,
     NotSupportedError,
     SchemaError,
@@ -22,8 +19,11 @@ from psched.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.model import FINISHED, QUARANTINED, Finish, Row, Settlement
-from psched.policy import Run, conclusion, opening
+from psched.config.tls import Tls
+from psched.core.model import FINISHED, QUARANTINED, Finish, Row, Settlement
+from psched.core.policy import Run, conclusion, opening
+from psched.stores.redis import claiming
+from psched.stores.redis.store import MOST_ADDED
 from support.proxy import Proxy
 from support.servers import LOOPBACK
 from support.stores import decision_of, make_store, store_factory

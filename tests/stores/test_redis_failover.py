@@ -6,18 +6,18 @@ import threading
 
 import pytest
 
-from psched.backend import ClaimUnknownError, Settled
-from psched.backends.redis.sentinels import ASKED_AGAIN
-from psched.backends.redis.store import RedisBackend
-from psched.clock import SystemClock
-from psched.errors import (
+from psched.base.clock import SystemClock
+from psched.base.errors import (
     AlreadyExistsError,
     StoreError,
     StoreSlowError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.model import Row, Settlement
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import ClaimUnknownError, Settled
+from psched.stores.redis.sentinels import ASKED_AGAIN
+from psched.stores.redis.store import RedisBackend
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
 from support.servers.redis import SERVICE

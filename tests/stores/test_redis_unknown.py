@@ -6,12 +6,12 @@ import json
 import pytest
 
 from psched import config
-from psched.backend import ClaimUnknownError, Settled
-from psched.backends.redis import claiming, readings, scripts
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
-from psched.errors import NotFoundError, StoreUnavailableError, UnknownOutcomeError
-from psched.model import Row, Settlement
+from psched.base.clock import SystemClock
+from psched.base.errors import NotFoundError, StoreUnavailableError, UnknownOutcomeError
+from psched.client.collection import ScheduleCollection
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import ClaimUnknownError, Settled
+from psched.stores.redis import claiming, readings, scripts
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
 

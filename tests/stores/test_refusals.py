@@ -2,7 +2,7 @@
 
 import pytest
 
-from psched.errors import StoreError
+from psched.base.errors import StoreError
 from support.stores import make_store, store_factory
 
 

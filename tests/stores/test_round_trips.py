@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from psched.backends.batches import BATCH, in_batches
-from psched.backends.bounded import Budget
-from psched.clock import SystemClock
-from psched.errors import StoreSlowError, StoreUnavailableError
-from psched.timing import SHORTEST_ALIVE_TIME, default_driver_timeout
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreSlowError, StoreUnavailableError
+from psched.base.lease_times import SHORTEST_ALIVE_TIME, default_driver_timeout
+from psched.stores.deadline_socket import Budget
+from psched.stores.sql.batches import BATCH, in_batches
 from support.proxy import Proxy
 from support.stores import make_store
 

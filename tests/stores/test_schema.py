@@ -7,9 +7,9 @@ from threading import Barrier
 import pytest
 from sqlalchemy import make_url
 
-from psched.backends.schema import VERSION
-from psched.errors import SchemaError
-from psched.model import Row
+from psched.base.errors import SchemaError
+from psched.core.model import Row
+from psched.stores.sql.schema import VERSION
 from support.stores import Sql, make_store, store_factory
 
 

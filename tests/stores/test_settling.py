@@ -2,12 +2,12 @@
 
 from dataclasses import replace as changed
 
-from psched.backend import Settled
-from psched.declare import redeclare
-from psched.model import DELETING, FINISHED, QUARANTINED, Finish, Release, Retry, Row
-from psched.policy import Run, opening
-from psched.settling import Ending, settle
-from psched.testing.bench import payload
+from psched.core.declare import redeclare
+from psched.core.model import DELETING, FINISHED, QUARANTINED, Finish, Release, Retry, Row
+from psched.core.policy import Run, opening
+from psched.core.settling import Ending, settle
+from psched.core.store_protocol import Settled
+from psched.testing.store_contract.bench import payload
 
 CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from psched.clock import SystemClock
-from psched.errors import (
+from psched.base.clock import SystemClock
+from psched.base.errors import (
     AlreadyExistsError,
     StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.model import Row, Token
+from psched.core.model import Row, Token
 from support.apart import say, started_apart
 from support.leaving import KINDS, leave
 from support.stores import make_store, store_factory

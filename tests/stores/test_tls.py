@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from psched import backends, config
-from psched.clock import SystemClock
-from psched.errors import StoreUnavailableError
+from psched import config, stores
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreUnavailableError
 from support.servers import LOOPBACK
 
 KINDS = [
@@ -63,7 +63,7 @@ def connect():
 
         def connect(url, **settings):
             given = {name: str(value) for name, value in settings.items()}
-            store = backends.create(
+            store = stores.create(
                 config.from_mapping({"alive_time": 60, "url": url, **given}),
                 clock=SystemClock(),
                 rng=random.Random(),  # noqa: S311  # jitter

@@ -8,18 +8,18 @@ import pytest
 
 import psched
 from psched import config
-from psched.backend import ClaimUnknownError, Settled
-from psched.clock import SystemClock
-from psched.collection import ScheduleCollection
-from psched.errors import (
+from psched.base.clock import SystemClock
+from psched.base.errors import (
     AlreadyExistsError,
     NotFoundError,
     PreemptedError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.model import DELETING, Finish, Row, Settlement
-from psched.settling import Ending, settle
+from psched.client.collection import ScheduleCollection
+from psched.core.model import DELETING, Finish, Row, Settlement
+from psched.core.settling import Ending, settle
+from psched.core.store_protocol import ClaimUnknownError, Settled
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
 from support.waiting import wait_until

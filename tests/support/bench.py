@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from psched import log
-from psched.clock import SystemClock
+from psched.base import log
+from psched.base.clock import SystemClock
+from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.definition import encode, understand
-from psched.guard import Guard
-from psched.model import Row
-from psched.policy import Run
-from psched.seat import make_runners
-from psched.slots import Slot
-from psched.supervisor.blueprint import Place
-from psched.supervisor.cgroup import Cgroup
-from psched.supervisor.deadman import DeadMan
-from psched.tasks import Tasks
-from psched.timing import Deadlines
-from psched.worker import prepare_process
+from psched.core.definition import encode, understand
+from psched.core.model import Row
+from psched.core.policy import Run
+from psched.master.generation_spec import Place
+from psched.process.cgroup import Cgroup
+from psched.process.deadman import DeadMan
+from psched.service.worker_boot import make_runners
+from psched.worker.running_task import Slot
+from psched.worker.task_guard import Guard
+from psched.worker.task_table import Tasks
+from psched.worker.worker import prepare_process
 from support.waiting import PATIENCE
 
 CLOCK = SystemClock()
@@ -42,12 +42,12 @@ class Ledger:
         self.data: list[str] = []
 
     def extend_now(self, _slot: Slot) -> bool:
-        """See `psched.tasks.Lessor`."""
+        """See `psched.worker.task_table.Lessor`."""
         self.extended += 1
         return True
 
     def update_data(self, _slot: Slot, data: str) -> bool:
-        """See `psched.tasks.Lessor`."""
+        """See `psched.worker.task_table.Lessor`."""
         self.data.append(data)
         return not self.refuses
 

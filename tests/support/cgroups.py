@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.supervisor.cgroup import Cgroup
+from psched.process.cgroup import Cgroup
 from support.waiting import PATIENCE, wait_until
 
 

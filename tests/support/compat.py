@@ -4,8 +4,8 @@ import contextlib
 import random
 from collections.abc import Iterator
 
-from psched.backends.compat.backend import CompatBackend
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
+from psched.contrib.perfectsched.store.backend import CompatBackend
 
 
 @contextlib.contextmanager

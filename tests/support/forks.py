@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from psched.clock import SystemClock
-from psched.supervisor.forkserver import ForkServer
-from psched.supervisor.link import Link
+from psched.base.clock import SystemClock
+from psched.process.link import Link
+from psched.runner.fork_server import ForkServer
 
 
 def fork_server(

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 import psched
-from psched import trigger
+from psched.triggers import trigger
 from support.waiting import wait_until
 
 ALIVE_TIME = 300

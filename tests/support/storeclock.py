@@ -8,8 +8,8 @@ from math import floor
 import pytest
 from sqlalchemy.engine import make_url
 
-from psched.backends import connector
-from psched.backends.dialects import dialect_of
+from psched.stores.sql import connector
+from psched.stores.sql.dialects import dialect_of
 from support.stores import Sql
 
 

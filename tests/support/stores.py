@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from psched.backends.sql import SqlBackend
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
+from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.config.redis_urls import is_redis
-from psched.definition import payload_of
-from psched.errors import InvalidError
-from psched.model import Decision, Finish, Quarantine, Row
+from psched.core.definition import payload_of
+from psched.core.model import Decision, Finish, Quarantine, Row
+from psched.stores.sql.store import SqlBackend
 
 
 def make_store(url, *, table="psched", timeout=5.0, **how):
     """A store as a worker makes it; not yet connected."""
     how = {"table": table, "timeout": timeout, "clock": SystemClock(), **how}
     if is_redis(url):
-        from psched.backends.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
+        from psched.stores.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
 
         return RedisBackend(url, **how)
     return SqlBackend(url, rng=random.Random(), **how)  # noqa: S311  # jitter

@@ -1,7 +1,7 @@
 """PerfectSched's next times by walking from minute to minute: slow, plain, and psched-free.
 
 What a line means is written here once more, from what chrono does, and not taken from
-`psched.chrono`: the two are compared.
+`psched.triggers.chrono`: the two are compared.
 """
 
 import itertools

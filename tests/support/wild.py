@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from psched.errors import (
+from psched.base.errors import (
     AlreadyFinishedError,
     CommandError,
     PreemptedError,

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from psched.config import SETTINGS
-from psched.service import ALREADY_RUNNING
-from psched.supervisor.blueprint import HOPELESS
+from psched.master.generation_spec import HOPELESS
+from psched.service.run import ALREADY_RUNNING
 from support.servers import MissingServerError, find_binary
 from support.systemd import FILES
 

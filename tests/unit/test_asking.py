@@ -5,14 +5,9 @@ import random
 
 import pytest
 
-from psched.asking import Asker, Slowness
+from psched.base.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
 from psched.config import from_mapping
-from psched.errors import (
-    SchemaError,
-    StoreError,
-    StoreUnavailableError,
-    UnknownOutcomeError,
-)
+from psched.worker.store_backoff import Asker, Slowness
 
 
 class Clock:

@@ -5,9 +5,10 @@ from statistics import mean
 
 import pytest
 
-from psched import attempts, config
-from psched.definition import understand
-from psched.model import EXPIRED, FAILED, Row
+from psched import config
+from psched.core import attempts
+from psched.core.definition import understand
+from psched.core.model import EXPIRED, FAILED, Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 NOON = 1_800_014_400

@@ -6,9 +6,9 @@ from itertools import islice
 
 import pytest
 
-from psched import trigger
-from psched.called import WithheldError, found_by, withheld
-from psched.errors import InvalidError, NotLoadedError
+from psched.base.errors import InvalidError, NotLoadedError
+from psched.triggers import trigger
+from psched.triggers.custom import WithheldError, found_by, withheld
 
 NOON = 1_800_014_400
 """2027-01-15T12:00:00Z."""

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from psched.chrono import rewritten
+from psched.base.errors import InvalidError
 from psched.config import from_mapping
-from psched.definition import understand
-from psched.errors import InvalidError
-from psched.model import Row
-from psched.trigger import parse
+from psched.core.definition import understand
+from psched.core.model import Row
+from psched.triggers.chrono import rewritten
+from psched.triggers.trigger import parse
 from support import walk
 
 DAY = 1440

@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from psched.asking import Asker, Slowness
-from psched.backend import Claimed
-from psched.claimer import Claimer
+from psched.base.outage import Outage
 from psched.config import from_mapping
-from psched.extending import Extender
-from psched.outage import Outage
+from psched.core.store_protocol import Claimed
+from psched.worker.claimer import Claimer
+from psched.worker.lease_extender import Extender
+from psched.worker.store_backoff import Asker, Slowness
 
 NEAR = 0.02
 """Seconds."""

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.engine import make_url
 
-from psched import timing
+from psched.base import lease_times
+from psched.base.errors import ConfigError
 from psched.config import SETTINGS, Config, from_mapping, load, reader
 from psched.config.per_type import OF_A_TYPE, Types
 from psched.config.tls import Tls
-from psched.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "etc" / "psched.yml"
@@ -146,7 +146,7 @@ def test_a_config_can_be_a_key_as_caches_need():
     [
         ("poll_interval", 0.05),
         ("poll_interval", 60),
-        ("alive_time", timing.SHORTEST_ALIVE_TIME),
+        ("alive_time", lease_times.SHORTEST_ALIVE_TIME),
         ("retry_wait", 0),
         ("retry_backoff", "exponential"),
         ("retry_wait_limit", 0),
@@ -193,7 +193,7 @@ def test_a_value_at_the_edge_is_accepted(name, value):
         ("poll_interval", 0),
         ("poll_interval", 60.1),
         ("poll_interval", float("nan")),
-        ("alive_time", timing.SHORTEST_ALIVE_TIME - 1),
+        ("alive_time", lease_times.SHORTEST_ALIVE_TIME - 1),
         ("retry_wait", -1),
         ("retry_backoff", "linear"),
         ("retry_wait_limit", -1),
@@ -344,7 +344,7 @@ def test_paths_are_made_absolute():
 @pytest.mark.parametrize("alive_time", [6, 7, 12, 37, 38, 300, 86_400])
 def test_the_derived_driver_timeout_fits_every_lease(alive_time):
     config = take({"alive_time": alive_time})
-    assert 2 * config.driver_timeout < timing.margin(alive_time)
+    assert 2 * config.driver_timeout < lease_times.margin(alive_time)
 
 
 def test_a_database_timeout_is_the_driver_timeout():

@@ -6,10 +6,10 @@ from textwrap import dedent
 import pytest
 
 from psched import config
-from psched.cli.crontab import host_zone
-from psched.errors import ConfigError
-from psched.files.carrying import Host, carry
-from psched.files.crontab import Remark, parse
+from psched.base.errors import ConfigError
+from psched.contrib.crontab.command import host_zone
+from psched.contrib.crontab.crontab import Remark, parse
+from psched.contrib.crontab.crontab_to_schedules import Host, carry
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 HOMES = {"root": "/root", "ann": "/home/ann", "www-data": "/var/www"}

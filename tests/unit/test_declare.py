@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from psched import config
-from psched.declare import declare, redeclare
-from psched.errors import InvalidError
-from psched.model import FINISHED, QUARANTINED, WAITING, Row
-from psched.schedule import ScheduleMetadata
+from psched.base.errors import InvalidError
+from psched.client.schedule import ScheduleMetadata
+from psched.core.declare import declare, redeclare
+from psched.core.model import FINISHED, QUARANTINED, WAITING, Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 NOON = 1_800_014_400

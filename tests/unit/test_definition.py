@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
-from psched.definition import (
+from psched.base.errors import InvalidError
+from psched.base.packing import in_base64
+from psched.core.definition import (
     DEEPEST,
     LARGEST_OPTIONS,
     LATEST_TIME,
@@ -24,9 +26,7 @@ from psched.definition import (
     payload_of,
     understand,
 )
-from psched.errors import InvalidError
-from psched.model import Row
-from psched.packing import in_base64
+from psched.core.model import Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 

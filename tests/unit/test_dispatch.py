@@ -7,8 +7,8 @@ import types
 import pytest
 
 from psched.application import Dispatch
+from psched.base.errors import LoadError
 from psched.config import from_mapping
-from psched.errors import LoadError
 
 
 def handler(task):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
-from psched.declare import FIELDS, declare
-from psched.errors import ConfigError, InvalidError
+from psched.base.errors import ConfigError, InvalidError
+from psched.core.declare import FIELDS, declare
 from psched.files.document import Reader
 from psched.files.plan import declared, plan
 from psched.files.writing import export, text_of

@@ -5,11 +5,11 @@ from dataclasses import replace as changed
 import pytest
 
 from psched import config
-from psched.declare import declare
-from psched.errors import InvalidError
+from psched.base.errors import InvalidError
+from psched.core.declare import declare
+from psched.core.model import CANCELLED, DELETING, QUARANTINED, Row
 from psched.files import preview
 from psched.files.plan import Change, plan
-from psched.model import CANCELLED, DELETING, QUARANTINED, Row
 
 SETTINGS = config.from_mapping(
     {

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psched.base.lease_times import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from psched.config import from_mapping
-from psched.definition import understand
-from psched.guard import Guard
-from psched.model import Finish, Occurrence, Retry, Row
-from psched.slots import Slot
-from psched.supervisor.note import Reason
-from psched.timing import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
+from psched.core.definition import understand
+from psched.core.model import Finish, Occurrence, Retry, Row
+from psched.runner.stop_flags import Reason
+from psched.worker.running_task import Slot
+from psched.worker.task_guard import Guard
 
 NEVER = float("inf")
 

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
+from psched.application.task import Task
+from psched.base.errors import ConfigError, LoadError
 from psched.config import from_mapping
-from psched.errors import ConfigError, LoadError
-from psched.handlers import load_handlers
-from psched.task import Task
+from psched.handlers.configured import load_handlers
 
 NUMBERS = itertools.count()
 """No two modules of one process have the same name."""

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from psched.asking import Asker, Slowness
+from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.config import from_mapping
-from psched.errors import StoreBusyError, StoreUnavailableError
-from psched.janitor import Janitor
+from psched.worker.janitor import Janitor
+from psched.worker.store_backoff import Asker, Slowness
 
 
 class Clock:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from psched.outage import Outage
+from psched.base.outage import Outage
 
 
 class Clock:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psched.base.errors import InvalidError
+from psched.base.packing import in_base64, packed, readable, unpacked
 from psched.config import from_mapping
-from psched.definition import decode, encode, payload_of
-from psched.errors import InvalidError
-from psched.model import Row
-from psched.packing import in_base64, packed, readable, unpacked
+from psched.core.definition import decode, encode, payload_of
+from psched.core.model import Row
 
 MIB = 2**20
 LARGE = json.dumps({"text": "é" * 5000}, ensure_ascii=False)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psched.application.task import Task, assignment
+from psched.base.errors import InvalidError
+from psched.base.payload import BASE64, TEXT, carry, raw
 from psched.config import from_mapping
-from psched.declare import declare
-from psched.definition import encode, payload_text, raw_data, understand
-from psched.errors import InvalidError
+from psched.core.declare import declare
+from psched.core.definition import encode, payload_text, raw_data, understand
+from psched.core.model import Row
 from psched.files.plan import differing, plan
-from psched.model import Row
-from psched.payload import BASE64, TEXT, carry, raw
-from psched.task import Task, assignment
 
 SETTINGS = from_mapping({"url": "sqlite:////none"}, environ={})
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched import config, definition, trigger
-from psched.definition import LATEST_TIME
-from psched.model import (
+from psched import config
+from psched.core import definition
+from psched.core.definition import LATEST_TIME
+from psched.core.model import (
     CANCELLED,
     CANCELLING,
     DELETING,
@@ -29,7 +30,8 @@ from psched.model import (
     Row,
     Settlement,
 )
-from psched.policy import Run, conclusion, opening
+from psched.core.policy import Run, conclusion, opening
+from psched.triggers import trigger
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "retry_wait": 300})
 

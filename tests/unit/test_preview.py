@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched import config, trigger
-from psched.cli.coming import relative
-from psched.definition import LATEST_TIME, understand
-from psched.errors import InvalidError
-from psched.model import FINISHED, QUARANTINED, Row
-from psched.preview import LATE, LOST, ONCE, TWICE, coming, coming_of, oddities
-from psched.zone import find_zone
+from psched import config
+from psched.base.errors import InvalidError
+from psched.cli.schedules.next_times import relative
+from psched.core.definition import LATEST_TIME, understand
+from psched.core.model import FINISHED, QUARANTINED, Row
+from psched.core.preview import LATE, LOST, ONCE, TWICE, coming, coming_of, oddities
+from psched.triggers import trigger
+from psched.triggers.zone import find_zone
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 BERLIN = "Europe/Berlin"

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.waiting import wait_until
 

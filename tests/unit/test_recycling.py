@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from psched.config import from_mapping
-from psched.recycling import Enough
+from psched.worker.recycling import Enough
 
 
 def enough(seed=0, **settings):

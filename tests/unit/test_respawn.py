@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from psched.supervisor.respawn import Respawn
+from psched.master.respawn import Respawn
 
 
 class Middle(random.Random):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from psched.clock import SystemClock
+from psched.base.clock import SystemClock
 from support.runlog import (
     RunLog,
     completed,

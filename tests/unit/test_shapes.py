@@ -6,12 +6,12 @@ from math import inf, nan
 
 import pytest
 
+from psched.application.task import assignment
 from psched.config import from_mapping
-from psched.definition import LATEST_TIME, LONGEST_CRON, LONGEST_KEY, NAME_LENGTH, understand
-from psched.messages import FROM_RUNNER, TO_RUNNER
-from psched.model import Occurrence, Row
-from psched.supervisor import shapes
-from psched.task import assignment
+from psched.core.definition import LATEST_TIME, LONGEST_CRON, LONGEST_KEY, NAME_LENGTH, understand
+from psched.core.model import Occurrence, Row
+from psched.process import message_shapes
+from psched.runner.messages import FROM_RUNNER, TO_RUNNER
 
 DEEP = json.loads("[" * 500 + "]" * 500)
 
@@ -55,23 +55,23 @@ GOOD = [
     (TO_RUNNER, {"held": True}),
     (TO_RUNNER, {"unavailable": "away"}),
     (TO_RUNNER, {"invalid": ["data", "too large"]}),
-    (shapes.FROM_WORKER, {"ready": None}),
-    (shapes.FROM_WORKER, {"ready": SETTINGS}),
-    (shapes.FROM_WORKER, {"looked": True}),
-    (shapes.FROM_WORKER, {"recovered": ["n"]}),
-    (shapes.FROM_WORKER, {"tasks": 3, "away": None, "enough": ""}),
-    (shapes.FROM_WORKER, {"report": {"tasks": [TASK], "errors": ["line"]}}),
-    (shapes.FROM_MASTER, {"go": False}),
-    (shapes.FROM_MASTER, {"stop": None, "hurry": False}),
-    (shapes.FROM_MASTER, {"recover": ["n"]}),
-    (shapes.FROM_MASTER, {"pause": True}),
-    (shapes.FROM_MASTER, {"reopen": True}),
-    (shapes.FROM_MASTER, {"report": True}),
-    (shapes.FROM_FORK_SERVER, {"born": [100], "error": None, "threads": 1}),
-    (shapes.FROM_FORK_SERVER, {"born": [], "error": 11, "threads": 0}),
-    (shapes.FROM_FORK_SERVER, {"ended": [[100, 0, None], [101, None, 9]]}),
-    (shapes.TO_FORK_SERVER, {"fork": [0, 1]}),
-    (shapes.TO_FORK_SERVER, {"bury": [100]}),
+    (message_shapes.FROM_WORKER, {"ready": None}),
+    (message_shapes.FROM_WORKER, {"ready": SETTINGS}),
+    (message_shapes.FROM_WORKER, {"looked": True}),
+    (message_shapes.FROM_WORKER, {"recovered": ["n"]}),
+    (message_shapes.FROM_WORKER, {"tasks": 3, "away": None, "enough": ""}),
+    (message_shapes.FROM_WORKER, {"report": {"tasks": [TASK], "errors": ["line"]}}),
+    (message_shapes.FROM_MASTER, {"go": False}),
+    (message_shapes.FROM_MASTER, {"stop": None, "hurry": False}),
+    (message_shapes.FROM_MASTER, {"recover": ["n"]}),
+    (message_shapes.FROM_MASTER, {"pause": True}),
+    (message_shapes.FROM_MASTER, {"reopen": True}),
+    (message_shapes.FROM_MASTER, {"report": True}),
+    (message_shapes.FROM_FORK_SERVER, {"born": [100], "error": None, "threads": 1}),
+    (message_shapes.FROM_FORK_SERVER, {"born": [], "error": 11, "threads": 0}),
+    (message_shapes.FROM_FORK_SERVER, {"ended": [[100, 0, None], [101, None, 9]]}),
+    (message_shapes.TO_FORK_SERVER, {"fork": [0, 1]}),
+    (message_shapes.TO_FORK_SERVER, {"bury": [100]}),
 ]
 
 
@@ -107,38 +107,38 @@ def test_a_field_that_is_something_else_is_a_fault(accepted, message):
 
 @pytest.mark.parametrize("name", MASTER)
 def test_a_master_tells_all_but_what_it_does_not_know_yet(name):
-    assert shapes.STATUS.fault(MASTER) is None
-    assert shapes.STATUS.fault({**MASTER, "pid": 1}) is None  # in a container
+    assert message_shapes.STATUS.fault(MASTER) is None
+    assert message_shapes.STATUS.fault({**MASTER, "pid": 1}) is None  # in a container
     for value in WEIRD:
         if value not in (None, 0, 1, 2.5, "", "x", []):
-            assert shapes.STATUS.fault({**MASTER, name: value}) is not None, value
+            assert message_shapes.STATUS.fault({**MASTER, name: value}) is not None, value
     if name not in ("url", "programs", "triggers"):
         without = {each: value for each, value in MASTER.items() if each != name}
-        assert shapes.STATUS.fault(without) is not None
+        assert message_shapes.STATUS.fault(without) is not None
         # What it may leave out does not stand for the rest.
-        assert shapes.STATUS.fault({"url": "sqlite://", "table": "psched"}) is not None
-        assert shapes.STATUS.fault({"programs": "any"}) is not None
+        assert message_shapes.STATUS.fault({"url": "sqlite://", "table": "psched"}) is not None
+        assert message_shapes.STATUS.fault({"programs": "any"}) is not None
 
 
 @pytest.mark.parametrize("value", [True, False, -1, 2.0, 2**63, "1", None])
 def test_whole_numbers_are_neither_flags_nor_texts(value):
-    assert not shapes.whole()(value)
+    assert not message_shapes.whole()(value)
 
 
 @pytest.mark.parametrize("value", [True, nan, inf, -inf, -0.1, 1e13, 10**400, "1", None])
 def test_numbers_are_finite_and_within_bounds(value):
-    assert not shapes.number()(value)
+    assert not message_shapes.number()(value)
 
 
 @pytest.mark.parametrize("message", [None, [], "done", 1, {}, {"unknown": 1}, {"": {}}])
 def test_what_is_of_no_kind_is_a_fault(message):
-    for accepted in FROM_RUNNER, TO_RUNNER, shapes.FROM_WORKER, shapes.FROM_MASTER:
+    for accepted in FROM_RUNNER, TO_RUNNER, message_shapes.FROM_WORKER, message_shapes.FROM_MASTER:
         assert accepted.fault(message) is not None
 
 
 def test_a_message_of_two_kinds_is_checked_as_both():
     both = {"pause": True, "stop": "now", "hurry": False}
-    assert shapes.FROM_MASTER.fault(both) == "the message 'stop' with an impossible 'stop'"
+    assert message_shapes.FROM_MASTER.fault(both) == "the message 'stop' with an impossible 'stop'"
 
 
 def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
@@ -148,12 +148,12 @@ def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
     told = {"run": assignment(row, definition, LATEST_TIME), "data": b"{}"}
     assert TO_RUNNER.fault(told) is None
     occurrence = str(Occurrence(row.key, LATEST_TIME))
-    assert shapes.TASK({**TASK, "occurrence": occurrence, "type": row.type})
+    assert message_shapes.TASK({**TASK, "occurrence": occurrence, "type": row.type})
 
 
 @pytest.mark.parametrize("record", [SETTINGS, ASSIGNMENT, TASK])
 def test_each_field_of_a_record_is_checked(record):
-    check = {id(SETTINGS): shapes.SETTINGS, id(TASK): shapes.TASK}.get(id(record))
+    check = {id(SETTINGS): message_shapes.SETTINGS, id(TASK): message_shapes.TASK}.get(id(record))
     if check is None:
 
         def check(value):

@@ -2,14 +2,14 @@
 
 import pytest
 
+from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.definition import understand
-from psched.model import Finish, Occurrence, Release, Retry, Row
-from psched.slots import RunnerChild, Slot
-from psched.supervisor.kill import Ladder
-from psched.supervisor.link import Link
-from psched.supervisor.note import Notes, Reason
-from psched.timing import Deadlines
+from psched.core.definition import understand
+from psched.core.model import Finish, Occurrence, Release, Retry, Row
+from psched.process.kill_ladder import Ladder
+from psched.process.link import Link
+from psched.runner.stop_flags import Notes, Reason
+from psched.worker.running_task import RunnerChild, Slot
 
 STOPS = [Reason.SHUTDOWN, Reason.DELETED, Reason.LEASE]
 NOBODY = 2**22 + 1

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from psched.backends.plain import PlainStore
+from psched.base.errors import StoreUnavailableError
+from psched.base.lease_times import longest_answer
 from psched.config import from_mapping
-from psched.errors import StoreUnavailableError
-from psched.guard import Guard
-from psched.leaser import Leaser
-from psched.model import Row
-from psched.tasks import Tasks
-from psched.timing import longest_answer
+from psched.core.model import Row
+from psched.stores.plain import PlainStore
+from psched.worker.lease_loop import Leaser
+from psched.worker.task_guard import Guard
+from psched.worker.task_table import Tasks
 
 ALIVE_TIME = 6
 EPSILON = 1e-3

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from psched import config
-from psched.declare import declare, declare_all, redeclare
-from psched.errors import InvalidError
-from psched.model import Row
-from psched.spelling import spelled_out
+from psched.base.errors import InvalidError
+from psched.core.declare import declare, declare_all, redeclare
+from psched.core.model import Row
+from psched.core.shorthands import spelled_out
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 NOON = 1_800_014_400

@@ -4,15 +4,15 @@ import pytest
 
 import psched
 from psched import config
-from psched.errors import ConfigError, InvalidError, StoreUnavailableError
-from psched.model import Row
-from psched.program import Program, start
+from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
+from psched.core.model import Row
+from psched.service.program import Program, start
 
 
 @pytest.fixture(autouse=True)
 def _a_program(monkeypatch):
     """What runs these tests need not be one."""
-    monkeypatch.setattr("psched.script._program", lambda: (True, "program"))
+    monkeypatch.setattr("psched.service.embedded._program", lambda: (True, "program"))
 
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})

@@ -2,12 +2,12 @@
 
 import pytest
 
+from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.definition import understand
-from psched.model import Row
-from psched.policy import Run
-from psched.tasks import Tasks
-from psched.timing import Deadlines
+from psched.core.definition import understand
+from psched.core.model import Row
+from psched.core.policy import Run
+from psched.worker.task_table import Tasks
 
 SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
 

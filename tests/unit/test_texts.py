@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.texts import (
+from psched.base.texts import (
     LONGEST,
     LONGEST_BRIEF,
     LONGEST_TRACEBACK,

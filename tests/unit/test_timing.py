@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
-from psched.errors import ConfigError
-from psched.timing import (
+from psched.base.errors import ConfigError
+from psched.base.lease_times import (
     LONGEST_ALIVE_TIME,
     MARGIN_LIMIT,
     SHORTEST_ALIVE_TIME,

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, note, reject, settings
 from hypothesis import strategies as st
 
-from psched.cron import DST_POLICIES
-from psched.errors import InvalidError
-from psched.trigger import LONGEST_INTERVAL, LONGEST_TEXT, Trigger, first, parse
+from psched.base.errors import InvalidError
+from psched.triggers.cron import DST_POLICIES
+from psched.triggers.trigger import LONGEST_INTERVAL, LONGEST_TEXT, Trigger, first, parse
 
 NEW_YORK = "America/New_York"
 VECTORS = [

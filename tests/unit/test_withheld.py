@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from psched.base.errors import ConfigError
 from psched.config import from_mapping, load, references, withhold
-from psched.errors import ConfigError
 
 
 @pytest.mark.parametrize(

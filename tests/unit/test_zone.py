@@ -7,9 +7,9 @@ from importlib.resources import files
 
 import pytest
 
-from psched import zone
-from psched.errors import InvalidError
-from psched.zone import find_zone
+from psched.base.errors import InvalidError
+from psched.triggers import zone
+from psched.triggers.zone import find_zone
 
 NEW_YORK = "America/New_York"
 

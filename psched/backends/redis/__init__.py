@@ -1,1 +1,0 @@
-"""Schedules in a Redis server: see `psched.backends.redis.scripts` for what it holds."""

@@ -1,0 +1,167 @@
+"""Bringing code in: a user's, by search path, modules and names in them; and our own."""
+
+import gc
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from psched.base.errors import LoadError, described
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Load modules without a search for garbage among them, time and again: there is none."""
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searched:
+            gc.enable()
+
+
+def load_object(name: str) -> Any:  # noqa: ANN401  # whatever stands there
+    """What ``"module:name"`` names; the name may go deeper by dots.
+
+    Raises:
+        LoadError: the module cannot be imported, or there is no such name in it.
+    """
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise LoadError(f"{name!r} should be 'module:name', such as 'myapp.schedules:Dispatch'")
+    return _attribute(load_module(module_name), path)
+
+
+def load_module(name: str) -> ModuleType:
+    """A module by its name, or by the path of its .py file.
+
+    Raises:
+        LoadError: there is no such module, or its code raised.
+    """
+    try:
+        if name.endswith(".py"):
+            return _load_file(Path(name))
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise LoadError(
+                f"there is no module {name!r} on the load path ({_path()}); set load_path, or -I"
+            ) from None
+        raise LoadError(f"importing {name!r} failed: {described(error)}") from error
+
+
+def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
+    """What a bare name means in the first module that has it; ``"module:name"`` works too.
+
+    The name may go deeper by dots.
+
+    Raises:
+        LoadError: none has it.
+    """
+    if ":" in name:
+        return load_object(name)
+    for module in modules:
+        if hasattr(module, name.partition(".")[0]):
+            return _attribute(module, name)
+    where = ", ".join(module.__name__ for module in modules)
+    where = f"in {where}" if where else "because nothing was required"
+    raise LoadError(f"there is no {name!r} {where}; write 'module:{name}'")
+
+
+def extend_path(folders: Sequence[str]) -> None:
+    """Put folders in front of the module search path, in their order."""
+    for folder in reversed(folders):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def is_below(name: str, folders: Sequence[str]) -> bool:
+    """Whether a module is found in one of some folders; nothing is imported to find out.
+
+    Args:
+        name: the module's, with dots.
+        folders: they are on the module search path (`extend_path`). What an import would take from
+            elsewhere all the same, because it was imported before or is built in, is not below.
+    """
+    try:
+        files = _files_of(name, [*folders])
+        return files is not None and files == _files_of(name, None)
+    except (Exception, SystemExit):  # noqa: BLE001  # a path hook of the user's raises what it likes
+        return False
+
+
+def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
+    """The files that an import of a module runs: its packages' and its own; None: there is none.
+
+    Args:
+        name: the module's.
+        path: where to look for the first package; None: where an import does.
+    """
+    files: list[str | None] = []
+    for part in name.split("."):
+        # importlib.util's would import parents, of which the first name has none. The others are
+        # looked for by their last part: their parents need not have been imported then.
+        first = path is None
+        spec = importlib.util.find_spec(part) if first else PathFinder.find_spec(part, path)
+        if spec is None:
+            return None
+        if spec.has_location:
+            files.append(os.path.realpath(spec.origin or ""))
+            path = [*(spec.submodule_search_locations or ())]
+        else:
+            # A folder without __init__.py; or what is built in, which has no folder.
+            files.append(None)
+            places = [f"{folder}/{part}" for folder in path or sys.path]
+            path = [place for place in places if Path(place).is_dir()]
+    return files
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise LoadError(f"there is no file {str(path)!r}")
+    name = path.stem
+    there = sys.modules.get(name)
+    if there is not None and _is_of(there, path):
+        return there
+    if there is not None or name in sys.stdlib_module_names:
+        raise LoadError(
+            f"{str(path)!r} cannot be loaded beside the module {name!r}; give it another name"
+        )
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LoadError(f"{str(path)!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Registered first, as an import does, so that the module can refer to itself.
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_of(module: ModuleType, path: Path) -> bool:
+    """Whether a module was loaded from this file."""
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).exists() and Path(file).samefile(path)
+
+
+def _attribute(module: ModuleType, path: str) -> Any:  # noqa: ANN401
+    found: Any = module
+    try:
+        for part in path.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        raise LoadError(f"the module {module.__name__!r} has no {path!r}") from None
+    except (Exception, SystemExit) as error:
+        told = described(error)
+        raise LoadError(f"{path!r} of the module {module.__name__!r} raised {told}") from error
+    return found
+
+
+def _path() -> str:
+    return ", ".join(folder or "." for folder in sys.path[:3])

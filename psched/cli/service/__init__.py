@@ -1,0 +1,1 @@
+"""Commands that run psched, and commands about what runs."""

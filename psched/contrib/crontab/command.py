@@ -1,0 +1,160 @@
+"""``psched import-crontab``: a crontab becomes schedules of type ``exec``."""
+
+import os
+import pwd
+import sys
+from pathlib import Path
+
+import click
+
+from psched.app import open_schedules, read_config
+from psched.base.errors import ConfigError
+from psched.cli.options import Place
+from psched.cli.output import write_whole
+from psched.cli.refusals import refusing
+from psched.cli.schedules.apply import apply_documents
+from psched.cli.schedules.listing import text
+from psched.contrib.crontab import crontab
+from psched.contrib.crontab.crontab_to_schedules import Host, carry
+from psched.files.document import Document
+from psched.files.writing import text_of
+from psched.triggers.zone import find_zone, zone_names
+
+_LOCALTIME = Path("/etc/localtime")
+
+_SYSTEM = Path("/etc/crontab")
+
+
+@click.command("import-crontab")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option("--system", is_flag=True, help="A user stands before each command.")
+@click.option("--user", help="Whose crontab it is; no user stands before the commands.")
+@click.option("-t", "--timezone", help="Zone in which cron reads it. Default: this host's.")
+@click.option("--label", help="Whose the schedules are. Default: crontab: and the file's name.")
+@click.option("--any-user", is_flag=True, help="Also take lines that cron runs as somebody else.")
+@click.option("--apply", "at_once", is_flag=True, help="Add and change the schedules at once.")
+@click.option("--dry-run", is_flag=True, help="With --apply: only show the plan.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the file that apply reads there. Default: to standard output.",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.pass_obj
+@refusing
+def import_crontab(
+    place: Place,
+    file: Path,
+    user: str | None,
+    timezone: str | None,
+    label: str | None,
+    output: Path | None,
+    *,
+    system: bool,
+    any_user: bool,
+    at_once: bool,
+    dry_run: bool,
+    force: bool,
+) -> None:
+    """Read a crontab into schedules of type exec, as a file for apply.
+
+    Without --system or --user, /etc/crontab and files in a folder cron.d are a system's, and files
+    below /var/spool/cron are that user's whose name they have. FILE can be - for standard input.
+
+    What is not carried over exactly is told with its line on standard error, and the exit status
+    is 1 then.
+    """
+    if (system and user) or (at_once and output) or (dry_run and not at_once):
+        raise click.UsageError("--system or --user; --apply or --output; --dry-run with --apply")
+    settings = read_config(*place)
+    is_system, owner = _form(file, system=system, user=user)
+    name = "crontab" if str(file) == "-" else file.name
+    host = Host(
+        name=name,
+        timezone=timezone or host_zone(),
+        user=_name(os.geteuid()),
+        any_user=any_user,
+        owner=owner,
+        home=_home,
+    )
+    find_zone(host.timezone)
+    read = crontab.parse(_content(file), system=is_system)
+    declarations, remarks = carry(read, host, settings)
+    document = Document(label or f"crontab:{name}", list(declarations))
+    for remark in remarks:
+        click.echo(text(f"{file}:{remark.line}: {remark.text}"), err=True)
+    if settings.allowed_programs is not True:
+        click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
+    if at_once:
+        with open_schedules(settings) as schedules:
+            apply_documents([document], schedules, settings, dry_run=dry_run)
+    else:
+        _write(document, output, force=force)
+    if remarks:
+        sys.exit(1)
+
+
+def host_zone(link: Path = _LOCALTIME) -> str:
+    """The zone of this host's clocks, in which its cron reads times.
+
+    Raises:
+        ConfigError: it cannot be told.
+    """
+    if not link.exists():
+        return "UTC"  # as for the C library
+    name = str(link.resolve()).partition("/zoneinfo/")[2]
+    if name not in zone_names():
+        raise ConfigError(f"{link} does not tell this host's zone; give it with -t")
+    return name
+
+
+def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | None]:
+    """Whether it is a system's crontab, and if not, whose."""
+    if system or user:
+        return system, user
+    path = file.absolute()
+    if path == _SYSTEM or path.parent.name == "cron.d":
+        return True, None
+    if path.is_relative_to("/var/spool/cron"):
+        return False, path.name
+    raise click.UsageError(
+        f"is a user named before each command of {file}? Say --system if so, else --user NAME"
+    )
+
+
+def _content(file: Path) -> str:
+    try:
+        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return content.decode()
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{file}:{line}: not UTF-8 text") from None
+
+
+def _write(document: Document, output: Path | None, *, force: bool) -> None:
+    by_key = {
+        each["key"]: {name: value for name, value in each.items() if name != "key"}
+        for each in document.schedules
+    }
+    content = text_of({document.label: by_key})
+    if output is None:
+        click.echo(content, nl=False)
+    else:
+        write_whole(output, content, force=force)
+
+
+def _name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _home(user: str) -> str | None:
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError:
+        return None

@@ -1,0 +1,1 @@
+"""PerfectSched's table: used as a store beside PerfectSched's workers, or migrated."""

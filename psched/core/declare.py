@@ -1,0 +1,226 @@
+"""From what a program or a person says about a schedule to the row that says it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace as changed
+from functools import cache
+from math import ceil, floor
+from typing import Any, TypeGuard
+
+from psched.base import payload
+from psched.base.errors import ConfigError, InvalidError
+from psched.base.lease_times import LONGEST_ALIVE_TIME
+from psched.config import OVERRIDES, Config
+from psched.core import shorthands
+from psched.core.definition import (
+    LATEST_TIME,
+    Definition,
+    check_form,
+    check_name,
+    check_number,
+    check_words,
+    encode,
+    options_of,
+    payload_of,
+    understand,
+)
+from psched.core.model import ENDED, PAUSED, WAITING, Row
+from psched.core.shorthands import SHORTHANDS, spelled_out
+from psched.triggers import trigger as triggers
+
+When = shorthands.When
+"""An instant: Unix seconds, or a datetime that knows its zone."""
+
+SAID = {"label": check_name, "note": check_words, payload.OPTION: check_form}
+"""What stands in the options beside settings, and how it is checked.
+
+Whose a schedule is, what is to be known about it, and how its data carry what is no JSON object.
+"""
+
+FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *SAID)
+"""What is declared about a schedule, besides its key and times."""
+
+TIMES = ("next_time", "next_run_time")
+
+_TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
+"""A change of one of these sets the next occurrence anew."""
+
+_DELAYS = frozenset({"delay", "jitter"})
+"""A change of one of these sets anew when it is run."""
+
+
+def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
+    """A new schedule's row.
+
+    Args:
+        key: unique name.
+        fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`; None means the default.
+        settings: the installation's.
+        now: the store's clock, asked only if no start is given.
+
+    Raises:
+        InvalidError: a value makes no sense; its ``field`` names it.
+    """
+    check_name("key", key)
+    _refuse_unknown(fields)
+    given = {name: value for name, value in fields.items() if value is not None}
+    fields = spelled_out(key, given)
+    row, definition = _defined(Row(key=key, timezone=settings.timezone), fields, settings)
+    start = _instant(fields, "next_time")
+    next_time = _first(definition, now() if start is None else start)
+    run_at = _instant(fields, "next_run_time")
+    return changed(
+        row,
+        next_time=next_time,
+        next_run_time=definition.first_run(next_time) if run_at is None else run_at,
+    )
+
+
+def declare_all(
+    schedules: Iterable[Mapping[str, Any]], settings: Config, now: Callable[[], float]
+) -> Sequence[Row]:
+    """The rows of many new schedules.
+
+    Args:
+        schedules: the ``key`` of each, and any of what `declare` takes.
+        settings: the installation's.
+        now: the store's clock, asked once at most.
+
+    Raises:
+        InvalidError: a value makes no sense; its ``field`` names it: ``schedules[17].cron``.
+    """
+    now, places = cache(now), dict[str, int]()
+    rows = []
+    for place, schedule in enumerate(schedules):
+        name = f"schedules[{place}]"
+        if not isinstance(schedule, Mapping):
+            raise InvalidError(name, f"must be a mapping, not {type(schedule).__name__}")
+        fields = dict(schedule)
+        if "key" not in fields:
+            raise InvalidError(f"{name}.key", "is missing")
+        try:
+            row = declare(fields.pop("key"), fields, settings, now)
+        except InvalidError as error:
+            raise InvalidError(f"{name}.{error.field}", error.problem) from None
+        if places.setdefault(row.key, place) != place:
+            raise InvalidError(
+                f"{name}.key", f"{row.key!r} is that of schedules[{places[row.key]}] as well"
+            )
+        rows.append(row)
+    return rows
+
+
+def redeclare(
+    seen: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
+) -> Row:
+    """A schedule's row with some of its definition changed.
+
+    The next occurrence is set anew, from now on, if the trigger changes; but not under a running
+    task, whose end will follow the new definition. A row that was quarantined goes on where it
+    stood. One that has ended or is paused stays at rest until it gets a trigger or a time.
+
+    Args:
+        seen: the row as it stands.
+        fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`.
+        settings: the installation's.
+        now: the store's clock, asked only if needed.
+
+    Raises:
+        InvalidError: a value makes no sense; its ``field`` names it.
+    """
+    _refuse_unknown(fields)
+    fields = spelled_out(seen.key, fields)
+    row, definition = _defined(seen, fields, settings)
+    start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
+    leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
+    anew = start is not None or not _TRIGGER.isdisjoint(fields)
+    if finished and not anew and run_at is None:
+        return row
+    next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
+    if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
+        next_time = _first(definition, now() if start is None else start)
+        # Below zero, so that the next claim will not take it for one that has been tried.
+        attempt = -1 if leased else 0
+    elif anew:
+        triggers.check(definition.trigger, next_time)
+    if run_at is None:
+        kept = next_time == seen.next_time and _DELAYS.isdisjoint(fields) and seen.status == WAITING
+        run_at = seen.next_run_time if kept else definition.first_run(next_time)
+    return changed(
+        row,
+        next_time=next_time,
+        next_run_time=run_at,
+        attempt=attempt,
+        status=WAITING,
+        reason=None,
+        retain_until=None,
+    )
+
+
+def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
+    """The row with some fields of its definition changed, and the whole of it understood."""
+    own = {name: value for name, value in fields.items() if name in OVERRIDES or name in SAID}
+    columns = {n: v for n, v in fields.items() if n not in own and n not in TIMES}
+    if "data" in columns:
+        columns["data"] = encode("data", columns["data"], most=settings.data_limit)
+    else:
+        payload_of(row.data, settings.data_limit)  # it would be quarantined when it is run
+    if columns.get("alive_time") is not None:
+        check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
+    if own:
+        columns["options"] = _overridden(row.options, own, settings)
+    new = changed(row, **columns)
+    definition = understand(new, settings)
+    given = new.alive_time
+    if "alive_time" not in columns and given == lease_of(row.type, settings):
+        given = None  # it came from the type it had
+    lease = lease_of(new.type, settings) if given is None else given
+    return changed(new, alive_time=lease), definition
+
+
+def lease_of(kind: str, settings: Config) -> int | None:
+    """The ``alive_time`` of a type. A claim does not know it: it has to stand in the row."""
+    lease: int | None = settings.types.get(kind, {}).get("alive_time")
+    return lease
+
+
+def _refuse_unknown(fields: Mapping[str, Any]) -> None:
+    for name in fields:
+        if name not in {*FIELDS, *SHORTHANDS, *TIMES}:
+            known = ", ".join((*FIELDS, *SHORTHANDS))
+            raise InvalidError(name, f"is nothing a schedule has; it has {known}")
+
+
+def _overridden(stored: str | bytes | None, own: Mapping[str, Any], settings: Config) -> str | None:
+    """The column ``options`` with some of it changed; None: the setting is to hold again."""
+    options = options_of(stored)
+    for name, value in own.items():
+        options.pop(name, None)
+        if value is not None and name in SAID:
+            options[name] = SAID[name](name, value)
+        elif value is not None:
+            try:
+                settings.with_settings(**{name: value})
+            except ConfigError as error:
+                raise InvalidError(name, str(error).removeprefix(f"{name}: ")) from None
+            options[name] = value
+    return encode("options", options) if options else None
+
+
+def _is_time(instant: int | None) -> TypeGuard[int]:
+    return instant is not None and 0 <= instant <= LATEST_TIME
+
+
+def _first(definition: Definition, start: float) -> int:
+    if definition.trigger is None:
+        return floor(start)  # what is to run now is due now
+    start = ceil(start)
+    triggers.check(definition.trigger, start - 1)
+    first = triggers.first(definition.trigger, start)
+    if first is None:
+        raise InvalidError("cron", "never fires at or after the start")
+    return first
+
+
+def _instant(fields: Mapping[str, Any], name: str) -> int | None:
+    when: When | None = fields.get(name)
+    return None if when is None else shorthands.instant(name, when)

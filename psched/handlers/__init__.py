@@ -1,0 +1,1 @@
+"""The handlers that psched brings along, and those that a configuration names."""

@@ -1,0 +1,1 @@
+"""The master: it forks workers, watches them and replaces them. It knows no schedules."""

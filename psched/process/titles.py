@@ -1,0 +1,12 @@
+"""Process titles: what ``ps`` shows of us."""
+
+from setproctitle import setproctitle
+
+from psched.base.texts import cut, visible
+
+_LONGEST = 1000
+
+
+def set_title(text: str) -> None:
+    """Show a text as this process's title; it must hold nothing secret."""
+    setproctitle(f"psched {visible(cut(text, _LONGEST))}")

@@ -1,0 +1,1 @@
+"""Processes that run tasks: the forked process itself, and how its worker makes and watches it."""

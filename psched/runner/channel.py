@@ -1,0 +1,117 @@
+"""The line between a worker and its fork server: messages, some of which carry descriptors.
+
+Unlike a `Link` it keeps nothing to itself: what is sent is on its way, whole, or is waited for.
+Each message is one packet, so that descriptors cannot come apart from what is said of them.
+"""
+
+import json
+import os
+import select
+import socket
+from array import array
+from collections.abc import Sequence
+from typing import Any, Self
+
+from psched.process.message_shapes import Shapes
+
+MOST_DESCRIPTORS = 8
+"""With one message."""
+
+_FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+
+_ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
+
+
+class Channel:
+    """One end of the line.
+
+    Args:
+        end: a socket of packets.
+        expects: the messages that this side accepts.
+
+    Attributes:
+        closed: the other side is gone, or is not listened to any more.
+        fault: what the other side has sent that it must not send, if it has.
+        unsent: nothing waits for the socket to take it, ever; see `signals.Waitable`.
+    """
+
+    unsent = False
+
+    def __init__(self, end: socket.socket, expects: Shapes) -> None:
+        self._socket = end
+        self._expects = expects
+        self.closed = False
+        self.fault: str | None = None
+
+    @classmethod
+    def pair(cls, one_expects: Shapes, other_expects: Shapes) -> tuple[Self, Self]:
+        """Two ends of a new line."""
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(one, one_expects), cls(other, other_expects)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._socket.fileno()
+
+    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a message.
+
+        Args:
+            message: a JSON object.
+            descriptors: the other side gets copies of these with it.
+
+        Raises:
+            OSError: the other side is gone, which `closed` says then, or there is no memory for it.
+        """
+        try:
+            socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
+        except ConnectionError:
+            self.closed = True
+            raise
+
+    def receive(self, *, wait: float = 0) -> tuple[dict[str, Any], list[int]] | None:
+        """The next message, and the descriptors that came with it, which nobody inherits.
+
+        Args:
+            wait: for one, for so many seconds.
+
+        Returns:
+            None: there is none; or there will be none any more, and `closed` says so.
+        """
+        if self.closed:
+            return None
+        if wait:
+            waiter = select.poll()
+            waiter.register(self._socket, select.POLLIN)
+            waiter.poll(wait * 1000)
+        try:
+            # Not socket.recv_fds, which does not pass on the flags.
+            text, ancillary, flags, _ = self._socket.recvmsg(self._expects.longest, _ROOM, _FLAGS)
+        except BlockingIOError:
+            return None
+        except OSError:
+            text, ancillary, flags = b"", [], 0
+        if not text:
+            self.closed = True
+            return None
+        descriptors = [*array("i", b"".join(data for _, _, data in ancillary))]
+        try:
+            message: Any = None if flags & socket.MSG_TRUNC else json.loads(text)
+        except (ValueError, RecursionError):
+            message = None
+        if (fault := self._expects.fault(message)) is not None:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self.cut(fault)
+            return None
+        return message, descriptors
+
+    def cut(self, fault: str) -> None:
+        """Listen to the other side no more, for what it has sent."""
+        self.fault = self.fault or fault
+        self.closed = True
+
+    def close(self) -> None:
+        """Close this end: the other side reads the end of the line."""
+        self.closed = True
+        self._socket.close()

@@ -1,0 +1,263 @@
+"""The process that forks a worker's runners, and does nothing else.
+
+::
+
+    worker ─┬─ fork server ─┬─ runner
+            │               └─ runner
+            └─ what an ended run has left behind: orphans pass the fork server by
+
+A fork costs by what the parent holds, and again by each page that either of them writes to
+afterwards. A worker holds all that it needs to speak to its database, and works while its runners
+run. The fork server is forked before the worker loads that, and sleeps between two forks: so a
+task in a fresh process costs a third less.
+
+A worker may have several fork servers: one that forks, and older ones whose runners still run.
+
+Runners die with it (the kernel sees to that), and it dies with the worker. One that has ended
+stays a zombie until the worker has taken that down: until then its pid is nobody else's, and
+what is sent to it reaches nobody else.
+"""
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Any
+
+from psched.base.clock import Clock
+from psched.process import tree
+from psched.process.child import Exit
+from psched.process.link import Link
+from psched.process.message_shapes import FROM_FORK_SERVER, TO_FORK_SERVER
+from psched.process.spawn import launch
+from psched.runner.channel import MOST_DESCRIPTORS, Channel
+from psched.runner.forker import Forker
+
+_log = logging.getLogger("psched.worker")
+
+MOST_AT_ONCE = MOST_DESCRIPTORS
+"""Forks in a row: what runs meanwhile wants to be watched, and more would save nothing more."""
+
+_STEP = 1.0
+"""Seconds between two looks at what it owes."""
+
+_ORDER = 0
+"""Stands for an order among pids."""
+
+_MOST_MESSAGES = 100
+"""From a fork server, that are taken at once."""
+
+
+class ForkServer:
+    """The worker's side of it.
+
+    Args:
+        main: a runner's whole life, in its own process: it is given its place, a number that no
+            other has that is alive, and its end of a link, and returns its exit status. It leads
+            a session of its own, and has psched's handlers for signals (`signals.receive`), but
+            for CHLD, which does what it does by default.
+        places: how many runners there can be.
+        keep: descriptors that runners need besides standard input, output and error.
+        clock: this host's clocks.
+        hold_up: seconds for which the worker may be held up by a fork.
+        patience: seconds after which it hangs that owes an answer, or an end.
+        before_fork: called in the fork server before it forks.
+
+    Attributes:
+        pid: the process.
+        channel: the line to it; there is news when a runner has ended.
+
+    Raises:
+        OSError: the system has no process or memory left.
+        RuntimeError: this process has a second thread.
+    """
+
+    def __init__(
+        self,
+        main: Callable[[int, Link], int],
+        *,
+        places: int,
+        keep: Sequence[int],
+        clock: Clock,
+        hold_up: float,
+        patience: float,
+        before_fork: Callable[[], object],
+    ) -> None:
+        self.channel, theirs = Channel.pair(FROM_FORK_SERVER, TO_FORK_SERVER)
+        forker = Forker(theirs, main, keep=keep, before_fork=before_fork)
+        try:
+            self.pid = launch(partial(forker.run, os.getpid()), keep=[theirs.fileno(), *keep])
+        except BaseException:
+            self.channel.close()
+            raise
+        finally:
+            theirs.close()
+        self._clock = clock
+        self._hold_up = hold_up
+        self._patience = patience
+        self._watched = clock.monotonic()
+        self._owed: dict[int, float] = {}
+        self._free = [*range(places)]
+        self._places: dict[int, int] = {}
+        self._ordered: list[tuple[int, Link]] = []
+        self._answer: dict[str, Any] | None = None
+        self._exits: list[Exit] = []
+
+    @property
+    def owes(self) -> bool:
+        """Whether it has not answered an order yet."""
+        return bool(self._ordered) and self._answer is None
+
+    @property
+    def untaken(self) -> bool:
+        """Whether it has told something that nobody has taken: the line has no news then."""
+        return bool(self._exits) or self._answer is not None
+
+    @property
+    def wakes(self) -> float:
+        """When there is something to take or to `watch`, seconds of the monotonic clock."""
+        if self.untaken:
+            return 0.0
+        return self._watched + _STEP if self._owed or self.owes else inf
+
+    def watch(self, runners: Iterable[int]) -> None:
+        """KILL it if it does not answer, or does not tell of an end.
+
+        Args:
+            runners: pids of runners that are not known to have ended; others than its own do
+                not matter.
+        """
+        now = self._clock.monotonic()
+        if now < self._watched + _STEP:
+            return
+        owed = [pid for pid in runners if pid in self._places and not tree.alive(pid)]
+        if self.owes:
+            owed.append(_ORDER)
+        # Step by step: when all has stood still, it is given its time all the same.
+        self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
+        if any(seconds > self._patience for seconds in self._owed.values()):
+            _log.error("the fork server hangs: killing it")
+            tree.send(self.pid, signal.SIGKILL)
+            self._owed = {}
+        self._watched = now
+
+    def fork(self, count: int) -> list[tuple[int, int, Link]]:
+        """Have some runners forked, or wait for those that were ordered before.
+
+        Args:
+            count: so many, at least one; fewer are forked where there cannot be more.
+
+        Returns:
+            The place, the pid and the link of each; one at least.
+
+        Raises:
+            OSError: the system has no process, descriptor or memory left, or the fork server has
+                died; or has not answered yet (TimeoutError): what it forks is `late`.
+            RuntimeError: the fork server has a second thread.
+        """
+        if not self._ordered:
+            self._order(min(count, MOST_AT_ONCE, len(self._free)))
+        until = self._clock.monotonic() + self._hold_up
+        while self.owes:
+            left = until - self._clock.monotonic()
+            if self.channel.closed:
+                self._born(())
+                raise BrokenPipeError("the fork server has died")
+            if left <= 0:
+                raise TimeoutError("the fork server does not answer")
+            if (received := self.channel.receive(wait=left)) is not None:
+                self._take(received[0])
+        answer, born = self._answer or {}, self.late()
+        if answer["threads"] > 1:
+            raise RuntimeError(
+                f"the process that forks runners has {answer['threads']} threads and must not; a"
+                " module that handlers import has started them after a fork"
+            )
+        if not born:
+            raise OSError(answer["error"], os.strerror(answer["error"]))
+        return born
+
+    def late(self) -> list[tuple[int, int, Link]]:
+        """Runners that were forked when nobody waited for them any more; see `fork`."""
+        if self._answer is None:
+            return []
+        answer, self._answer = self._answer, None
+        return self._born(answer["born"])
+
+    def exits(self) -> list[Exit]:
+        """How runners have ended, each once; their pids are kept until `bury`."""
+        # What is left then wakes us again: who sends without end must not hold us up.
+        for _ in range(_MOST_MESSAGES):
+            if (received := self.channel.receive()) is None:
+                break
+            self._take(received[0])
+        exits, self._exits = self._exits, []
+        return exits
+
+    @property
+    def unburied(self) -> Collection[int]:
+        """The pids of all that it has forked, but for those that were given to `bury`."""
+        return self._places.keys()
+
+    def bury(self, pids: Sequence[int]) -> None:
+        """These are not to be sent anything any more, and their places are free."""
+        if not pids:
+            return
+        self._free += [self._places.pop(pid) for pid in pids]
+        with suppress(OSError):
+            self.channel.send({"bury": pids})
+
+    def close(self) -> None:
+        """Let it go, and with it all that it has forked."""
+        self.channel.close()
+        self._born(())
+
+    def _order(self, count: int) -> None:
+        if count < 1:
+            raise BlockingIOError("too many runners that were killed do not die")
+        pairs = Link.pairs(count)
+        ordered = [(self._free[place], end) for place, (end, _) in enumerate(pairs)]
+        try:
+            theirs = [end.fileno() for _, end in pairs]
+            self.channel.send({"fork": [place for place, _ in ordered]}, theirs)
+        except BaseException:
+            for _, end in ordered:
+                end.close()
+            raise
+        finally:
+            for _, end in pairs:
+                end.close()
+        del self._free[: len(ordered)]
+        self._ordered = ordered
+
+    def _born(self, pids: Sequence[int]) -> list[tuple[int, int, Link]]:
+        """Take down whom the last order has brought; what else it was to bring is not needed."""
+        ordered, self._ordered = self._ordered, []
+        for place, end in ordered[len(pids) :]:
+            end.close()
+            self._free.append(place)
+        born = [(place, pid, end) for pid, (place, end) in zip(pids, ordered, strict=False)]
+        self._places.update((pid, place) for place, pid, _ in born)
+        return born
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "ended" in message:
+            known = self._places.keys() | (self._answer or {"born": ()})["born"]
+            known -= {each.pid for each in self._exits}
+            for pid, status, number in message["ended"]:
+                if pid not in known:
+                    self.channel.cut("the end of a process that it has not forked")
+                    return
+                known.remove(pid)
+                self._exits.append(Exit(pid, status, number))
+            return
+        born = message["born"]
+        if not self.owes or len(born) > len(self._ordered):
+            self.channel.cut("an answer that nobody has asked for")
+        elif len({*born}) < len(born) or not self._places.keys().isdisjoint((*born, self.pid)):
+            self.channel.cut("a process that was forked twice")
+        else:
+            self._answer = message

@@ -1,0 +1,119 @@
+"""What people want to know about a Redis server: how safe data are in it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from psched.base.clock import Clock
+from psched.base.errors import StoreError, StoreUnavailableError
+from psched.stores.redis.connector import Connector
+
+_TRIES = 5
+"""How often a round trip is measured."""
+
+_FSYNC = {
+    "always": "every write, at once (appendfsync always)",
+    "everysec": "every second (appendfsync everysec): a crash of its host loses up to two",
+    "no": "when the system does (appendfsync no): a crash of its host loses the rest",
+}
+
+_UNTOLD = "the server does not tell"
+
+
+def examine(
+    connector: Connector, now: Callable[[], float], clock: Clock
+) -> Sequence[tuple[str, str]]:
+    """See `Backend.examine`.
+
+    Args:
+        connector: the connection.
+        now: asks for the store's clock.
+        clock: this host's clocks.
+    """
+    tries = []
+    for _ in range(_TRIES):
+        before = clock.monotonic()
+        shown = now()
+        tries.append((clock.monotonic() - before, shown - clock.wall()))
+    # The shortest is the least disturbed. The server's clock was read half-way.
+    took, behind = min(tries)
+    info = {**_info(connector), **_configured(connector)}
+    return [
+        ("server", f"Redis {connector.server.version} on {connector.shown}"),
+        ("claims by", "script"),
+        ("saves", _saves(info)),
+        ("memory", _memory(info)),
+        ("replicas", _replicas(info)),
+        ("sentinels", connector.sentinels),
+        ("a failover loses", _lost(info, connector.replicas)),
+        ("encrypted", connector.encryption or "no"),
+        ("clock", f"{behind + took / 2:+.3f} s from this host's"),
+        ("writable", "yes"),
+        ("round trip", f"{took * 1000:.3f} ms"),
+    ]
+
+
+def _info(connector: Connector) -> Mapping[str, str]:
+    try:
+        lines = connector.ask("INFO").decode(errors="replace").splitlines()
+    except StoreUnavailableError:
+        raise
+    except StoreError:  # there are servers of which one may not ask that
+        return {}
+    return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
+
+
+def _configured(connector: Connector) -> Mapping[str, str]:
+    names = ("appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag")
+    try:
+        found = [each.decode() for each in connector.ask("CONFIG", "GET", *names)]
+    except StoreUnavailableError:
+        raise
+    except StoreError:
+        return {}
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def _saves(info: Mapping[str, str]) -> str:
+    if "aof_enabled" not in info:
+        return _UNTOLD
+    if info["aof_enabled"] == "1":
+        return _FSYNC.get(info.get("appendfsync", ""), "every write (appendonly yes)")
+    if info.get("save") == "":
+        return "NOTHING: a restart loses all schedules; set appendonly to yes"
+    return "now and then only: a crash loses what is newer; set appendonly to yes"
+
+
+def _memory(info: Mapping[str, str]) -> str:
+    policy = info.get("maxmemory_policy", _UNTOLD)
+    limit = info.get("maxmemory_human", "?") if info.get("maxmemory", "0") != "0" else "no limit"
+    if policy in ("noeviction", _UNTOLD):
+        return f"{limit}, {policy}"
+    if policy.startswith("volatile"):
+        return f"{limit}, {policy}: schedules are safe from it, they have no end of life"
+    return f"{limit}, {policy.upper()}: schedules may be thrown away; set it to noeviction"
+
+
+def _replicas(info: Mapping[str, str]) -> str:
+    count = info.get("connected_slaves")
+    if count is None:
+        return _UNTOLD
+    needed = info.get("min-replicas-to-write")
+    if count == "0" and needed in (None, "0"):
+        return "none"
+    if needed is None:
+        return count
+    if needed == "0":
+        return f"{count}, written without them, too (min-replicas-to-write 0)"
+    return f"{count}, of which {needed} must follow (min-replicas-to-write)"
+
+
+def _lost(info: Mapping[str, str], waited_for: int) -> str:
+    """What is lost when another server becomes the primary."""
+    if waited_for:
+        return f"what {waited_for} of the replicas did not acknowledge (wait_replicas)"
+    if info.get("min-replicas-to-write", "0") != "0":
+        lag = info.get("min-replicas-max-lag", "10")
+        return f"up to {lag} s of writes (min-replicas-max-lag); set wait_replicas for less"
+    return (
+        "all that the replicas do not have, up to the end of the old primary; set wait_replicas,"
+        " or min-replicas-to-write on the server"
+    )

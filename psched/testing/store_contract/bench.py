@@ -1,0 +1,124 @@
+"""What the suites share: rows, leases, and waiting for a lease's end."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace as changed
+from typing import Any
+
+from psched.base.clock import SystemClock
+from psched.core.model import Row, Settlement
+from psched.core.store_protocol import Backend, Claimed
+
+BackendFactory = Callable[[], Backend]
+"""Returns a further, independent instance on the test's store."""
+
+LEASE = 60
+"""Seconds: a lease that does not end during a test."""
+
+MOMENT = {"alive_time": 0, "shortest": 0}
+"""For a claim: leases that end with the second."""
+
+LONG_AGO = 1_000_000_000
+"""An instant at which whatever is to be due was due."""
+
+LATER = 2_100_000_000
+"""An instant at which nothing is due for a long time, and that any column for times holds."""
+
+_PATIENCE = 30.0
+"""Seconds in which such a lease must have ended."""
+
+_clock = SystemClock()
+
+
+def due(key: str, since: int = LONG_AGO, **columns: Any) -> Row:  # noqa: ANN401  # a Row's fields
+    """A row that may be claimed."""
+    columns = {"cron": "* * * * *", **columns}
+    return Row(key=key, next_time=since, next_run_time=since, **columns)
+
+
+def add(store: Backend, *keys: str) -> None:
+    """Add rows that are due."""
+    store.add([due(key) for key in keys], nonce="added")
+
+
+def found(store: Backend, key: str) -> Row:
+    """The row under a key, which must be there."""
+    row = store.get(key)
+    assert row is not None, f"the row {key!r} is gone"
+    return row
+
+
+def claim(
+    store: Backend,
+    owner: str,
+    *,
+    limit: int = 10,
+    alive_time: int = LEASE,
+    shortest: int = 1,
+    horizon: float = 0,
+) -> Claimed:
+    """A claim as a worker would send it."""
+    return store.claim(
+        owner, limit=limit, alive_time=alive_time, shortest=shortest, horizon=horizon
+    )
+
+
+def claim_all(store: Backend, owner: str, *, alive_time: int = LEASE) -> list[Row]:
+    """Lease everything that is due; each claim gets an owner of its own, ``owner.1`` and so on."""
+    rows: list[Row] = []
+    for count in range(1, 1000):
+        claimed = claim(store, f"{owner}.{count}", limit=1000, alive_time=alive_time)
+        rows += claimed.rows
+        if not claimed.more:
+            return rows
+    raise AssertionError("the claims come to no end")
+
+
+def leased(store: Backend, key: str, owner: str = "worker.1") -> Row:
+    """Add a row and lease it; the row with its lease."""
+    add(store, key)
+    (row,) = claim(store, owner).rows
+    return row
+
+
+def leased_for_a_moment(store: Backend, *keys: str, owner: str = "worker.1") -> list[Row]:
+    """Add rows and lease them; when this returns, the leases have ended in the store."""
+    add(store, *keys)
+    rows = claim(store, owner, limit=len(keys), **MOMENT).rows
+    for key in keys:
+        wait_for_end(store, key)
+    if len(rows) == len(keys):
+        return [*rows]
+    # This process stood still for longer than the leases lasted, before it learned of them.
+    for key in keys:
+        store.delete(key)
+    return leased_for_a_moment(store, *keys, owner=f"{owner}.again")
+
+
+def wait_for_end(store: Backend, key: str) -> None:
+    """Wait until a row may be claimed, by the store's clock: its lease has ended, or its wait."""
+    end = found(store, key).next_run_time or 0
+    give_up_at = _clock.monotonic() + _PATIENCE
+    while store.now() < end:
+        assert _clock.monotonic() < give_up_at, f"the lease of {key!r} does not end"
+        _clock.sleep(0.02)
+
+
+def ending(row: Row, **changes: Any) -> Settlement:  # noqa: ANN401  # a Settlement's fields
+    """How a lease may end: the same occurrence again, at once."""
+    return changed(Settlement.of(row), **changes)
+
+
+def payload(stored: str | bytes | None) -> str | None:
+    """A payload as text: stores may return either."""
+    return stored.decode() if isinstance(stored, bytes) else stored
+
+
+@contextmanager
+def refused(kind: type[Exception]) -> Iterator[None]:
+    """Whatever is done here is refused with this error."""
+    try:
+        yield
+    except kind:
+        return
+    raise AssertionError(f"no {kind.__name__} was raised")

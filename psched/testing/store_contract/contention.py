@@ -1,0 +1,194 @@
+"""Several workers at once: whatever they do, one of them has done it."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace as changed
+from itertools import chain
+from threading import Barrier
+from typing import TypeVar
+
+from psched.base.errors import AlreadyExistsError, NotFoundError
+from psched.core.store_protocol import Backend, Settled
+from psched.testing.store_contract.bench import (
+    LATER,
+    LEASE,
+    BackendFactory,
+    add,
+    claim,
+    due,
+    ending,
+    found,
+    leased,
+    leased_for_a_moment,
+)
+
+T = TypeVar("T")
+
+_WORKERS = 4
+
+
+def _at_once(backend_factory: BackendFactory, work: Callable[[Backend, int], T]) -> list[T]:
+    """Several workers, each with an instance and a thread of its own, do this at the same time."""
+    start = Barrier(_WORKERS)
+
+    def run(number: int) -> T:
+        store = backend_factory()
+        try:
+            store.now()  # connected, before it counts
+            start.wait(timeout=30)
+            return work(store, number)
+        finally:
+            store.disconnect()
+
+    with ThreadPoolExecutor(_WORKERS) as workers:
+        return [*workers.map(run, range(_WORKERS))]
+
+
+def _claim_all_in_small_lots(store: Backend, number: int) -> list[str]:
+    taken: list[str] = []
+    for count in range(10_000):
+        claimed = claim(store, f"w{number}.{count}", limit=7)
+        taken += [row.key for row in claimed.rows]
+        if not (claimed.rows or claimed.more):
+            break
+    return taken
+
+
+class Contention:
+    """No interleaving lets two workers have the same row."""
+
+    def test_of_many_rows_each_is_claimed_by_one_worker(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        keys = [f"k{number}" for number in range(240)]
+        add(backend_factory(), *keys)
+        taken = _at_once(backend_factory, _claim_all_in_small_lots)
+        assert sorted(chain.from_iterable(taken)) == sorted(keys)
+
+    def test_leases_that_ran_out_are_each_taken_over_by_one_worker(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        keys = [f"k{number}" for number in range(8)]
+        leased_for_a_moment(backend_factory(), *keys)
+        taken = _at_once(
+            backend_factory,
+            lambda store, number: [row.key for row in claim(store, f"w{number}.1").rows],
+        )
+        assert sorted(chain.from_iterable(taken)) == keys
+
+    def test_a_lease_that_ran_out_is_extended_or_taken_over_and_never_both(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        holder = backend_factory()
+        lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
+        holder.disconnect()  # a connection is one thread's
+
+        def work(store: Backend, number: int) -> list[str]:
+            if number > 0:
+                return _claim_all_in_small_lots(store, number)
+            extended: set[str] = set()
+            for row in lost:
+                extended |= holder.extend({row.key: row.token}, alive_time=LEASE, shortest=1)
+            holder.disconnect()
+            return [*extended]
+
+        done = _at_once(backend_factory, work)
+        assert sorted(chain.from_iterable(done)) == sorted(row.key for row in lost)
+
+    def test_a_lease_that_ran_out_is_settled_or_taken_over_and_never_both(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        holder = backend_factory()
+        lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
+        holder.disconnect()  # a connection is one thread's
+
+        def work(store: Backend, number: int) -> list[str]:
+            if number > 0:
+                return _claim_all_in_small_lots(store, number)
+            results: dict[str, Settled] = {}
+            for row in lost:
+                results |= holder.settle([ending(row, not_before=LATER)])
+            holder.disconnect()
+            return [key for key, result in results.items() if result is Settled.DONE]
+
+        done = _at_once(backend_factory, work)
+        assert sorted(chain.from_iterable(done)) == sorted(row.key for row in lost)
+
+    def test_a_busy_schedule_is_run_once_per_occurrence(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        rounds = 25
+        backend_factory().add([due("k", 1)], nonce="n")
+
+        def run(store: Backend, number: int) -> list[int]:
+            done: list[int] = []
+            for count in range(10_000):
+                for row in claim(store, f"w{number}.{count}").rows:
+                    time = row.next_time or 0
+                    done.append(time)
+                    store.settle([ending(row, next_time=time + 1, rest=time == rounds)])
+                if found(store, "k").next_run_time is None:
+                    break
+            return done
+
+        done = _at_once(backend_factory, run)
+        assert sorted(chain.from_iterable(done)) == [*range(1, rounds + 1)]
+
+    def test_a_key_is_added_by_one(self, backend_factory: BackendFactory) -> None:
+        def add_it(store: Backend, number: int) -> bool:
+            try:
+                store.add([due("k")], nonce=f"n{number}")
+            except AlreadyExistsError:
+                return False
+            return True
+
+        added = _at_once(backend_factory, add_it)
+        assert added.count(True) == 1
+
+    def test_a_row_is_deleted_by_one(self, backend_factory: BackendFactory) -> None:
+        add(backend_factory(), "k")
+
+        def delete_it(store: Backend, _number: int) -> bool:
+            try:
+                return store.delete("k")
+            except NotFoundError:
+                return False
+
+        assert _at_once(backend_factory, delete_it).count(True) == 1
+
+    def test_a_row_is_replaced_by_one(self, backend_factory: BackendFactory) -> None:
+        add(backend_factory(), "k")
+        seen = found(backend_factory(), "k")
+        done = _at_once(
+            backend_factory,
+            lambda store, number: store.replace(seen, changed(seen, delay=number + 1)),
+        )
+        assert done.count(True) == 1
+        row = found(backend_factory(), "k")
+        assert row.delay == done.index(True) + 1
+
+    def test_a_lease_that_is_extended_all_the_time_is_never_lost(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        """The others claim, change and delete what they can."""
+        holder = backend_factory()
+        held = leased(holder, "k")
+        holder.disconnect()  # a connection is one thread's
+        leases = {"k": held.token}
+
+        def work(store: Backend, number: int) -> bool:
+            kept = True
+            for count in range(20):
+                if number == 0:
+                    kept &= holder.extend(leases, alive_time=LEASE, shortest=1) == {"k"}
+                elif number == 1:
+                    seen = found(store, "k")
+                    store.replace(seen, changed(seen, delay=count))
+                else:
+                    kept &= not claim(store, f"w{number}.{count}").rows
+            if number == 0:
+                holder.disconnect()
+            return kept
+
+        assert all(_at_once(backend_factory, work))
+        assert found(holder, "k").token == held.token

@@ -1,0 +1,202 @@
+"""Schedules as data: init, add, get, rows, look, replace."""
+
+from dataclasses import replace as changed
+
+from psched.base.errors import AlreadyExistsError
+from psched.core.model import FINISHED, WAITING, Row
+from psched.testing.store_contract.bench import (
+    LONG_AGO,
+    BackendFactory,
+    add,
+    claim,
+    due,
+    ending,
+    found,
+    leased,
+    payload,
+    refused,
+)
+
+FULL = Row(
+    key="clé/鍵 'quoted\" `%s :id \\",
+    type="rapport",
+    data='{"k":"é 🗝","n":12345678901234567890}',
+    cron="*/5 * * * *",
+    timezone="Asia/Tokyo",
+    delay=30,
+    next_time=2_000_000_000,
+    next_run_time=2_000_000_030,
+    alive_time=77,
+    options='{"catchup":"latest"}',
+)
+"""A row in which every column that is declared has a value."""
+
+
+class Definitions:
+    """What is declared is kept."""
+
+    def test_init_may_be_repeated_and_loses_nothing(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "k")
+        assert [*store.init()] == []
+        assert found(store, "k") == found(backend_factory(), "k")
+
+    def test_what_was_declared_is_read_by_every_worker(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        declared = changed(FULL, alive_time=None, options=None)
+        backend_factory().add([declared], nonce="n")
+        row = found(backend_factory(), FULL.key)
+        assert payload(row.data) == FULL.data
+        for name in ("type", "cron", "timezone", "delay", "next_time", "next_run_time", "status"):
+            assert getattr(row, name) == getattr(declared, name)
+
+    def test_a_taken_key_is_refused_and_its_row_stays(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        one, other = backend_factory(), backend_factory()
+        one.add([due("k", data='{"first":1}')], nonce="n")
+        with refused(AlreadyExistsError):
+            other.add([due("k", data='{"second":2}')], nonce="m")
+        assert payload(found(one, "k").data) == '{"first":1}'
+
+    def test_of_several_rows_all_are_added_or_none(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "b")
+        with refused(AlreadyExistsError):
+            add(store, "a", "b", "c")
+        assert store.get("a") is None
+        assert store.get("c") is None
+        many = [f"m{number}" for number in range(500)]
+        add(store, *many)
+        assert len(store.look(many)) == len(many)
+
+    def test_of_very_many_rows_all_are_added_or_none(self, backend_factory: BackendFactory) -> None:
+        """More than go into one statement."""
+        store = backend_factory()
+        keys = [f"m{number}" for number in range(1500)]
+        add(store, keys[-1])
+        with refused(AlreadyExistsError):
+            add(store, *keys)
+        assert [row.key for row in store.rows()] == keys[-1:]
+        add(store, *keys[:-1])
+        assert len(store.look(keys)) == len(keys)
+
+    def test_adding_nothing_is_nothing(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        store.add([], nonce="n")
+        assert [*store.rows()] == []
+
+    def test_a_missing_key_has_no_row(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "k")
+        assert store.get("K") is None
+        assert store.get("") is None
+
+    def test_a_large_payload_is_kept_to_the_byte(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        data = '{"k":"' + "é\\u0000'" * 50_000 + '"}'
+        store.add([due("k", data=data)], nonce="n")
+        assert payload(found(store, "k").data) == data
+
+    def test_look_finds_those_that_exist(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "a", "b")
+        assert store.look(["a", "b", "c"]) == {key: found(store, key) for key in ("a", "b")}
+        assert store.look([]) == {}
+
+    def test_rows_come_in_the_order_of_their_times_and_those_at_rest_last(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        resting = leased(store, "resting")
+        store.settle([ending(resting, rest=True, status=FINISHED)])
+        later = [due("late", LONG_AGO + 9), due("early", LONG_AGO), due("next", LONG_AGO + 5)]
+        store.add(later, nonce="n")
+        assert [row.key for row in store.rows()] == ["early", "next", "late", "resting"]
+
+
+class Replacements:
+    """A definition is changed by who has seen it as it stands."""
+
+    def test_a_replacement_changes_the_definition_and_the_times(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, "k")
+        seen = found(store, "k")
+        new = changed(FULL, key="k", alive_time=None, options=None)
+        assert store.replace(seen, new)
+        row = found(backend_factory(), "k")
+        assert row == changed(
+            new,
+            data=row.data,
+            version=row.version,
+            settled_by=seen.settled_by,
+            created_at=seen.created_at,
+        )
+        assert payload(row.data) == FULL.data
+        assert row.version != seen.version
+
+    def test_of_two_replacements_of_the_same_row_the_second_is_refused(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        one, other = backend_factory(), backend_factory()
+        add(one, "k")
+        seen = found(one, "k")
+        assert other.replace(seen, changed(seen, type="theirs"))
+        assert not one.replace(seen, changed(seen, type="mine"))
+        assert found(one, "k").type == "theirs"
+
+    def test_a_replacement_of_a_row_that_has_moved_on_is_refused(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, "k")
+        free = found(store, "k")
+        (held,) = claim(store, "worker.1").rows
+        assert not store.replace(free, changed(free, next_time=5, next_run_time=5))
+        running = found(store, "k")
+        store.settle([ending(held, next_time=LONG_AGO + 60, not_before=LONG_AGO + 60)])
+        settled = found(store, "k")
+        assert not store.replace(running, changed(running, next_time=5))
+        assert found(store, "k") == settled
+
+    def test_a_removed_row_cannot_be_replaced(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "k")
+        seen = found(store, "k")
+        store.delete("k")
+        assert not store.replace(seen, changed(seen, type="new"))
+        assert store.get("k") is None
+
+    def test_a_replacement_never_touches_a_lease(self, backend_factory: BackendFactory) -> None:
+        worker, person = backend_factory(), backend_factory()
+        held = leased(worker, "k")
+        seen = found(person, "k")
+        # The holder may extend at any time: that is no reason to refuse.
+        assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
+        before = found(worker, "k")
+        assert person.replace(seen, changed(seen, type="new"))
+        after = found(worker, "k")
+        assert changed(after, type=before.type, version=before.version) == before
+        assert after.type == "new"
+        assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
+
+    def test_a_replacement_does_not_undo_what_the_running_task_has_written(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        worker, person = backend_factory(), backend_factory()
+        held = leased(worker, "k")
+        seen = found(person, "k")
+        assert worker.update_data("k", held.token, '{"progress":1}')
+        assert not person.replace(seen, changed(seen, type="new"))
+        assert payload(found(person, "k").data) == '{"progress":1}'
+
+    def test_a_row_at_rest_can_be_put_back_to_work(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        held = leased(store, "k")
+        store.settle([ending(held, rest=True, status=FINISHED)])
+        seen = found(store, "k")
+        assert store.replace(seen, changed(seen, status=WAITING, next_run_time=LONG_AGO))
+        assert [row.key for row in claim(store, "worker.2").rows] == ["k"]

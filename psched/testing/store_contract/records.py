@@ -1,0 +1,315 @@
+"""Stores whose rows record what became of them: owner, fence, attempt, status, version, insert."""
+
+from dataclasses import replace as changed
+from typing import Any
+
+from psched.base.errors import AlreadyExistsError
+from psched.core.model import FINISHED, QUARANTINED, WAITING, Row, Settlement, Token
+from psched.core.store_protocol import Settled
+from psched.testing.store_contract.bench import (
+    LATER,
+    LEASE,
+    LONG_AGO,
+    BackendFactory,
+    add,
+    claim,
+    claim_all,
+    due,
+    ending,
+    found,
+    leased,
+    leased_for_a_moment,
+    payload,
+    refused,
+)
+from psched.testing.store_contract.definitions import FULL
+
+
+class Records:
+    """Whoever reads a row sees whose it is, which try it is, and who settled it last."""
+
+    def test_a_new_row_is_unclaimed_whatever_its_maker_says(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        before = int(store.now())
+        used = due("k", owner="w.1", fence=7, attempt=3, status=FINISHED, reason="x", version=9)
+        store.add([used], nonce="n")
+        row = found(store, "k")
+        assert (row.owner, row.fence, row.attempt) == (None, 0, 0)
+        assert (row.status, row.reason, row.version) == (WAITING, None, 1)
+        assert row.created_at is not None
+        assert before <= row.created_at <= store.now()
+
+    def test_the_nonce_of_an_insert_tells_whose_it_was(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        store.add([due("k")], nonce="mine")
+        with refused(AlreadyExistsError):
+            store.add([due("k")], nonce="theirs")
+        assert found(store, "k").settled_by == "mine"
+
+    def test_a_replacement_raises_the_version_and_keeps_who_settled(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, "k")
+        seen = found(store, "k")
+        new = changed(FULL, key="k", reason="mended", attempt=2)
+        assert store.replace(seen, new)
+        row = found(backend_factory(), "k")
+        assert row == changed(
+            new,
+            data=row.data,
+            options=row.options,
+            version=seen.version + 1,
+            settled_by=seen.settled_by,
+            created_at=seen.created_at,
+        )
+        assert payload(row.data) == FULL.data
+        assert payload(row.options) == FULL.options
+
+    def test_a_replacement_under_a_lease_may_move_the_cursor(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        worker, person = backend_factory(), backend_factory()
+        held = leased(worker, "k")
+        seen = found(person, "k")
+        # The holder may extend at any time: that is no reason to refuse.
+        assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
+        before = found(person, "k")
+        new = changed(seen, type="new", next_time=LONG_AGO + 5, next_run_time=LONG_AGO + 5)
+        assert person.replace(seen, new)
+        after = found(person, "k")
+        assert after.next_run_time == before.next_run_time
+        assert (after.token, after.attempt) == (held.token, held.attempt)
+        assert (after.type, after.next_time) == ("new", LONG_AGO + 5)
+        assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
+
+    def test_a_claim_returns_the_rows_as_it_leaves_them(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        row = due("k", type="t", data='{"n":1}', cron="@daily", timezone="UTC", options="{}")
+        store.add([row], nonce="n")
+        before = found(store, "k")
+        (held,) = claim(store, "w.1").rows
+        after = found(backend_factory(), "k")
+        # Whether the answer holds the lease's end is the store's choice.
+        assert changed(held, next_run_time=after.next_run_time) == after
+        assert held.token == Token("w.1", before.fence + 1)
+        assert held.attempt == 1
+        assert changed(
+            after, owner=None, fence=0, attempt=0, next_run_time=before.next_run_time
+        ) == (before)
+
+    def test_every_claim_of_a_row_raises_its_fence(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        fences = []
+        held = leased(store, "k", "w.0")
+        for number in range(1, 4):
+            fences.append(held.fence)
+            store.settle([ending(held, attempt=held.attempt)])
+            (held,) = claim(store, f"w.{number}").rows
+        assert fences == sorted(set(fences))
+        assert held.attempt == 4  # noqa: PLR2004  # the fourth of them
+
+    def test_each_row_of_many_is_claimed_once(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, *(f"k{number}" for number in range(450)))
+        claim_all(store, "w")
+        assert {row.fence for row in store.rows()} == {1}
+
+    def test_a_lease_that_ran_out_is_taken_over_and_said_to_be(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        one, other = backend_factory(), backend_factory()
+        (lost,) = leased_for_a_moment(one, "lost")
+        add(one, "fresh")
+        claimed = claim(other, "w.2")
+        assert {row.key for row in claimed.rows} == {"lost", "fresh"}
+        assert claimed.expired == {"lost"}
+        taken = found(other, "lost")
+        assert taken.owner == "w.2"
+        assert taken.fence == lost.fence + 1
+        assert taken.attempt == lost.attempt + 1
+        assert taken.next_time == lost.next_time
+
+    def test_held_tells_what_a_claim_has_really_done(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "mine", "settled")
+        mine, settled = sorted(claim(store, "w.1").rows, key=lambda row: row.key)
+        leased(store, "theirs", "w.2")
+        add(store, "free")
+        store.settle([ending(settled)])
+        keys = ["mine", "settled", "theirs", "free", "missing"]
+        (held,) = backend_factory().held("w.1", keys)
+        assert held == found(store, "mine")
+        assert held.token == mine.token
+        assert not store.held("w.3", keys)
+
+    def test_a_settlement_writes_what_it_says_and_ends_the_lease(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        held = leased(store, "k")
+        before = found(store, "k")
+        end = ending(held, next_time=LATER, not_before=LATER + 30, attempt=2, reason="why é")
+        assert store.settle([end]) == {"k": Settled.DONE}
+        assert found(backend_factory(), "k") == changed(
+            before,
+            next_time=LATER,
+            next_run_time=LATER + 30,
+            attempt=2,
+            reason="why é",
+            owner=None,
+            settled_by=str(held.token),
+        )
+
+    def test_a_row_can_be_put_to_rest(self, backend_factory: BackendFactory) -> None:
+        store = backend_factory()
+        add(store, "finished", "quarantined")
+        rows = {row.key: row for row in claim(store, "w.1").rows}
+        finished = ending(rows["finished"], rest=True, status=FINISHED, not_before=LATER)
+        bad = ending(rows["quarantined"], rest=True, status=QUARANTINED, reason="bad", wait=60)
+        store.settle([finished, bad])
+        resting = found(store, "finished")
+        assert (resting.status, resting.next_run_time, resting.owner) == (FINISHED, None, None)
+        resting = found(store, "quarantined")
+        assert (resting.status, resting.next_run_time, resting.reason) == (QUARANTINED, None, "bad")
+
+    def test_a_row_may_be_left_without_a_time(self, backend_factory: BackendFactory) -> None:
+        """Its occurrence is over, and nobody here could tell the next one."""
+        store = backend_factory()
+        add(store, "waits", "rests")
+        rows = {row.key: row for row in claim(store, "w.1").rows}
+        waits = ending(rows["waits"], next_time=None, wait=60)
+        rests = ending(rows["rests"], next_time=None, rest=True, status=QUARANTINED)
+        store.settle([waits, rests])
+        assert found(store, "rests").next_time is None
+        row = found(store, "waits")
+        assert (row.next_time, row.status) == (None, WAITING)
+        assert (row.next_run_time or 0) > store.now() + 30
+
+    def test_a_repeated_settlement_is_recognised_and_applied_once(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        one, other = backend_factory(), backend_factory()
+        kept, gone = leased(one, "kept"), leased(one, "gone", "worker.2")
+        ends = [ending(kept, not_before=LONG_AGO, reason="once"), ending(gone, remove=True)]
+        for store in (one, one, other):
+            assert store.settle(ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
+        # It is also known when the row has been leased again, and leaves that lease alone.
+        claim(other, "w.2")
+        leased_again = found(other, "kept")
+        assert leased_again.owner == "w.2"
+        assert one.settle(ends[:1]) == {"kept": Settled.DONE}
+        assert found(one, "kept") == leased_again
+
+    def test_each_settlement_of_a_batch_has_an_outcome_of_its_own(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        worker, person = backend_factory(), backend_factory()
+        (lost,) = leased_for_a_moment(worker, "lost")
+        claim(person, "w.2")
+        keys = ("finish", "Finish", "removed", "redefined", "repeated", "gone")
+        add(worker, *keys)
+        rows = {row.key: row for row in claim(worker, "w.3").rows}
+        seen = found(person, "redefined")
+        person.replace(seen, changed(seen, delay=1))
+        worker.settle([ending(rows["repeated"], next_time=7, not_before=LATER)])
+        worker.settle([ending(rows["gone"], remove=True)])
+        ends = {key: ending(row, next_time=row.fence, wait=60) for key, row in rows.items()}
+        ends["removed"] = ending(rows["removed"], remove=True)
+        assert worker.settle([ending(lost), *ends.values()]) == {
+            "lost": Settled.PREEMPTED,
+            "finish": Settled.DONE,
+            "Finish": Settled.DONE,
+            "removed": Settled.DONE,
+            "redefined": Settled.REDEFINED,
+            "repeated": Settled.DONE,
+            "gone": Settled.PREEMPTED,
+        }
+        left = {row.key: (row.owner, row.next_time) for row in worker.rows()}
+        assert left == {
+            "lost": ("w.2", LONG_AGO),
+            "finish": (None, 1),
+            "Finish": (None, 1),
+            "redefined": ("w.3", LONG_AGO),
+            "repeated": (None, 7),
+        }
+
+    def test_very_many_leases_are_settled_at_once_each_its_own_way(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        add(store, *(f"k{number}" for number in range(450)))
+        rows = claim_all(store, "w")
+        ends = [_numbered(row, number) for number, row in enumerate(rows)]
+        results = store.settle(ends)
+        assert len(results) == len(rows)
+        assert set(results.values()) == {Settled.DONE}
+        left = {row.key: row for row in store.rows()}
+        for end in ends:
+            if end.remove:
+                assert end.key not in left
+                continue
+            row = left[end.key]
+            assert (row.next_time, row.reason) == (end.next_time, end.reason)
+            assert (row.status, row.owner) == (WAITING, None)
+            assert row.settled_by == str(end.token)
+
+    def test_what_is_alike_in_a_batch_is_written_for_each_and_what_is_not_for_its_own(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        store = backend_factory()
+        for number, name in enumerate(_ALIKE):
+            add(store, *(f"{name}{place}" for place in range(3)))
+            ends = [ending(row, **_ALIKE) for row in claim_all(store, f"w.{number}")]
+            ends[1] = changed(ends[1], **{name: _UNLIKE[name]})
+            assert store.settle(ends) == dict.fromkeys((end.key for end in ends), Settled.DONE)
+            for end in ends:
+                row = found(store, end.key)
+                assert (row.next_time, row.next_run_time) == (end.next_time, end.not_before)
+                assert (row.attempt, row.status, row.reason) == (
+                    end.attempt,
+                    end.status,
+                    end.reason,
+                )
+                assert row.settled_by == str(end.token)
+
+    def test_a_row_that_was_added_again_has_its_old_fences_and_another_owner(
+        self, backend_factory: BackendFactory
+    ) -> None:
+        worker, person = backend_factory(), backend_factory()
+        (lost,) = leased_for_a_moment(worker, "k")
+        person.delete("k")
+        add(person, "k")
+        (held,) = claim(person, "w.2").rows
+        assert held.fence == lost.fence
+        assert worker.extend({"k": lost.token}, alive_time=LEASE, shortest=1) == frozenset()
+        assert worker.settle([ending(lost)]) == {"k": Settled.PREEMPTED}
+
+
+_ALIKE: dict[str, Any] = {
+    "next_time": 7200,
+    "not_before": LATER,
+    "attempt": 1,
+    "status": WAITING,
+    "reason": "as all the others",
+}
+_UNLIKE: dict[str, Any] = {
+    "next_time": 3600,
+    "not_before": LATER + 60,
+    "attempt": 2,
+    "status": QUARANTINED,
+    "reason": None,
+}
+
+
+def _numbered(row: Row, number: int) -> Settlement:
+    """A settlement that differs from its neighbours'."""
+    if number % 3 == 0:
+        return ending(row, remove=True)
+    return ending(row, next_time=number, not_before=LATER, reason=f"the {number}th")

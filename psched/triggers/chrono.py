@@ -1,0 +1,171 @@
+"""A cron line as PerfectSched's workers read it, in psched's words.
+
+PerfectSched reads lines with chrono (r7kamura/chrono on GitHub), whose reading differs from that
+of `psched.triggers.cron`:
+
+* a day field is unrestricted if it is exactly ``*``; ``*/2`` is a restriction like any other, and
+  where both day fields restrict, one of them is enough;
+* a mere ``L`` in the day of month is its last day, whatever the weekday says; in a list it is
+  nothing;
+* ``5/15`` is just 5;
+* in the weekday, every digit 7 becomes 0 before anything else is read: ``0-7`` is ``0-0``, Sunday,
+  and ``5-7`` is empty;
+* ranges do not wrap, and there is no ``?``, ``15W``, ``FRI#3``, ``5L`` nor ``@midnight``;
+* a comma at the end of a list is no mistake, and ``1*`` is read with the range in the star's place.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from psched.base.errors import InvalidError
+
+_LINES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@hourly")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?(?:/([0-9]+))?")
+
+
+def rewritten(text: str) -> str:
+    """Return the line that means to `psched.triggers.cron` what this one means to PerfectSched.
+
+    It is the same one if both agree.
+
+    Raises:
+        InvalidError: PerfectSched refuses it: its workers could not go on with such a row.
+    """
+    if text in _LINES:
+        return text
+    fields = re.findall(r"[^ \t]+", text)
+    if len(fields) != len(_FIELDS):
+        known = ", ".join(_LINES)
+        raise InvalidError("cron", f"is not five fields, nor what PerfectSched knows: {known}")
+    minute, hour, day, month, weekday = (
+        _Part(kind, written) for kind, written in zip(_FIELDS, fields, strict=True)
+    )
+    if day.written == "L":
+        days = ["L", "*"]
+    elif "*" in {day.written, weekday.written}:
+        days = [day.same, weekday.same]
+    else:
+        # Neither may begin with a star now: psched would want both days to match.
+        days = [part.listed if part.written[0] == "*" else part.same for part in (day, weekday)]
+    line = [minute.same, hour.same, days[0], month.same, days[1]]
+    return text if line == fields else " ".join(line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What chrono takes in one of the five fields.
+
+    Attributes:
+        low: the least number.
+        high: the greatest number.
+        names: what is put in the place of what, before anything is read.
+        pattern: what the whole field must look like, before that.
+        plain: an item that psched reads in the same way.
+    """
+
+    name: str
+    low: int
+    high: int
+    names: Mapping[str, str]
+    pattern: re.Pattern[str]
+    plain: re.Pattern[str]
+
+    def numbers(self, written: str) -> frozenset[int]:
+        """Return what the field, written like this, stands for."""
+        if not self.pattern.fullmatch(written):
+            raise self._refusal(written)
+        items = written.rstrip(",").split(",")
+        if len(items) > 1:
+            return frozenset().union(*(self._item(item) for item in items))
+        return self._item(written)
+
+    def _item(self, written: str) -> frozenset[int]:
+        if self.name == "day of month" and written == "L":
+            return frozenset()
+        text = written.replace("*", f"{self.low}-{self.high}").lower()
+        for name, number in self.names.items():
+            text = text.replace(name, number)
+        match = _RANGE.fullmatch(text)
+        if match is None:
+            raise self._refusal(written)
+        begin = int(match[1])
+        end, step = int(match[2] or begin), int(match[3] or 1)
+        if not self.low <= begin <= end <= self.high or step == 0:
+            raise self._refusal(written)
+        return frozenset(range(begin, end + 1, step))
+
+    def _refusal(self, written: str) -> InvalidError:
+        return InvalidError("cron", f"{self.name} {written!r} is refused by PerfectSched's workers")
+
+
+class _Part:
+    """One field of a line, read.
+
+    Attributes:
+        written: as it was.
+    """
+
+    def __init__(self, kind: _Field, written: str) -> None:
+        self.written = written
+        self._numbers = kind.numbers(written)
+        if not self._numbers and written != "L":
+            raise InvalidError("cron", f"{kind.name} {written!r} is never true")
+        self._plain = all(kind.plain.fullmatch(item) for item in written.split(","))
+
+    @property
+    def listed(self) -> str:
+        """The field as a list of numbers."""
+        return ",".join(str(number) for number in sorted(self._numbers))
+
+    @property
+    def same(self) -> str:
+        """The field for psched; as it was written, if psched reads that in the same way."""
+        return self.written if self._plain else self.listed
+
+
+def _field(name: str, low: int, high: int) -> _Field:
+    """A field of mere numbers."""
+    plain = _plain("[0-9]+", "[0-9]+")
+    return _Field(name, low, high, {}, re.compile(".*"), plain)
+
+
+def _named_field(
+    name: str, low: int, high: int, names: Mapping[str, str], *, digits: str, end: str
+) -> _Field:
+    """A field whose numbers have names.
+
+    Args:
+        name: for messages.
+        low: the least number.
+        high: the greatest number.
+        names: what is put in the place of what.
+        digits: of the numbers that psched reads in the same way.
+        end: what may follow the last item.
+    """
+    words = "|".join(word for word in names if word.isalpha())
+    atom = f"(?:[0-9]+|{words})"
+    item = rf"(?:\*|{atom}(?:-{atom})?)(?:/[0-9]+)?"
+    pattern = re.compile(rf"{item}(?:,{item})*{end}", re.IGNORECASE)
+    return _Field(name, low, high, names, pattern, _plain(f"(?:{digits}+|{words})", f"{digits}+"))
+
+
+def _plain(atom: str, step: str) -> re.Pattern[str]:
+    """An item that psched and PerfectSched read alike: a step follows a star or a whole range."""
+    return re.compile(rf"(?:\*|{atom}-{atom})(?:/{step})?|{atom}|7", re.IGNORECASE)
+
+
+_MONTHS = {
+    "jan": "1", "feb": "2", "mar": "3", "apr": "4", "may": "5", "jun": "6",
+    "jul": "7", "aug": "8", "sep": "9", "oct": "10", "nov": "11", "dec": "12",
+}  # fmt: skip
+_WEEKDAYS = {
+    "7": "0", "sun": "0", "mon": "1", "tue": "2", "wed": "3", "thu": "4", "fri": "5", "sat": "6",
+}  # fmt: skip
+_FIELDS = (
+    _field("minute", 0, 59),
+    _field("hour", 0, 23),
+    _field("day of month", 1, 31),
+    _named_field("month", 1, 12, _MONTHS, digits="[0-9]", end=",*"),
+    _named_field("day of week", 0, 6, _WEEKDAYS, digits="[0-689]", end=""),
+)

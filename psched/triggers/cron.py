@@ -1,0 +1,296 @@
+"""A cron line in a time zone, as a function of an instant.
+
+**The line** is that of crontab(5): minute, hour, day of month, month, day of week; or one of
+seven names such as ``@daily``. When neither day field begins with ``*``, a day has to match
+one of the two; otherwise it has to match both. Beyond crontab(5), ranges wrap (``22-2``,
+``FRI-MON``), ``5/15`` is ``5-59/15``, ``?`` is ``*`` in a day field, and there are ``L`` (last
+day of the month), ``15W`` (the day from Monday to Friday nearest the 15th, in its month),
+``FRI#3`` (third Friday) and ``5L`` or ``L5`` (last Friday).
+
+**The clock changes.** A line whose minute or hour begins with ``*`` is a *wildcard* line, every
+other is a *fixed-time* line. Under the policy ``debian``, which is that of Debian's cron(8):
+
+* a wildcard line runs at every real minute whose wall time matches. Skipped times are gone,
+  repeated ones run both times: hourly stays hourly;
+* a fixed-time line some of whose times are skipped runs once, at the instant of the change;
+* a fixed-time line runs only the first time that a repeated wall time is shown;
+* a change of three hours or more forward, or of more than three back, is a correction and not
+  daylight saving: nothing is made up and nothing suppressed, for either kind.
+
+Under ``wallclock``, PerfectSched's policy, every line is treated as a wildcard line.
+
+The calendar half is croniter's: it searches among wall times only, in lines rewritten to what
+it gets right. The zone half, and with it every decision about a clock change, is ours.
+"""
+
+import re
+from calendar import monthrange
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from psched.base.errors import InvalidError
+from psched.triggers.zone import Zone, find_zone
+
+DST_POLICIES = ("debian", "wallclock")
+ALIASES = {  # Those of crontab(5) but @reboot, which is no point in time.
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+# All in seconds.
+CORRECTION = 3 * 3600  # From here on, a change of the clock is no daylight saving.
+_GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years; then every date has its day of the week again.
+_RARE = 40 * 366 * 86_400  # Within this, every date (29 February!) has had every day of the week.
+_BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are answered as this one.
+_END = 253_402_214_400  # 9999-12-31T00:00Z; none later, so that each can be shown in every zone.
+
+
+def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "crontab") -> "Cron":
+    """Read a cron line; what is accepted here is never refused by `Cron.next_after`.
+
+    Args:
+        text: the line.
+        timezone: the zone whose clocks it speaks of.
+        dst_policy: one of `DST_POLICIES`.
+        reading: ``crontab``, or ``perfectsched``, which is told in `psched.triggers.chrono`.
+
+    Raises:
+        InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
+            text names the field of the line and the mend.
+    """
+    if dst_policy not in DST_POLICIES:
+        raise InvalidError("dst_policy", f"{dst_policy!r} is not one of {', '.join(DST_POLICIES)}")
+    if reading == "perfectsched":
+        from psched.triggers.chrono import rewritten  # noqa: PLC0415  # few read lines so
+
+        minute, hour, day, month, weekday = _split(rewritten(text))
+    else:
+        minute, hour, day, month, weekday = _split(text)
+    wildcard = minute.startswith("*") or hour.startswith("*")
+    line, either = _rewrite(minute, hour, day, month, weekday)
+    return Cron(
+        text,
+        timezone,
+        dst_policy,
+        reading,
+        hourly=_HOUR.is_all(line.split()[1]),
+        fixed=dst_policy == "debian" and not wildcard,
+        zone=find_zone(timezone),
+        match_after=_calendar(line, either=either),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron line, as it was written, in a zone. Made by `parse_cron`; equal by its first fields.
+
+    Threads may share it.
+
+    Attributes:
+        text: the line.
+        timezone: the name of the zone.
+        dst_policy: one of `DST_POLICIES`.
+        reading: see `parse_cron`.
+        hourly: it knows every hour of the day.
+        fixed: it is treated as a fixed-time line.
+        zone: the zone.
+        match_after: the first match strictly after a wall time; both are wall times.
+    """
+
+    text: str
+    timezone: str
+    dst_policy: str
+    reading: str = field(repr=False)
+    hourly: bool = field(repr=False, compare=False)
+    fixed: bool = field(repr=False, compare=False)
+    zone: Zone = field(repr=False, compare=False)
+    match_after: Callable[[int], int] = field(repr=False, compare=False)
+
+    def next_after(self, instant: int) -> int | None:
+        """Return the first time strictly after an instant, or None: never again."""
+        instant = max(instant, _BEGIN)
+        if instant >= _END:
+            return None
+        wall = self.zone.wall(instant)
+        if len(self.zone.instants(wall)) == 1:  # All but some hours of the year.
+            return self._next(wall, instant)
+        repeated = self.zone.change(wall)
+        in_first_pass = instant < repeated.instant
+        if self.fixed and repeated.size <= CORRECTION:
+            return self._next(wall if in_first_pass else repeated.end - 1, instant)
+        following = self._next(wall, instant)
+        if in_first_pass and (following is None or following >= repeated.instant):
+            # The second pass may show a match from before ``wall`` once more, and sooner.
+            return self._next(repeated.start - 1, instant)
+        return following
+
+    def _next(self, wall: int, instant: int) -> int | None:
+        """Return the first time later than ``instant`` of the matches later than ``wall``."""
+        match = self.match_after(wall)
+        while match < _END:
+            for time in self.zone.instants(match):
+                if time > instant:
+                    return time if time < _END else None
+            skipped = self.zone.change(match)
+            if self.fixed and skipped.size < CORRECTION:
+                return skipped.instant
+            if match > wall + _RARE:
+                # Every match falls into a gap: say, the Sundays on which summer time begins.
+                return None
+            match = self.match_after(skipped.end - 1)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """What may be written in one of the five fields.
+
+    Attributes:
+        low: the least number.
+        high: the greatest number; 7 for the day of week, where it is Sunday like 0.
+        size: how many different values there are.
+        allowed: what may be written, for error messages.
+        names: the names of the numbers from ``low`` on.
+    """
+
+    name: str
+    low: int
+    high: int
+    size: int
+    allowed: str
+    names: tuple[str, ...] = ()
+
+    def is_all(self, written: str) -> bool:
+        """Whether a list of numbers, without ranges and steps, has all there are."""
+        return written == "*" or written.count(",") + 1 == self.size
+
+    def number(self, word: str) -> int:
+        """Return the number that one word of the field stands for."""
+        if word in self.names:
+            return self.low + self.names.index(word)
+        if word.isdecimal() and self.low <= int(word) <= self.high:
+            return int(word)
+        raise self._refusal(word)
+
+    def words(self, items: list[str]) -> list[str]:
+        """Return the numbers that the items of a list stand for, each once and in order."""
+        if items == ["*"]:
+            return items
+        return [str(n) for n in sorted({n for item in items for n in self._numbers(item)})]
+
+    def _numbers(self, item: str) -> Iterator[int]:
+        parts = _ITEM.fullmatch(item)
+        step = int(parts["step"] or 1) if parts else 0
+        if parts is None or step == 0:
+            raise self._refusal(item)
+        begin = self.number(parts["begin"] or str(self.low))
+        last = begin if parts["begin"] and not parts["step"] else self.low + self.size - 1
+        end = self.number(parts["end"]) if parts["end"] else last
+        if end < begin:
+            end += self.size  # Past the field's end, and on from its beginning.
+        return (self.low + (n - self.low) % self.size for n in range(begin, end + 1, step))
+
+    def _refusal(self, part: str) -> InvalidError:
+        mend = f"use {self.allowed}, ranges such as 1-5, steps from /1 on, and lists"
+        return InvalidError("cron", f"{self.name} {part!r} is not allowed; {mend}")
+
+
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+_FIELDS = _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY = (
+    _Field("minute", 0, 59, 60, "0-59"),
+    _Field("hour", 0, 23, 24, "0-23"),
+    _Field("day of month", 1, 31, 31, "1-31, a mere L, 15W alone"),
+    _Field("month", 1, 12, 12, "1-12, JAN-DEC", _MONTHS),
+    _Field("day of week", 0, 7, 7, "0-7, SUN-SAT, FRI#1 to FRI#5, 5L", _WEEKDAYS),
+)
+_ITEM = re.compile(r"(?:\*|(?P<begin>\w+)(?:-(?P<end>\w+))?)(?:/(?P<step>\d+))?")
+_NEAREST = re.compile(r"(\d+)W")
+_OF_MONTH = re.compile(r"(?P<day>\w+)(?:#(?P<nth>[1-5])|L)|L(?P<last>\w+)")
+
+
+def _split(text: str) -> list[str]:
+    """Return the five fields of a line, in upper case and without names for whole lines."""
+    line = text.strip(" \t")
+    if line.startswith("@"):
+        if line not in ALIASES:
+            known = ", ".join(ALIASES)
+            raise InvalidError("cron", f"{line!r} is unknown; use one of {known}, or @every 90")
+        line = ALIASES[line]
+    if not line.isascii():
+        raise InvalidError("cron", "has characters beyond ASCII; use plain digits, blanks and tabs")
+    fields = re.findall(r"[^ \t]+", line.upper())
+    if len(fields) != len(_FIELDS):
+        wanted = ", ".join(known.name for known in _FIELDS)
+        raise InvalidError("cron", f"has {len(fields)} fields; write five: {wanted}")
+    return fields
+
+
+def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tuple[str, bool]:
+    """Write a line as croniter gets it right, and tell whether one matching day field is enough.
+
+    Ranges and steps become lists: croniter takes ``5-5`` for the whole field and miscounts a
+    step in a range that wraps.
+    """
+    day, weekday = ("*" if days == "?" else days for days in (day, weekday))
+    either = not (day.startswith("*") or weekday.startswith("*"))
+    days, months, weekdays = _days(day), _MONTH.words(month.split(",")), _weekdays(weekday)
+    if (day.endswith("W") or "#" in weekday or "L" in weekday) and "*" not in (day, weekday):
+        # croniter, which keeps these apart from its fields, would want both days to match.
+        pair = f"day of month {day!r} and day of week {weekday!r}"
+        raise InvalidError("cron", f"{pair} do not go together; write * for one of them")
+    longest = max((monthrange(2000, int(n))[1] for n in months if n != "*"), default=31)
+    if all(word.isdecimal() and int(word) > longest for word in days):
+        if not either:
+            never = f"day of month {day!r} does not come in month {month!r}"
+            raise InvalidError("cron", f"{never}; use a day that does, or L for the last one")
+        days = ["*"]  # The weekdays are left. croniter would search 50 years for the date first.
+    times = [_MINUTE.words(minute.split(",")), _HOUR.words(hour.split(","))]
+    return " ".join(",".join(words) for words in (*times, days, months, weekdays)), either
+
+
+def _days(text: str) -> list[str]:
+    if nearest := _NEAREST.fullmatch(text):
+        return [f"{_DAY.number(nearest[1])}W"]
+    items = text.split(",")
+    numbers = [item for item in items if item != "L"]
+    return _DAY.words(numbers) + ["L"] * (len(numbers) < len(items))
+
+
+def _weekdays(text: str) -> list[str]:
+    items = text.split(",")
+    places = [place for item in items if (place := _OF_MONTH.fullmatch(item))]
+    if places and len(places) < len(items):
+        raise InvalidError("cron", f"day of week {text!r} mixes FRI#3 or 5L with others; use one")
+    return [_place(place) for place in places] or _WEEKDAY.words(items)
+
+
+def _place(match: re.Match[str]) -> str:
+    day = _WEEKDAY.number(match["day"] or match["last"])
+    return f"{day}#{match['nth']}" if match["nth"] else f"L{day}"
+
+
+def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
+    """Return the function from a wall time to the first match strictly after it.
+
+    All of croniter is in here, and loaded when the first line is read: many a command reads none.
+    Its object keeps the time that it was last asked about, so each call has a copy of it: threads
+    share the line.
+    """
+    from croniter import croniter  # noqa: PLC0415
+
+    untouched = vars(croniter(line, start_time=0.0, ret_type=float, day_or=either))
+
+    def match_after(wall: int) -> int:
+        # In a year of the first cycle, croniter is far from the limits of datetime.
+        cycles, wall = divmod(wall, _GREGORIAN_CYCLE)
+        search = croniter.__new__(croniter)  # copy.copy() takes ten times as long
+        search.__dict__.update(untouched)
+        return cycles * _GREGORIAN_CYCLE + int(search.get_next(start_time=float(wall)))
+
+    return match_after

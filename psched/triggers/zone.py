@@ -1,0 +1,161 @@
+"""A time zone as psched sees it: what its clocks show, in whole seconds.
+
+Two counts of seconds are kept apart by their names throughout psched:
+
+* an *instant* is a point in time, in Unix seconds;
+* a *wall* time is what the zone's clocks show, counted as if they showed UTC: its minute
+  is ``wall // 60 % 60`` whatever the zone.
+
+A wall time is shown once, but for those around a clock change: set back, the clock shows
+some of them twice; set forward, it leaves some out.
+
+Zone data come from the PyPI package ``tzdata``, never from the system: two hosts with
+different files would compute different next times for one row. The files are read straight
+from the package, because the ways to make ``zoneinfo`` prefer it (``PYTHONTZPATH``,
+``zoneinfo.reset_tzpath``) would change every zone of the process, the handlers' included.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from zoneinfo import ZoneInfo
+
+import tzdata  # type: ignore[import-untyped]
+
+from psched.base.errors import InvalidError
+
+VERSION: str = tzdata.IANA_VERSION
+"""The release of the zone data, as IANA names it: ``2026b``."""
+
+_DAY = 86_400
+
+_LONGEST_NAME = 64
+"""Characters of a refused name that are looked at and shown; no zone's name is as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A clock change: the wall times it skips or shows twice.
+
+    Attributes:
+        instant: the first instant at which the new offset holds.
+        start: the first wall time that is skipped or shown twice.
+        end: the wall time after the last of them.
+    """
+
+    instant: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Seconds by which the clock was set forward or back."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """The clock of one zone. Made by `find_zone`.
+
+    It answers for the years 1 to 9999 less a day at either end, `datetime`'s own limits,
+    and relies on a zone's clock not being changed twice within `Change.size` of each other:
+    since 1970, all changes of any zone are at least six days apart.
+    """
+
+    name: str
+    _info: ZoneInfo = field(repr=False, compare=False)
+
+    def wall(self, instant: int) -> int:
+        """Return the wall time shown at an instant."""
+        shown = datetime.fromtimestamp(instant, self._info)
+        return int(shown.replace(tzinfo=UTC).timestamp())
+
+    def instants(self, wall: int) -> tuple[int, ...]:
+        """Return the instants, in order, at which a wall time is shown: none, one or two."""
+        old, new = self._readings(wall)
+        if old == new:
+            return (old,)
+        return (old, new) if old < new else ()
+
+    def change(self, wall: int) -> Change:
+        """Return the clock change that skips a wall time or shows it twice.
+
+        For a wall time that is shown once, a change of size 0.
+        """
+        old, new = self._readings(wall)
+        # Read by the old offset, a repeated wall time lies before the change and a skipped one
+        # after it; by the new offset it is the other way round. So the change is in between.
+        early, late = sorted((old, new))
+        instant = early + bisect_left(
+            range(early, late), x=True, key=lambda moment: self.wall(moment) - moment != wall - old
+        )
+        return Change(instant, start=instant + wall - late, end=instant + wall - early)
+
+    def changes(self, start: int, end: int) -> Iterator[Change]:
+        """Find the clock changes after an instant and up to another, in order.
+
+        A forward change skips its wall times, a backward one shows them twice: `instants` tells.
+        """
+        offset = self._offset(start)
+        for day in range(start, end, _DAY):
+            until = min(day + _DAY, end)
+            if (new := self._offset(until)) != offset:
+                instant = (
+                    1
+                    + bisect_left(
+                        range(day + 1, until), x=True, key=lambda at: self._offset(at) != offset
+                    )
+                    + day
+                )
+                yield Change(instant, instant + min(offset, new), instant + max(offset, new))
+                offset = new
+
+    def _offset(self, instant: int) -> int:
+        return self.wall(instant) - instant
+
+    def _readings(self, wall: int) -> tuple[int, int]:
+        """Read a wall time by the offset before, and by the one after, a change close to it.
+
+        Equal for a wall time that is shown once. Of one shown twice the first is the
+        earlier, of one that is skipped the later (PEP 495, "fold").
+        """
+        shown = datetime.fromtimestamp(wall, UTC).replace(tzinfo=self._info)
+        return int(shown.timestamp()), int(shown.replace(fold=1).timestamp())
+
+
+def find_zone(name: str) -> Zone:
+    """Return the zone of an IANA name.
+
+    Raises:
+        InvalidError: the name (``timezone``) is not in tzdata's own list. So nothing outside
+            the package is ever opened, and neither are the zones that count leap seconds
+            (``right/…``) or depend on the host (``localtime``).
+    """
+    if name not in zone_names():
+        raise InvalidError("timezone", f"{name[:_LONGEST_NAME]!r} is not a zone; {_hint(name)}")
+    return _load(name)
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """Return every accepted name."""
+    # Factory is no zone: it stands for one that has not been chosen yet.
+    return frozenset(files(tzdata).joinpath("zones").read_text("ascii").split()) - {"Factory"}
+
+
+@cache
+def _load(name: str) -> Zone:
+    with files(tzdata).joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return Zone(name, ZoneInfo.from_file(file, key=name))
+
+
+def _hint(name: str) -> str:
+    by_lower_case = {known.lower(): known for known in zone_names()}
+    close = get_close_matches(name[:_LONGEST_NAME].lower(), by_lower_case, n=1)
+    if close:
+        return f"did you mean {by_lower_case[close[0]]!r}?"
+    return "use a name such as 'Europe/Paris' or 'UTC'"

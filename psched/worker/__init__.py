@@ -1,0 +1,1 @@
+"""The worker: it leases due rows and watches over the tasks that it runs on them."""

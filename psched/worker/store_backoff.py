@@ -1,0 +1,180 @@
+"""Asking a store that may be away: one line when it goes, one when it is back, no hot loop."""
+
+import logging
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from psched.base import lease_times
+from psched.base.clock import Clock
+from psched.base.errors import StoreError, StoreUnavailableError
+from psched.base.texts import brief
+from psched.config import Config
+
+T = TypeVar("T")
+
+_log = logging.getLogger("psched.worker")
+
+_FIRST_PAUSE = 0.1
+"""Seconds; each further failure in a row doubles it."""
+
+_CALM = 10.0
+"""Seconds without a slow answer after which the store counts as fast enough."""
+
+_REASONS = 5
+"""Said about one outage at most, each once: what has begun it need not be what keeps it up."""
+
+
+class Slowness:
+    """Warns of answers that are slow for the leases: once when it begins, once when it is over.
+
+    Args:
+        settings: the installation's.
+        clock: this host's clocks.
+    """
+
+    def __init__(self, settings: Config, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._limit = lease_times.slow_request(settings.alive_time, settings.driver_timeout)
+        self._since: float | None = None
+        self._last = 0.0
+        self._given_back = 0
+
+    def note(self, took: float) -> None:
+        """A request was answered.
+
+        Args:
+            took: after so many seconds.
+        """
+        now = self._clock.monotonic()
+        if took > self._limit:
+            self._begin(f"the store answers slowly: a request took {took:.1f} s", took, now)
+        elif self._since is not None and now >= self._last + _CALM:
+            text = "the store answers in time again, after %.1f s; leases given back unrun: %d"
+            _log.warning(text, now - self._since, self._given_back)
+            self._since, self._given_back = None, 0
+
+    def gave_back(self, key: str, lease: float) -> None:
+        """A lease was given back, because there was not enough left of it to start its task.
+
+        Args:
+            key: the row's.
+            lease: the length of the lease in seconds.
+        """
+        now = self._clock.monotonic()
+        text = f"{key}: given back unrun, its lease of {lease:g} s was too old when it could start"
+        self._begin(text, self._limit, now)
+        self._given_back += 1
+
+    def _begin(self, text: str, took: float, now: float) -> None:
+        self._last = now
+        if self._since is not None:
+            return
+        self._since = now
+        # A claim is two answers: so each of them may take twice as long as it did.
+        enough = lease_times.sufficient_alive_time(took, self._settings.database_timeout)
+        _log.warning(
+            "%s; with alive_time %d, tasks can be killed although the store answers: set"
+            " alive_time to %d or more, or make the store or the way to it faster",
+            text,
+            self._settings.alive_time,
+            max(enough, self._settings.alive_time + 1),
+        )
+
+
+class Asker:
+    """The pace of requests to a store.
+
+    Args:
+        clock: this host's clocks.
+        rng: draws the jitter, so that workers do not come back in step.
+        longest_pause: seconds between two tries at most.
+        before: called before each request, which may hold the caller up for two driver timeouts;
+            it may send requests of its own.
+        slowness: is told how long each answered request took.
+
+    Attributes:
+        before: the same; to be called also before other things that may hold the caller up.
+        slowness: the same.
+        not_before: when to ask again, seconds of the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        longest_pause: float,
+        before: Callable[[], object],
+        slowness: "Slowness",
+    ) -> None:
+        self.before = before
+        self.slowness = slowness
+        self._clock = clock
+        self._rng = rng
+        self._longest_pause = longest_pause
+        self._pause = _FIRST_PAUSE
+        self._away_since: float | None = None
+        self._answered = False
+        self._reason = ""
+        self._said: set[str] = set()
+        self.not_before = 0.0
+
+    @property
+    def away(self) -> str | None:
+        """Why the store does not answer, if that is so."""
+        return None if self._away_since is None else self._reason
+
+    @property
+    def ready(self) -> bool:
+        """Whether the store may be asked now."""
+        return self._clock.monotonic() >= self.not_before
+
+    def ask(self, request: Callable[[], T]) -> T:
+        """Send a request.
+
+        Raises:
+            StoreUnavailableError: it failed, has been reported, and the store is to be left
+                alone until `not_before`; or that is so already, and it was not sent. Whatever
+                the store's reason is, a missing table or a wrong password too: somebody may be
+                about to mend it.
+        """
+        if self.ready:
+            self.before()
+        if not self.ready:
+            raise StoreUnavailableError(self._reason)
+        begun = self._clock.monotonic()
+        try:
+            answer = request()
+        except StoreUnavailableError as error:
+            self._failed(error)
+            raise
+        except StoreError as error:
+            self._failed(error)
+            raise StoreUnavailableError(str(error)) from error
+        self._answered = True
+        self.slowness.note(self._clock.monotonic() - begun)
+        return answer
+
+    def all_answered(self) -> None:
+        """Of all that there was to ask, nothing has failed: the store is back, if it was away.
+
+        One answer does not say that: what cannot be written, say, can often still be read.
+        """
+        if self._away_since is not None and self._answered:
+            away = self._clock.monotonic() - self._away_since
+            _log.warning("the store answers again, after %.1f s", away)
+            self._away_since, self._pause = None, _FIRST_PAUSE
+
+    def _failed(self, error: StoreError) -> None:
+        now, self._reason = self._clock.monotonic(), brief(str(error))
+        self._answered = False
+        if self._away_since is None:
+            self._away_since, self._said = now, {self._reason}
+            _log.error("%s; running tasks go on while their leases last", error)
+        elif self._reason not in self._said and len(self._said) < _REASONS:
+            self._said.add(self._reason)
+            _log.info("the store is still away: %s", error)
+        self.not_before = now + self._pause * self._rng.uniform(0.5, 1)
+        self._pause = min(2 * self._pause, self._longest_pause)

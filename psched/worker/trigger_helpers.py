@@ -1,0 +1,291 @@
+"""The processes that import and ask triggers of the users' own, for one worker.
+
+A trigger may hang, crash, or use up its memory. So the worker does not ask it. A runner that is
+used for nothing else judges the row (`trigger_verdicts`), while the worker goes on; it is used
+again for the next question. One that does not answer in time is killed, and so is one that answers
+nonsense. The row is then asked about once more, in a fresh process, since another trigger may have
+spoilt the first. After the second time it is quarantined. Both times are this worker's, under one
+lease: no row goes on killing from worker to worker.
+
+One such process is enough as long as it answers at once. If it has not answered after a moment, the
+next question goes to another, so that a trigger that hangs delays no other. Of one class, and in
+all, only so many are asked at the same time: rows beyond that are put off.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import Any
+
+from psched.base.clock import Clock
+from psched.config import Config
+from psched.core.definition import understand
+from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
+from psched.core.policy import Run, conclusion, opening, put_off
+from psched.core.trigger_verdicts import Case, verdict
+from psched.runner.messages import FROM_TRIGGER_HELPER
+from psched.triggers.custom import DEADLINE, WithheldError, found_by, name_of, withheld
+from psched.triggers.trigger import is_called
+from psched.worker.running_task import RunnerChild
+from psched.worker.task_table import Tasks
+
+_log = logging.getLogger("psched.worker")
+
+MOMENT = 0.05
+"""Seconds after which a question is slow: nothing waits for its answer any more."""
+
+_MOST_SLOW = 16
+"""Processes that may be busy with slow questions."""
+
+_MOST_SLOW_OF_ONE = 4
+"""Of them with questions to the same class."""
+
+_MOST_KILLS = 2
+"""After which a row is given up."""
+
+_FORK_PAUSE = 1.0
+"""Seconds until the next try when the system had no process to give."""
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """A row whose trigger is being asked.
+
+    Attributes:
+        case: what is to be judged.
+        name: the trigger's class.
+        since: when it began to wait, seconds of the monotonic clock.
+        sent: when its process was given it, or began to wait for one.
+        helper: the process that is asked; None: none yet, or no more.
+        fresh: that one has asked no other trigger, or is not to have.
+        kills: how many processes it has cost.
+        answer: the verdict; None: there is none yet.
+    """
+
+    case: Case
+    name: str
+    since: float
+    sent: float = 0.0
+    helper: RunnerChild | None = None
+    fresh: bool = False
+    kills: int = 0
+    answer: Run | Settlement | None = None
+
+
+class TriggerHelpers:
+    """The worker's side of them.
+
+    Args:
+        tasks: where processes come from.
+        settings: the installation's.
+        clock: this host's clocks.
+    """
+
+    def __init__(self, tasks: Tasks, settings: Config, clock: Clock) -> None:
+        self._tasks = tasks
+        self._settings = settings
+        self._clock = clock
+        self._idle: list[RunnerChild] = []
+        self._asked: list[Question] = []
+        self._queue: list[Question] = []
+        self._fork_at = 0.0
+        self._heard = 0.0
+        self._ends: dict[tuple[str, Token, int], Question] = {}
+
+    def open(self, row: Row, now: float) -> Run | Settlement | Question:
+        """What to do with a row that has just been claimed, see `policy.opening`.
+
+        Returns:
+            A question, if its trigger has to be asked: its ``answer`` is set by a later `hear`.
+        """
+        # Also if it could be run at once: its trigger would be asked after that.
+        if row.status == WAITING and row.cron and is_called(row.cron) and self._is_full(row.cron):
+            return put_off(row, ceil(DEADLINE))
+        try:
+            with found_by(withheld):
+                return opening(row, self._settings, now)
+        except WithheldError:
+            return self._ask(Case(row, now))
+
+    def conclude(
+        self, leased: Row, current: Row, decision: Decision, settings: Config, now: float
+    ) -> Settlement | None:
+        """The settlement of a lease after a run, see `policy.conclusion`; None: not known yet.
+
+        To be asked again, until `forget`. Of each version of a row, the first ``now`` counts.
+        """
+        key = (leased.key, leased.token, current.version)
+        if key not in self._ends:
+            try:
+                with found_by(withheld):
+                    return conclusion(leased, current, decision, settings, now)
+            except WithheldError:
+                self._ends[key] = self._ask(Case(current, now, leased, decision))
+        answer = self._ends[key].answer
+        return answer if isinstance(answer, Settlement) else None
+
+    def awaits(self, row: Row) -> bool:
+        """Whether it is being asked how a lease ends, and not known yet."""
+        token = row.token
+        return any(
+            question.answer is None
+            for (key, of, _), question in self._ends.items()
+            if key == row.key and of == token
+        )
+
+    def forget(self, row: Row) -> None:
+        """A lease has ended."""
+        for end in [end for end in self._ends if end[:2] == (row.key, row.token)]:
+            self.drop(self._ends.pop(end))
+
+    def drop(self, question: Question) -> None:
+        """Nobody needs the answer any more."""
+        if question in self._queue:
+            self._queue.remove(question)
+        if question.helper is not None and question in self._asked:
+            self._asked.remove(question)
+            self._tasks.runners.kill(question.helper)
+
+    def is_reserved(self, question: Question) -> bool:
+        """Whether a slot is to be kept for a row: its answer is there, or will be in a moment."""
+        young = self._clock.monotonic() < question.since + MOMENT
+        return young or question.answer is not None
+
+    def is_stuck(self, question: Question) -> bool:
+        """Whether it has not been asked yet, and there is no process for it."""
+        unasked = question in self._queue and not question.kills and question.helper is None
+        return unasked and self._clock.monotonic() < self._fork_at
+
+    def hear(self) -> None:
+        """Take the answers that have come, and kill what does not answer."""
+        self._heard = self._clock.monotonic()
+        for helper in [*self._idle]:
+            # It has nothing to say, but the end of the line.
+            if helper.exit is not None or helper.link.receive() or helper.link.closed:
+                self._idle.remove(helper)
+                self._tasks.runners.kill(helper)
+        for question in [*self._asked]:
+            self._hear_about(question)
+        self._send()
+
+    @property
+    def wakes(self) -> float:
+        """When `hear` is to be called again, seconds of the monotonic clock."""
+        moments = [question.sent + DEADLINE for question in self._asked]
+        if self._queue:
+            moments += [self._fork_at, *(question.sent + MOMENT for question in self._asked)]
+        # Who keeps a slot for a moment looks again when that is over.
+        moments += [question.since + MOMENT for question in (*self._asked, *self._queue)]
+        # What has come by the last time has been seen to.
+        return min((moment for moment in moments if moment > self._heard), default=inf)
+
+    def dismiss(self) -> None:
+        """Let the process go that waits for a question."""
+        for helper in self._idle:
+            helper.link.close()
+        self._idle.clear()
+
+    def _ask(self, case: Case) -> Question:
+        question = Question(case, name_of(case.row.cron or ""), self._clock.monotonic())
+        self._queue.append(question)
+        self._send()
+        return question
+
+    def _hear_about(self, question: Question) -> None:
+        helper = question.helper
+        if helper is None:
+            return
+        helper.link.flush()
+        messages = helper.last_words if helper.exit is not None else helper.link.receive()
+        problem = None
+        if messages:
+            problem = self._take(question, messages)
+        elif helper.exit is not None:
+            problem = f"its process {helper.exit}"
+        elif helper.link.fault is not None:
+            problem = f"its process has sent {helper.link.fault}"
+        elif helper.link.closed:
+            problem = "its process has ended"
+        elif self._clock.monotonic() >= question.sent + DEADLINE:
+            problem = f"it has not answered within {DEADLINE:g} s"
+        if problem is not None:
+            self._lose(question, helper, problem)
+
+    def _take(self, question: Question, messages: Sequence[Mapping[str, Any]]) -> str | None:
+        """Take an answer; what is wrong with it."""
+        helper, message = question.helper, messages[0]
+        if helper is None or len(messages) > 1:
+            return "its process says what was not asked"
+        if "failed" in message:
+            return f"it raised {message['failed'][:200]!r}"
+        try:
+            found = verdict(question.case, message)
+        except ValueError:
+            return "its process says what was not asked"
+        self._asked.remove(question)
+        if found is None:
+            row = question.case.row
+            with found_by(withheld):
+                definition = understand(row, self._settings)
+            question.answer = Run(definition, row.next_time or 0)
+        elif found.status == QUARANTINED and not question.fresh:
+            # Another trigger may have spoilt the process.
+            question.fresh = True
+            self._queue.append(question)
+        else:
+            question.answer = found
+        # One that waits is enough.
+        ends = message["last"] or helper.link.closed or self._idle
+        if not ends and self._tasks.runners.clear(helper):
+            self._idle.append(helper)
+        else:
+            self._tasks.runners.kill(helper)
+        return None
+
+    def _lose(self, question: Question, helper: RunnerChild, problem: str) -> None:
+        self._tasks.runners.kill(helper)
+        self._asked.remove(question)
+        question.helper = None
+        question.kills, question.fresh = question.kills + 1, True
+        row = question.case.row
+        if question.kills < _MOST_KILLS:
+            text = "%s: killing the process that asks its trigger %s: %s"
+            _log.warning(text, row.key, question.name, problem)
+            self._queue.append(question)
+        else:
+            why = f"cron: {question.name} has failed to answer {question.kills} times: {problem}"
+            question.answer = question.case.given_up(why)
+
+    def _send(self) -> None:
+        """Ask what waits, one after another, but for those who keep their process to themselves."""
+        while self._queue and self._clock.monotonic() >= self._fork_at:
+            if any(not self._is_slow(question) for question in self._asked):
+                return
+            question = min(self._queue, key=lambda each: each.kills)
+            question.fresh = question.fresh or not self._idle
+            try:
+                helper = self._fork() if question.fresh else self._idle.pop()
+            except OSError:
+                self._fork_at = self._clock.monotonic() + _FORK_PAUSE
+                return
+            self._queue.remove(question)
+            question.helper, question.sent = helper, self._clock.monotonic()
+            self._asked.append(question)
+            helper.link.send({"judge": question.case.message()})
+
+    def _fork(self) -> RunnerChild:
+        self._tasks.prepare(unused=True)
+        helper = self._tasks.runners.take()
+        helper.link.expects = FROM_TRIGGER_HELPER
+        return helper
+
+    def _is_full(self, trigger: str) -> bool:
+        """Whether a further row with this trigger is to be put off."""
+        slow = [question for question in self._asked if self._is_slow(question)]
+        name = name_of(trigger)
+        same = sum(question.name == name for question in slow)
+        return len(slow) >= _MOST_SLOW or same >= _MOST_SLOW_OF_ONE
+
+    def _is_slow(self, question: Question) -> bool:
+        return self._clock.monotonic() >= question.sent + MOMENT
