@@ -14,7 +14,7 @@ from psched.base.clock import SystemClock
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 from psched.memory import MEMORY
 
 CLOCK = SystemClock()
@@ -76,7 +76,7 @@ def open_schedules(
     return ScheduleCollection(make_store(settings), settings, clock=CLOCK, draw_nonce=draw_nonce)
 
 
-def make_store(settings: Config) -> Backend:
+def make_store(settings: Config) -> Store:
     """The store that the settings name; not yet connected.
 
     Raises:

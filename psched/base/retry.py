@@ -12,7 +12,7 @@ _PAUSE = 0.2
 """Seconds before the second try; each further pause is twice as long."""
 
 
-def patiently(request: Callable[[], T], *, clock: Clock, tries: int) -> T:
+def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: int) -> T:
     """Send a request, and again while the store is unavailable.
 
     Args:

@@ -3,7 +3,7 @@
 from hashlib import blake2b
 
 
-def draw(name: str, below: int) -> int:
+def stable_hash(name: str, below: int) -> int:
     """A whole number from 0 to less than ``below``, always the same for the same name."""
     digest = blake2b(name.encode(errors="backslashreplace"), digest_size=8).digest()
     return int.from_bytes(digest) % below

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 from psched.application.task import Task
 from psched.base.clock import Clock
 from psched.base.errors import AlreadyExistsError, NotFoundError, UnknownOutcomeError
-from psched.base.retry import patiently
+from psched.base.retry import retry_while_unavailable
 from psched.client.lost_answers import is_replaced, was_inserted
 from psched.client.poller import Poller
 from psched.client.queue import Queue
@@ -17,7 +17,7 @@ from psched.core.declare import When, declare, declare_all, redeclare
 from psched.core.definition import understand
 from psched.core.model import DEFAULT_TYPE, DELETING, Row
 from psched.core.preview import Coming, coming_of
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 
 T = TypeVar("T")
 
@@ -35,21 +35,21 @@ class ScheduleCollection(Queue):
     while the store is unavailable.
 
     Args:
-        backend: the store.
+        store: the store.
         settings: the installation's.
         clock: this host's clocks.
         draw_nonce: draws a text that was never drawn before.
     """
 
     def __init__(
-        self, backend: Backend, settings: Config, *, clock: Clock, draw_nonce: Callable[[], str]
+        self, store: Store, settings: Config, *, clock: Clock, draw_nonce: Callable[[], str]
     ) -> None:
-        self._backend = backend
+        self._store = store
         self._settings = settings
         self._clock = clock
         self._draw_nonce = draw_nonce
         self._poller = Poller(
-            backend,
+            store,
             settings,
             clock=clock,
             draw_nonce=draw_nonce,
@@ -73,7 +73,7 @@ class ScheduleCollection(Queue):
 
     def close(self) -> None:
         """Close the connection; a later request opens another."""
-        self._backend.disconnect()
+        self._store.disconnect()
 
     def add(
         self,
@@ -156,7 +156,7 @@ class ScheduleCollection(Queue):
         They are read while they are asked for: one that runs meanwhile may come twice, or not
         at all.
         """
-        rows = self._backend.rows()
+        rows = self._store.rows()
         while (row := self._patiently(lambda: next(rows, None))) is not None:
             yield ScheduleMetadata(row)
 
@@ -170,7 +170,7 @@ class ScheduleCollection(Queue):
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
         """Read those of the schedules that exist, in few round trips."""
-        found = self._patiently(lambda: self._backend.look(keys))
+        found = self._patiently(lambda: self._store.look(keys))
         return {key: ScheduleMetadata(row) for key, row in found.items()}
 
     def next(self, key: str, number: int = 10) -> Sequence[Coming]:
@@ -193,7 +193,7 @@ class ScheduleCollection(Queue):
         def request() -> bool:
             nonlocal unknown
             try:
-                return self._backend.delete(_known(key))
+                return self._store.delete(_known(key))
             except UnknownOutcomeError:
                 unknown = True
                 raise
@@ -245,7 +245,7 @@ class ScheduleCollection(Queue):
                 return True
             new = redeclare(seen, wanted, self._settings, self._now)
             try:
-                return self._backend.replace(seen, new)
+                return self._store.replace(seen, new)
             except UnknownOutcomeError:
                 unsure.append((new, seen))
                 raise
@@ -262,12 +262,12 @@ class ScheduleCollection(Queue):
         def request() -> None:
             nonlocal unknown
             try:
-                self._backend.add(rows, nonce=nonce)
+                self._store.add(rows, nonce=nonce)
             except UnknownOutcomeError:
                 unknown = True
                 raise
             except AlreadyExistsError:
-                found = self._backend.look([row.key for row in rows])
+                found = self._store.look([row.key for row in rows])
                 # It may be an earlier try of this very request that inserted them.
                 if unknown and self._are_inserted(rows, found, nonce, begun):
                     return
@@ -281,21 +281,21 @@ class ScheduleCollection(Queue):
     ) -> bool:
         if any(row.settled_by == nonce for row in found.values()):
             return True
-        since = self._backend.now() - (self._clock.boottime() - begun)
+        since = self._store.now() - (self._clock.boottime() - begun)
         return all(row.key in found and was_inserted(found[row.key], row, since) for row in rows)
 
     def _row(self, key: str) -> Row:
-        row = self._backend.get(_known(key))
+        row = self._store.get(_known(key))
         if row is None:
             raise NotFoundError(f"no schedule has the key {key!r}")
         return row
 
     def _now(self) -> float:
-        return self._backend.now()
+        return self._store.now()
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Send a request, again and again while the store is unavailable."""
-        return patiently(request, clock=self._clock, tries=_TRIES)
+        return retry_while_unavailable(request, clock=self._clock, tries=_TRIES)
 
 
 def _taken(keys: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from psched.core.definition import encode, payload_text
 from psched.core.model import Decision, Row
 from psched.core.policy import Run, opening, quarantine
 from psched.core.settling import Ending, Settler
-from psched.core.store_protocol import Backend, Claimed, ClaimUnknownError, Settled
+from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled, Store
 
 if TYPE_CHECKING:
     from psched.client.collection import ScheduleCollection
@@ -33,7 +33,7 @@ class Poller:
     """Leases one occurrence at a time for this very process.
 
     Args:
-        backend: the store.
+        store: the store.
         settings: the installation's.
         clock: this host's clocks.
         draw_nonce: draws a text that was never drawn before.
@@ -43,7 +43,7 @@ class Poller:
 
     def __init__(
         self,
-        backend: Backend,
+        store: Store,
         settings: Config,
         *,
         clock: Clock,
@@ -51,7 +51,7 @@ class Poller:
         patiently: Patience,
         schedules: "ScheduleCollection",
     ) -> None:
-        self.backend = backend
+        self.store = store
         self.settings = settings
         self.clock = clock
         self.patiently = patiently
@@ -85,10 +85,10 @@ class Poller:
                     return Task({**run, "data": text}, holder)
                 except InvalidError as error:
                     verdict = quarantine(row, str(error))
-            results = self.patiently(partial(self.backend.settle, [verdict]))
+            results = self.patiently(partial(self.store.settle, [verdict]))
             if results[row.key] is not Settled.REDEFINED:
                 return None
-            row = self.patiently(partial(self.backend.get, row.key))
+            row = self.patiently(partial(self.store.get, row.key))
         return None
 
     def lease_time(self, row: Row) -> int:
@@ -103,10 +103,10 @@ class Poller:
         def request() -> Claimed:
             if unsure:
                 # Not again: the first may have been applied.
-                held = self.backend.held(owner, unsure[0].keys)
-                return Claimed(rows=held, now=self.backend.now())
+                held = self.store.held(owner, unsure[0].keys)
+                return Claimed(rows=held, now=self.store.now())
             try:
-                return self.backend.claim(
+                return self.store.claim(
                     owner,
                     limit=1,
                     alive_time=settings.alive_time,
@@ -135,7 +135,7 @@ class _Owner:
         self._refuse_if_over()
         ending = Ending(self._row, decision, 0.0 if self._lost else self._deadline)
         poller = self._poller
-        results = poller.patiently(lambda: self._settler.settle(poller.backend, [ending]))
+        results = poller.patiently(lambda: self._settler.settle(poller.store, [ending]))
         # A row that is gone counts as removed by us, unless the lease was lost before.
         self._require(done=results[self._row.key] is Settled.DONE and not self._lost)
 
@@ -146,7 +146,7 @@ class _Owner:
 
         def request() -> bool:
             sent = poller.clock.boottime()
-            held = poller.backend.extend(
+            held = poller.store.extend(
                 leases, alive_time=poller.settings.alive_time, shortest=poller.shortest
             )
             if held:
@@ -161,7 +161,7 @@ class _Owner:
         self._refuse_if_over()
         poller, row = self._poller, self._row
         self._require(
-            done=poller.patiently(lambda: poller.backend.update_data(row.key, row.token, text))
+            done=poller.patiently(lambda: poller.store.update_data(row.key, row.token, text))
         )
 
     @property

@@ -32,7 +32,7 @@ from psched.core.model import (
     QUARANTINED,
     Row,
 )
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ _COLUMNS = {"run_at": "next_time", "timeout": "alive_time"}
 class Queue(abc.ABC):
     """What a collection can do with tasks that run once."""
 
-    _backend: Backend
+    _store: Store
     _settings: Config
     _clock: Clock
     _draw_nonce: Callable[[], str]
@@ -109,7 +109,7 @@ class Queue(abc.ABC):
         fields = _fields({"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more})
         if connection is None:
             return self.add(key, **fields)
-        add_through = getattr(self._backend, "add_through", None)
+        add_through = getattr(self._store, "add_through", None)
         if add_through is None:
             raise NotSupportedError("connection: this store has none that others could share")
         row = declare(key, fields, self._settings, lambda: self._patiently(self._now))
@@ -159,7 +159,7 @@ class Queue(abc.ABC):
             new = redeclare(aside, times, self._settings, self._now)
             new = changed(new, created_at=floor(now))
             try:
-                return self._backend.replace(seen, new)
+                return self._store.replace(seen, new)
             except UnknownOutcomeError:
                 unsure = new
                 raise
@@ -215,8 +215,8 @@ class Queue(abc.ABC):
             new = self._ended(seen, status, mark)
             try:
                 if new is None:
-                    return self._backend.delete(key)
-                return new.status == status if self._backend.replace(seen, new) else None
+                    return self._store.delete(key)
+                return new.status == status if self._store.replace(seen, new) else None
             except UnknownOutcomeError:
                 unknown = True
                 raise

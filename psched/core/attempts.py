@@ -6,7 +6,7 @@ After ``max_attempts`` it is given up. What runs only once and has not succeeded
 seconds after it was to run first has expired.
 """
 
-from psched.base.stable_hash import draw
+from psched.base.stable_hash import stable_hash
 from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
 
@@ -21,7 +21,7 @@ def wait_before_next(row: Row, definition: Definition) -> float:
         return settings.retry_wait
     doubled = settings.retry_wait * 2.0 ** min(max(row.attempt - 1, 0), _MOST_DOUBLINGS)
     # Of the occurrence and the attempt, so that nobody has to draw it.
-    drawn = draw(f"{row.key}.{row.next_time}.{row.attempt}", 2**32) / 2**32
+    drawn = stable_hash(f"{row.key}.{row.next_time}.{row.attempt}", 2**32) / 2**32
     return min(doubled, max(settings.retry_wait_limit, settings.retry_wait)) * (1 - drawn / 2)
 
 

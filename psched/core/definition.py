@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from psched.base import payload
 from psched.base.errors import ConfigError, InvalidError
 from psched.base.packing import LARGEST, unpacked
-from psched.base.stable_hash import draw
+from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config
 from psched.core.model import Occurrence, Row
@@ -87,7 +87,7 @@ class Definition:
         The share is a matter of the occurrence alone: the same on every host, whoever asks.
         """
         jitter = 0 if self.trigger is None else self.settings.jitter
-        share = draw(str(Occurrence(self.key, scheduled_time)), jitter + 1)
+        share = stable_hash(str(Occurrence(self.key, scheduled_time)), jitter + 1)
         return scheduled_time + self.delay + share
 
 

@@ -11,7 +11,7 @@ from psched.base.errors import StoreBusyError, StoreUnavailableError, UnknownOut
 from psched.config import Config
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
 from psched.core.policy import conclusion
-from psched.core.store_protocol import Backend, Settled
+from psched.core.store_protocol import Settled, Store
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Settler:
         # Leases whose end may have been written, and their D when it was sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
 
-    def settle(self, backend: Backend, endings: Sequence[Ending]) -> Mapping[str, Settled]:
+    def settle(self, store: Store, endings: Sequence[Ending]) -> Mapping[str, Settled]:
         """End leases; may be repeated when the store did not answer.
 
         Returns:
@@ -101,7 +101,7 @@ class Settler:
         results: dict[str, Settled] = {}
         try:
             settle(
-                backend, endings, self._settings, results, conclude=self._conclude, ask=self._ask
+                store, endings, self._settings, results, conclude=self._conclude, ask=self._ask
             )
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
@@ -139,7 +139,7 @@ class Settler:
 
 
 def settle(
-    backend: Backend,
+    store: Store,
     endings: Sequence[Ending],
     settings: Config,
     results: dict[str, Settled] | None = None,
@@ -153,7 +153,7 @@ def settle(
     definition it has now.
 
     Args:
-        backend: the store.
+        store: the store.
         endings: how each lease ends.
         settings: the installation's.
         results: filled with what is known so far, if it raises.
@@ -179,7 +179,7 @@ def settle(
         known = [each for each in settlements if each is not None]
         if not known:
             break
-        answers = ask(partial(backend.settle, known))
+        answers = ask(partial(store.settle, known))
         results |= answers
         for each in known:
             if answers[each.key] is Settled.DONE and each.status == WAITING and each.reason:
@@ -188,7 +188,7 @@ def settle(
             key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }
         if open_endings:
-            current, now = ask(partial(backend.look, [*open_endings])), ask(backend.now)
+            current, now = ask(partial(store.look, [*open_endings])), ask(store.now)
             gone = {
                 key
                 for key, ending in open_endings.items()

@@ -20,7 +20,7 @@ from math import ceil
 from typing import Any
 
 from psched.base.errors import InvalidError
-from psched.base.stable_hash import draw
+from psched.base.stable_hash import stable_hash
 from psched.core.definition import LATEST_TIME, check_number
 from psched.triggers.trigger import LONGEST_INTERVAL
 
@@ -93,7 +93,7 @@ def _every(key: str, interval: object, start: When | None, *, align: bool) -> st
     gap = int(seconds)  # type: ignore[call-overload]
     if align:
         return f"@every {gap}"
-    phase = draw(key, gap) if start is None else instant("next_time", start) % gap
+    phase = stable_hash(key, gap) if start is None else instant("next_time", start) % gap
     return f"@every {gap} +{phase}"
 
 

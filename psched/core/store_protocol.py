@@ -25,7 +25,7 @@ write names both. Zero rows means: preempted, nothing was changed.
 extend can simply be repeated. So can a settle, but ``settled_by`` keeps the token of the last
 settle alone: a repeated one is recognised until the next lease of the row is settled, and is
 answered PREEMPTED after that; its holder knows better (`psched.core.settling.Settler`). After an
-unknown claim, `Backend.held` tells; it has to be asked again, for the claim may be applied late.
+unknown claim, `Store.held` tells; it has to be asked again, for the claim may be applied late.
 
 **Redefinition.** ``version`` grows with every change of the definition, the payload included. A
 settle names the version its times were computed from, and the status that the row had then; if one
@@ -34,7 +34,7 @@ need not raise the version.)
 
 **Deleting** a leased row only marks it, and so do cancelling and finishing it by force, and any
 client that sets its status to one of `psched.core.model.MARKS`. Its holder sees the mark
-(`Backend.marked`), stops the task under its lease, and removes the row or puts it at rest. Until
+(`Store.marked`), stops the task under its lease, and removes the row or puts it at rest. Until
 then the key is taken.
 
 Third-party stores are checked by the suite in `psched.testing`.
@@ -79,7 +79,7 @@ class Claimed:
 
 
 class ClaimUnknownError(UnknownOutcomeError):
-    """A claim may have been applied; `Backend.held` with these arguments tells.
+    """A claim may have been applied; `Store.held` with these arguments tells.
 
     Attributes:
         owner: the owner that the claim wrote.
@@ -95,7 +95,7 @@ class ClaimUnknownError(UnknownOutcomeError):
         return super().__str__() if self.__cause__ is None else str(self.__cause__)
 
 
-class Backend(Protocol):
+class Store(Protocol):
     """A store. One process, one thread, one connection, opened when needed.
 
     Besides the errors named below, every method may raise `StoreUnavailableError` (nothing was

@@ -25,7 +25,7 @@ HOPELESS = {
 
 
 CLEANER = -1
-"""The number of a process that is no worker; see `Blueprint.clean_up`."""
+"""The number of a process that is no worker; see `GenerationSpec.clean_up`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blueprint:
+class GenerationSpec:
     """One generation.
 
     Attributes:
@@ -87,7 +87,7 @@ class Blueprint:
     adopt: Callable[[], object] = nothing
 
 
-Plan = Callable[[Mapping[str, Any] | None], Blueprint]
+Plan = Callable[[Mapping[str, Any] | None], GenerationSpec]
 """Reads the configuration anew. It is called again with what the first worker of a generation
 reports, if that worker knows settings which only it could read (those of a script), before that
 worker begins."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from psched.base.clock import Clock
 from psched.base.outage import Outage
-from psched.master.generation_spec import HOPELESS, Blueprint, Plan, PlanError
+from psched.master.generation_spec import HOPELESS, GenerationSpec, Plan, PlanError
 from psched.master.respawn import Respawn
 from psched.master.status import Phase, Status
 from psched.master.worker_child import WorkerChild
@@ -80,7 +80,7 @@ class Master:
         self._on_terminal = on_terminal
 
         self._generation = 0
-        self._blueprint: Blueprint | None = None
+        self._blueprint: GenerationSpec | None = None
         self._canary: WorkerChild | None = None
         self._restart_wanted = True
         self._more = 0

@@ -20,7 +20,7 @@ from psched.process import cgroup, tree
 _log = logging.getLogger("psched.master")
 
 
-class Will:
+class NonceFile:
     """A master's file in a folder that masters may share.
 
     Args:
@@ -112,7 +112,7 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def make(environ: Mapping[str, str]) -> Will:
+def make(environ: Mapping[str, str]) -> NonceFile:
     """The will of a systemd service that has a runtime folder, else none.
 
     Without a service manager nobody kills the workers of a dead master: they release what they
@@ -123,11 +123,11 @@ def make(environ: Mapping[str, str]) -> Will:
     """
     folder = service_folder(environ)
     if folder is None or "INVOCATION_ID" not in environ:
-        return Will(None)
+        return NonceFile(None)
     own = cgroup.own_path()
-    return Will(None) if own is None else Will(folder, str(own))
+    return NonceFile(None) if own is None else NonceFile(folder, str(own))
 
 
-def inherited(will: Will) -> list[str]:
+def inherited(will: NonceFile) -> list[str]:
     """The nonces of workers that have died with the last master, if nothing of them lives."""
     return will.inherit() if will.kept and cgroup.is_alone() else []

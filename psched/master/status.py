@@ -8,7 +8,7 @@ from typing import Any
 from psched.base.clock import Clock
 from psched.base.texts import brief
 from psched.master.sd_notify import Notifier, microseconds
-from psched.master.status_socket import Control
+from psched.master.status_socket import StatusSocket
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.signals import Waitable
@@ -57,7 +57,7 @@ class Status:
         self,
         *,
         notifier: Notifier,
-        control: Control,
+        control: StatusSocket,
         set_title: Callable[[str], None],
         recent: Sequence[str],
         clock: Clock,

@@ -66,7 +66,7 @@ def folders(environ: Mapping[str, str]) -> list[Path]:
     return places
 
 
-class Reader:
+class StatusReader:
     """Somebody who has connected.
 
     Attributes:
@@ -123,7 +123,7 @@ class Reader:
         self._connection.close()
 
 
-class Control:
+class StatusSocket:
     """A master's end: the socket, and who has connected.
 
     Args:
@@ -137,7 +137,7 @@ class Control:
         self._replaced = False
         self._deaf_until = 0.0
         self._listening: socket.socket | None = None
-        self._readers: list[Reader] = []
+        self._readers: list[StatusReader] = []
         problems = []
         for folder in places:
             try:
@@ -152,7 +152,7 @@ class Control:
             _log.warning("psched status will not find this master: %s", "; ".join(problems))
 
     @property
-    def waiting(self) -> list[Reader]:
+    def waiting(self) -> list[StatusReader]:
         """Those who have no answer yet."""
         return [reader for reader in self._readers if not reader.answered]
 
@@ -192,7 +192,7 @@ class Control:
         try:
             # Those who come meanwhile come next time: signals and workers wait, too.
             for _ in range(_MOST_READERS):
-                reader = Reader(listening.accept()[0])
+                reader = StatusReader(listening.accept()[0])
                 if len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:

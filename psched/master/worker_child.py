@@ -4,9 +4,9 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from psched.master.generation_spec import DRAINED, Blueprint, Place
+from psched.master.generation_spec import DRAINED, GenerationSpec, Place
 from psched.process.child import Child
-from psched.process.kill_ladder import Ladder
+from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
 from psched.process.message_shapes import FROM_WORKER
 
@@ -31,7 +31,7 @@ class WorkerChild(Child):
     """
 
     def __init__(
-        self, pid: int, link: Link, now: float, place: Place, blueprint: Blueprint
+        self, pid: int, link: Link, now: float, place: Place, blueprint: GenerationSpec
     ) -> None:
         super().__init__(pid, link, now)
         link.expects = FROM_WORKER
@@ -103,7 +103,7 @@ class WorkerChild(Child):
             limit = timeout + self.blueprint.kill_limit + CLEAN_UP_LIMIT
             self.overdue = now + limit
             if self.ladder is None:
-                self.ladder = Ladder(now + limit, 1.0, 0)
+                self.ladder = KillLadder(now + limit, 1.0, 0)
             else:
                 self.ladder.hasten(now, limit)
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from psched.base.clock import Clock
 from psched.base.outage import Outage
-from psched.master.generation_spec import CLEANER, DRAINED, Blueprint, Place
-from psched.master.nonce_file import Will
+from psched.master.generation_spec import CLEANER, DRAINED, GenerationSpec, Place
+from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild
 from psched.process import tree
 from psched.process.cgroup import Cgroup
 from psched.process.child import reap
 from psched.process.deadman import Deadline
-from psched.process.kill_ladder import Ladder
-from psched.process.orphan_reaper import Remains
+from psched.process.kill_ladder import KillLadder
+from psched.process.orphan_reaper import OrphanReaper
 from psched.process.spawn import spawn
 
 _log = logging.getLogger("psched.master")
@@ -54,7 +54,7 @@ class Workers:
         *,
         cgroup: Cgroup | None,
         dead: Collection[str],
-        will: Will,
+        will: NonceFile,
     ) -> None:
         self._clock = clock
         self._draw_nonce = draw_nonce
@@ -62,7 +62,7 @@ class Workers:
         self._by_pid: dict[int, WorkerChild] = {}
         self._cgroup = cgroup
         self._no_cgroups = Outage("workers have no cgroups of their own", _log, clock)
-        self._remains = Remains[WorkerChild](clock)
+        self._remains = OrphanReaper[WorkerChild](clock)
         self._dead = [*dead]
         self._will = will
         self.due = clock.monotonic()
@@ -95,7 +95,7 @@ class Workers:
         there = [w for w in self if (w.place.number, w.place.generation) == place]
         return there == [worker] and not worker.leaving
 
-    def spawn(self, number: int, generation: int, blueprint: Blueprint) -> WorkerChild:
+    def spawn(self, number: int, generation: int, blueprint: GenerationSpec) -> WorkerChild:
         """Fork a worker.
 
         Raises:
@@ -194,7 +194,7 @@ class Workers:
         self._owing.difference_update(nonces)
         self._will.write(self._owing)
 
-    def clean_up(self, blueprint: Blueprint, generation: int) -> None:
+    def clean_up(self, blueprint: GenerationSpec, generation: int) -> None:
         """Fork a process for what dead workers still hold, when no worker is left to do it."""
         nonces, self._dead = self._dead, []
         if not nonces:
@@ -209,7 +209,7 @@ class Workers:
             return
         worker = WorkerChild(pid, link, self._clock.monotonic(), place, blueprint)
         worker.leaving, worker.recovering = True, nonces
-        worker.ladder = Ladder(worker.started + CLEAN_UP_LIMIT, 1.0, 0)
+        worker.ladder = KillLadder(worker.started + CLEAN_UP_LIMIT, 1.0, 0)
         self._by_pid[pid] = worker
 
     def watch(self) -> None:
@@ -238,7 +238,7 @@ class Workers:
                 )
                 # Its stack, by faulthandler, tells what it hangs in.
                 worker.send(signal.SIGABRT)
-                worker.ladder = Ladder(now + _ABORT_GRACE, 1.0, 0)
+                worker.ladder = KillLadder(now + _ABORT_GRACE, 1.0, 0)
             if worker.ladder is not None and (number := worker.ladder.due(now)) is not None:
                 worker.send(number)
 

@@ -19,7 +19,7 @@ from psched.process import tree
 from psched.process.link import Link
 
 if TYPE_CHECKING:
-    from psched.process.kill_ladder import Ladder
+    from psched.process.kill_ladder import KillLadder
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Child:
         self.started = now
         self.heard = now
         self.ready = False
-        self.ladder: Ladder | None = None
+        self.ladder: KillLadder | None = None
         self.exit: Exit | None = None
         self.last_words: list[Any] = []
         self.stuck = False

@@ -8,7 +8,7 @@ _AGAIN = 1.0
 
 
 @dataclass(slots=True)
-class Ladder:
+class KillLadder:
     """TERM, TERM again …, then KILL until it has worked.
 
     Args:

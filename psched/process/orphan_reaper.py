@@ -53,7 +53,7 @@ class _Tree(Generic[C]):
         return self.populated
 
 
-class Remains(Generic[C]):
+class OrphanReaper(Generic[C]):
     """The trees of this process's ended children.
 
     Args:

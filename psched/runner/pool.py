@@ -13,10 +13,10 @@ from psched.process import tree
 from psched.process.cgroup import Cgroup, Leaves
 from psched.process.child import reap
 from psched.process.link import Link
-from psched.process.orphan_reaper import Remains
+from psched.process.orphan_reaper import OrphanReaper
 from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, ForkServer
-from psched.runner.stop_flags import Notes, Reason, StopNote
+from psched.runner.stop_flags import Reason, StopFlags, StopFlagTable
 from psched.worker.running_task import RunnerChild
 
 _log = logging.getLogger("psched.worker")
@@ -25,7 +25,7 @@ _PLACES = 4
 """For each task that may run at once: runners that are waiting, or do not die, have one, too."""
 
 
-class Runners:
+class RunnerPool:
     """The runners of one worker.
 
     Args:
@@ -44,7 +44,7 @@ class Runners:
 
     def __init__(
         self,
-        main: Callable[[Link, StopNote], int],
+        main: Callable[[Link, StopFlags], int],
         *,
         keep: Sequence[int],
         clock: Clock,
@@ -68,14 +68,14 @@ class Runners:
         )
         # The one that forks, and those before it while something that they have forked lives.
         self._server: ForkServer | None = None
-        self._servers: dict[ForkServer, Notes] = {}
+        self._servers: dict[ForkServer, StopFlagTable] = {}
         self._servers_made = 0
         self._outdated = False
         self._dismissed = False
         self._clock = clock
         self._idle: list[RunnerChild] = []
         self._alive: dict[int, RunnerChild] = {}
-        self._remains = Remains[RunnerChild](clock)
+        self._remains = OrphanReaper[RunnerChild](clock)
         self._leaves = None if cgroup is None else Leaves(cgroup, clock)
         self._cleared: list[RunnerChild] = []
         self._lost = Outage("the fork server died", _log, clock)
@@ -98,7 +98,7 @@ class Runners:
         if self._server is None:
             self.quiet()
             # Each has its own: runners of two servers may have the same place.
-            notes = Notes(self._places)
+            notes = StopFlagTable(self._places)
             self._server = self._new_server(partial(_live, self._main, notes))
             self._servers[self._server] = notes
             self._servers_made += 1
@@ -326,5 +326,7 @@ class Runners:
             self._idle.append(runner)
 
 
-def _live(main: Callable[[Link, StopNote], int], notes: Notes, place: int, link: Link) -> int:
+def _live(
+    main: Callable[[Link, StopFlags], int], notes: StopFlagTable, place: int, link: Link
+) -> int:
     return main(link, notes.at(place))

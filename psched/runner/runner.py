@@ -35,7 +35,7 @@ from psched.process.spawn import flush_output, threads
 from psched.process.titles import set_title
 from psched.runner.messages import TO_RUNNER
 from psched.runner.stop import Stop
-from psched.runner.stop_flags import StopNote
+from psched.runner.stop_flags import StopFlags
 
 if TYPE_CHECKING:
     from psched.client.collection import ScheduleCollection
@@ -163,7 +163,7 @@ class Runner:
         self._judge = judge
         self._tasks = tasks
 
-    def run(self, link: Link, note: StopNote) -> int:
+    def run(self, link: Link, note: StopFlags) -> int:
         """Its life, in its own process; the exit status.
 
         Args:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from psched.base.errors import ProcessStopError
 from psched.process.deadman import Timer
 from psched.process.signals import is_received, receive
-from psched.runner.stop_flags import Reason, StopNote
+from psched.runner.stop_flags import Reason, StopFlags
 
 _AGAIN = 0.05
 """Seconds until TERM comes again that came where nothing can be raised."""
@@ -38,7 +38,7 @@ class Stop:
         note: says whether TERM is the worker's, and why it comes.
     """
 
-    def __init__(self, note: StopNote) -> None:
+    def __init__(self, note: StopFlags) -> None:
         self._note = note
         self._kill: Callable[[str], object] | None = None
         self._running = False

@@ -28,7 +28,7 @@ class Reason(IntEnum):
     """It was cancelled, or finished by force."""
 
 
-class Notes:
+class StopFlagTable:
     """One for each place that a runner can have; to be made before the fork.
 
     Args:
@@ -38,12 +38,12 @@ class Notes:
     def __init__(self, count: int) -> None:
         self._page = mmap.mmap(-1, count * _SIZE)
 
-    def at(self, place: int) -> "StopNote":
+    def at(self, place: int) -> "StopFlags":
         """That of a place."""
-        return StopNote(self._page, place * _SIZE)
+        return StopFlags(self._page, place * _SIZE)
 
 
-class StopNote:
+class StopFlags:
     """The bytes."""
 
     def __init__(self, page: mmap.mmap, offset: int) -> None:

@@ -15,8 +15,8 @@ from psched.config import Config
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS
 from psched.process import early_signals
 from psched.process.spawn import is_launched
-from psched.service.generation import Served, current_seat
-from psched.service.worker_boot import Seat
+from psched.service.generation import Served, current_worker_boot
+from psched.service.worker_boot import WorkerBoot
 
 _log = logging.getLogger("psched.worker")
 
@@ -43,14 +43,14 @@ class Worker:
         Raises:
             RuntimeError: the program is neither a file nor a module and cannot be run anew.
         """
-        seat = current_seat()
+        seat = current_worker_boot()
         if seat is None:
             become_master()
         raise Served(_serve(seat, dispatch, config_loader))
 
 
 def _serve(
-    seat: Seat,
+    seat: WorkerBoot,
     dispatch: type[Dispatch] | Dispatch,
     config_loader: Configuration | Callable[[], Configuration],
 ) -> int:
@@ -122,7 +122,7 @@ def program_name() -> str:
 
 def _program() -> tuple[bool, str]:
     """Whether the program that is running is a module; and that one's name, or its file's path."""
-    if is_launched() and current_seat() is None:
+    if is_launched() and current_worker_boot() is None:
         raise RuntimeError(
             "psched.Worker.run and psched.start cannot be called in a module that psched imports"
             " for its handlers or triggers; put the call below if __name__ == '__main__':"

@@ -1,6 +1,6 @@
 """Where a generation of workers comes from: a configuration file, or a program of the user's.
 
-Both make a `Blueprint` for the master. The difference is who can read the settings. A file is
+Both make a `GenerationSpec` for the master. The difference is who can read the settings. A file is
 read by the master. A program is the user's code: it runs in each worker, and the first worker
 of a generation tells the master what it found. So the master stays clean of user code, and
 every restart reads all of it anew.
@@ -22,9 +22,9 @@ from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.config import SETTINGS, Config, withhold
 from psched.handlers.configured import load_handlers
-from psched.master.generation_spec import BAD_HANDLERS, Blueprint, Place, PlanError, nothing
+from psched.master.generation_spec import BAD_HANDLERS, GenerationSpec, Place, PlanError, nothing
 from psched.process.link import Link
-from psched.service.worker_boot import NUMBERS, Seat, about, log_by
+from psched.service.worker_boot import NUMBERS, WorkerBoot, about, log_by
 from psched.worker.worker import prepare_process
 
 _log = logging.getLogger("psched.worker")
@@ -46,7 +46,7 @@ class FromFile:
     overrides: Mapping[str, object]
     log: Log
 
-    def plan(self, _reported: Mapping[str, Any] | None) -> Blueprint:
+    def plan(self, _reported: Mapping[str, Any] | None) -> GenerationSpec:
         """See `psched.master.generation_spec.Plan`."""
         try:
             settings = read_settings(self.given, self.environment, self.overrides)
@@ -58,7 +58,7 @@ class FromFile:
         live = partial(self._live, settings)
         return _blueprint(numbers, live, self.log, adopt=adopt, about=told)
 
-    def _live(self, settings: Config, seat: Seat) -> int:
+    def _live(self, settings: Config, seat: WorkerBoot) -> int:
         # In this process alone: the master reads the settings again for the next generation.
         withhold(settings.withheld)
         try:
@@ -88,7 +88,7 @@ class FromProgram:
     arguments: Sequence[str]
     log: Log
 
-    def plan(self, reported: Mapping[str, Any] | None) -> Blueprint:
+    def plan(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
         """See `psched.master.generation_spec.Plan`."""
         if reported is None:
             return _blueprint({**_defaults(), "processors": 1}, self._live, self.log)
@@ -97,7 +97,7 @@ class FromProgram:
         adopt = partial(_adopt, self.log, path, reported["log_level"], about)
         return _blueprint(reported, self._live, self.log, adopt=adopt, about=about)
 
-    def _live(self, seat: Seat) -> int:
+    def _live(self, seat: WorkerBoot) -> int:
         global _seat  # noqa: PLW0603  # the program reaches it by a call without arguments
         _seat = (os.getpid(), seat)
         sys.argv = [self.name, *self.arguments]
@@ -132,10 +132,10 @@ class Served(SystemExit):
         self.status = status
 
 
-_seat: tuple[int, Seat] | None = None
+_seat: tuple[int, WorkerBoot] | None = None
 
 
-def current_seat() -> Seat | None:
+def current_worker_boot() -> WorkerBoot | None:
     """The seat of this process, if it runs a program for a master."""
     # A process that this one has forked may import the program once more, under another name.
     return _seat[1] if _seat is not None and _seat[0] == os.getpid() else None
@@ -165,18 +165,18 @@ def _adopt(journal: Log, path: Path | None, level: str, about: Mapping[str, str]
 
 def _blueprint(
     numbers: Mapping[str, Any],
-    live: Callable[[Seat], int],
+    live: Callable[[WorkerBoot], int],
     log: Log,
     *,
     adopt: Callable[[], object] = nothing,
     about: Mapping[str, str] = MappingProxyType({}),
-) -> Blueprint:
+) -> GenerationSpec:
     master = os.getpid()
 
     def sit(link: Link, place: Place, nonces: Sequence[str] | None = None) -> int:
-        return live(Seat(link, place, prepare_process(log, place), log, master, nonces))
+        return live(WorkerBoot(link, place, prepare_process(log, place), log, master, nonces))
 
-    return Blueprint(
+    return GenerationSpec(
         processors=numbers["processors"],
         work=sit,
         clean_up=sit,

@@ -29,14 +29,14 @@ from psched.config.urls import file_of
 from psched.core.declare import declare
 from psched.core.definition import check_name, understand
 from psched.core.model import ENDED, Row
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 from psched.files.applying import carry_out, remove
 from psched.files.plan import is_of, plan
 from psched.process import early_signals, kernel
 from psched.service.embedded import become_master, program_command, program_name, with_program
-from psched.service.generation import Served, current_seat
+from psched.service.generation import Served, current_worker_boot
 from psched.service.jobs import Jobs
-from psched.service.worker_boot import Seat
+from psched.service.worker_boot import WorkerBoot
 from psched.triggers.trigger import first
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -179,7 +179,7 @@ class Program:
             return
         if not self._jobs.routes:
             raise RuntimeError("psched.start: no job was added")
-        seat = current_seat()
+        seat = current_worker_boot()
         if seat is not None:
             raise Served(self._serve(seat))
         if self._join:
@@ -204,13 +204,13 @@ class Program:
             self._master.terminate()
         return self._master.wait()
 
-    def _serve(self, seat: Seat) -> int:
+    def _serve(self, seat: WorkerBoot) -> int:
         ours = self._settings.with_settings(only=[*self._jobs.routes])
         # One worker of a generation is enough.
         prepare = self._declaring if seat.place.number == 0 else None
         return seat.serve(ours, self._jobs.dispatch(), report=True, prepare=prepare)
 
-    def _declaring(self, store: Backend) -> Iterator[None]:
+    def _declaring(self, store: Store) -> Iterator[None]:
         """Make the schedules those of the program, in steps between which there is other work."""
         schedules = _Impatient(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
         file = file_of(self._settings.url)
@@ -295,7 +295,7 @@ class Program:
                 )
 
 
-def _init(store: Backend) -> None:
+def _init(store: Store) -> None:
     """Do what ``psched init`` does."""
     for line in store.init():
         _log.info("%s", line)

@@ -20,13 +20,13 @@ from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
 from psched.config import Config
 from psched.master import leftover_processes, nonce_file, status_socket
-from psched.master.generation_spec import Blueprint, Plan, PlanError
+from psched.master.generation_spec import GenerationSpec, Plan, PlanError
 from psched.master.master import Master
 from psched.master.pidfile import AlreadyRunningError, PidFile
 from psched.master.respawn import Respawn
 from psched.master.sd_notify import Notifier
 from psched.master.status import Status
-from psched.master.status_socket import Control
+from psched.master.status_socket import StatusSocket
 from psched.master.workers import Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
@@ -95,7 +95,7 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
         cgroup = _make_cgroup("auto", undo)
         taken = False
 
-        def plan(reported: Mapping[str, Any] | None) -> Blueprint:
+        def plan(reported: Mapping[str, Any] | None) -> GenerationSpec:
             nonlocal taken
             if reported is not None and not taken:
                 paths = [Path(reported[n]) if reported[n] else None for n in ("log", "pid_file")]
@@ -144,7 +144,7 @@ def _run(
         reopen_logs=journal.reopen,
         status=Status(
             notifier=Notifier(),
-            control=Control(status_socket.folders(os.environ)),
+            control=StatusSocket(status_socket.folders(os.environ)),
             set_title=lambda state: set_title(f"master: {state}"),
             recent=journal.recent,
             clock=CLOCK,

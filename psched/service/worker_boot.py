@@ -18,7 +18,7 @@ from psched.base.texts import cut
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 from psched.core.trigger_verdicts import judged
 from psched.handlers.builtin import built_in
 from psched.handlers.exec_type import who_can_run_code, who_is_called
@@ -27,7 +27,7 @@ from psched.memory import MEMORY
 from psched.process.cgroup import Cgroup
 from psched.process.link import Link
 from psched.process.signals import SignalInbox
-from psched.runner.pool import Runners
+from psched.runner.pool import RunnerPool
 from psched.runner.runner import Runner
 from psched.worker.worker import Worker, clean_up
 
@@ -46,7 +46,7 @@ _PATHS = ("log", "pid_file")
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerBoot:
     """The process.
 
     Attributes:
@@ -71,7 +71,7 @@ class Seat:
         dispatch: Dispatch | None,
         *,
         report: bool,
-        prepare: Callable[[Backend], Iterator[None]] | None = None,
+        prepare: Callable[[Store], Iterator[None]] | None = None,
     ) -> int:
         """Be a worker; the exit status.
 
@@ -111,7 +111,7 @@ class Seat:
         self,
         settings: Config,
         dispatch: Dispatch | None,
-        prepare: Callable[[Backend], Iterator[None]] | None,
+        prepare: Callable[[Store], Iterator[None]] | None,
     ) -> Worker:
         """Make it.
 
@@ -140,7 +140,7 @@ class Seat:
             prepare=None if prepare is None else partial(prepare, store),
         )
 
-    def _runners(self, settings: Config, dispatch: Dispatch | None) -> Runners:
+    def _runners(self, settings: Config, dispatch: Dispatch | None) -> RunnerPool:
         return make_runners(
             settings,
             Router(dispatch, built_in(settings)).find,
@@ -159,7 +159,7 @@ def make_runners(
     log: Log,
     clock: Clock,
     cgroup: Cgroup | None = None,
-) -> Runners:
+) -> RunnerPool:
     """A worker's runners, none of them forked yet.
 
     Args:
@@ -168,7 +168,7 @@ def make_runners(
         open_schedules: opens a collection on the worker's store, for a task.
         log: this process's log.
         clock: this host's clocks.
-        cgroup: see `Runners`.
+        cgroup: see `RunnerPool`.
     """
     runner = Runner(
         find=find,
@@ -177,7 +177,7 @@ def make_runners(
         judge=partial(judged, settings=settings),
         tasks=settings.max_tasks_per_child,
     )
-    return Runners(
+    return RunnerPool(
         runner.run,
         keep=log.descriptors,
         clock=clock,

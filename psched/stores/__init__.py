@@ -6,11 +6,11 @@ from psched.base import loader
 from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError, described
 from psched.config import Config
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 
 
 @loader.undisturbed()
-def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
+def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     """The store that a configuration names; not yet connected.
 
     Args:
@@ -27,9 +27,9 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
         return _own(settings, clock, rng)
     # SQLAlchemy takes its time.
     if settings.type == "rdb_compat":
-        from psched.contrib.perfectsched.store.backend import CompatBackend  # noqa: PLC0415
+        from psched.contrib.perfectsched.store.store import PerfectSchedStore  # noqa: PLC0415
 
-        return CompatBackend(
+        return PerfectSchedStore(
             settings.url,
             tls=settings.tls,
             table=settings.table,
@@ -38,9 +38,9 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
             clock=clock,
             rng=rng,
         )
-    from psched.stores.sql.store import SqlBackend  # noqa: PLC0415
+    from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
-    return SqlBackend(
+    return SqlStore(
         settings.url,
         tls=settings.tls,
         table=settings.table,
@@ -53,14 +53,14 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Backend:
     )
 
 
-def _redis(settings: Config, clock: Clock) -> Backend:
+def _redis(settings: Config, clock: Clock) -> Store:
     try:
-        from psched.stores.redis.store import RedisBackend  # noqa: PLC0415
+        from psched.stores.redis.store import RedisStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "redis":
             raise
         raise ConfigError("url: needs the driver redis: pip install 'psched[redis]'") from None
-    return RedisBackend(
+    return RedisStore(
         settings.url,
         table=settings.table,
         timeout=settings.driver_timeout,
@@ -72,7 +72,7 @@ def _redis(settings: Config, clock: Clock) -> Backend:
     )
 
 
-def _own(settings: Config, clock: Clock, rng: random.Random) -> Backend:
+def _own(settings: Config, clock: Clock, rng: random.Random) -> Store:
     """A store of the user's own, by its class's import path."""
     loader.extend_path(settings.load_path)
     try:
@@ -80,7 +80,7 @@ def _own(settings: Config, clock: Clock, rng: random.Random) -> Backend:
     except LoadError as error:
         raise ConfigError(f"type: {error}") from error
     try:
-        store: Backend = make(settings, clock=clock, rng=rng)
+        store: Store = make(settings, clock=clock, rng=rng)
     except Exception as error:
         # Most likely something is missing in the setting that is all its own.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error

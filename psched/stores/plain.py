@@ -26,7 +26,7 @@ _SETTLED = ("next_time", "attempt", "status", "reason")
 
 
 class PlainStore(abc.ABC):
-    """All of `psched.core.store_protocol.Backend`, but for three methods.
+    """All of `psched.core.store_protocol.Store`, but for three methods.
 
     What `all` raises, every method does: it must be one of the errors that are named there.
     """

@@ -78,7 +78,7 @@ class WithheldError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CustomTrigger:
     """A trigger of the user's own. Made by `parse_call`; equal by its text."""
 
     text: str
@@ -110,7 +110,7 @@ class Called:
 
 def parse_call(
     text: str, load_path: Sequence[str], triggers: Sequence[str] | None = None
-) -> Called:
+) -> CustomTrigger:
     """Read ``@call module:Class {"name": "value"}``.
 
     Args:
@@ -133,8 +133,8 @@ def parse_call(
 
 
 @lru_cache(maxsize=1024)
-def _called(find: Callable[[Call], Answer], call: Call) -> Called:
-    return Called(call.text, find(call))
+def _called(find: Callable[[Call], Answer], call: Call) -> CustomTrigger:
+    return CustomTrigger(call.text, find(call))
 
 
 def name_of(text: str) -> str:

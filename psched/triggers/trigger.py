@@ -12,7 +12,7 @@ from typing import Protocol
 
 from psched.base.errors import InvalidError
 from psched.triggers.cron import parse_cron
-from psched.triggers.custom import LATEST, Called, parse_call
+from psched.triggers.custom import LATEST, CustomTrigger, parse_call
 from psched.triggers.zone import find_zone
 
 LONGEST_TEXT = 256
@@ -109,7 +109,7 @@ def check(trigger: Trigger | None, instant: int) -> None:
     Raises:
         InvalidError: its answers make no sense.
     """
-    if isinstance(trigger, Called):
+    if isinstance(trigger, CustomTrigger):
         trigger.check(instant)
 
 

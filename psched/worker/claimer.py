@@ -15,10 +15,10 @@ from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row, Settlement
 from psched.core.policy import Run, put_off
-from psched.core.store_protocol import Backend, Claimed, ClaimUnknownError
-from psched.worker.lease_extender import Extender
-from psched.worker.store_backoff import Asker
-from psched.worker.task_table import Tasks
+from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
+from psched.worker.lease_extender import LeaseExtender
+from psched.worker.store_backoff import StoreBackoff
+from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import Question, TriggerHelpers
 
 _log = logging.getLogger("psched.worker")
@@ -114,13 +114,13 @@ class Claimer:
 
     def __init__(
         self,
-        store: Backend,
-        asker: Asker,
-        extender: Extender,
+        store: Store,
+        asker: StoreBackoff,
+        extender: LeaseExtender,
         settings: Config,
         *,
         nonce: str,
-        tasks: Tasks,
+        tasks: TaskTable,
         clock: Clock,
         rng: random.Random,
     ) -> None:

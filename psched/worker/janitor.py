@@ -4,8 +4,8 @@ import logging
 import random
 
 from psched.base.clock import Clock
-from psched.core.store_protocol import Backend
-from psched.worker.store_backoff import Asker
+from psched.core.store_protocol import Store
+from psched.worker.store_backoff import StoreBackoff
 
 _log = logging.getLogger("psched.worker")
 
@@ -32,7 +32,9 @@ class Janitor:
         next: when to sweep again, seconds of the monotonic clock.
     """
 
-    def __init__(self, store: Backend, asker: Asker, *, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, store: Store, asker: StoreBackoff, *, clock: Clock, rng: random.Random
+    ) -> None:
         self._store = store
         self._asker = asker
         self._clock = clock

@@ -10,8 +10,8 @@ from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row
-from psched.core.store_protocol import Backend
-from psched.worker.store_backoff import Asker
+from psched.core.store_protocol import Store
+from psched.worker.store_backoff import StoreBackoff
 
 
 class Lease(Protocol):
@@ -28,7 +28,7 @@ class Lease(Protocol):
     lost: bool
 
 
-class Extender:
+class LeaseExtender:
     """Extends leases.
 
     Args:
@@ -41,8 +41,8 @@ class Extender:
 
     def __init__(
         self,
-        store: Backend,
-        asker: Asker,
+        store: Store,
+        asker: StoreBackoff,
         settings: Config,
         *,
         clock: Clock,

@@ -17,21 +17,21 @@ from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.config import Config
 from psched.core.model import DELETING, QUARANTINED, Release
 from psched.core.settling import Ending, Settler
-from psched.core.store_protocol import Backend, Settled
+from psched.core.store_protocol import Settled, Store
 from psched.runner.stop_flags import Reason
 from psched.worker.claimer import Claimer, Waiting
 from psched.worker.janitor import Janitor
-from psched.worker.lease_extender import Extender
-from psched.worker.running_task import Slot, tell, tell_end
-from psched.worker.startup_steps import Preparation
-from psched.worker.store_backoff import Asker, Slowness
+from psched.worker.lease_extender import LeaseExtender
+from psched.worker.running_task import RunningTask, tell, tell_end
+from psched.worker.startup_steps import StartupSteps
+from psched.worker.store_backoff import Slowness, StoreBackoff
 from psched.worker.task_guard import IMMEDIATE
-from psched.worker.task_table import Tasks
+from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")
 
 
-class Leaser:
+class LeaseLoop:
     """Leases due occurrences and sees each through to its settle.
 
     Args:
@@ -41,7 +41,7 @@ class Leaser:
         tasks: runs what is leased.
         clock: this host's clocks.
         rng: draws the jitter of polls.
-        prepare: see `Preparation`.
+        prepare: see `StartupSteps`.
 
     Attributes:
         recovered: nonces of dead workers of which nothing is held any more.
@@ -49,11 +49,11 @@ class Leaser:
 
     def __init__(
         self,
-        store: Backend,
+        store: Store,
         settings: Config,
         *,
         nonce: str,
-        tasks: Tasks,
+        tasks: TaskTable,
         clock: Clock,
         rng: random.Random,
         prepare: Callable[[], Iterator[None]] | None = None,
@@ -62,14 +62,14 @@ class Leaser:
         self._settings = settings
         self._tasks = tasks
         self._clock = clock
-        self._asker = Asker(
+        self._asker = StoreBackoff(
             clock=clock,
             rng=rng,
             longest_pause=min(5.0, settings.alive_time / 20),
             before=self._brace,
             slowness=Slowness(settings, clock),
         )
-        self._extender = Extender(
+        self._extender = LeaseExtender(
             store,
             self._asker,
             settings,
@@ -86,7 +86,7 @@ class Leaser:
             clock=clock,
             rng=rng,
         )
-        self._preparation = Preparation(prepare, self._asker)
+        self._preparation = StartupSteps(prepare, self._asker)
         self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
         self._triggers = self._claimer.triggers
         self._settler = Settler(settings, clock, self._triggers.conclude, self._asker.ask)
@@ -202,12 +202,12 @@ class Leaser:
         settled = self.looked and not self._asker.away and not self._preparation.pending
         return self.idle and settled and not self._claimer.stopped
 
-    def extend_now(self, slot: Slot) -> bool:
+    def extend_now(self, slot: RunningTask) -> bool:
         """See `Lessor.extend_now`."""
         self._extender.extend([slot])
         return not slot.lost
 
-    def update_data(self, slot: Slot, data: str) -> bool:
+    def update_data(self, slot: RunningTask, data: str) -> bool:
         """See `Lessor.update_data`."""
         return self._asker.ask(partial(self._store.update_data, slot.row.key, slot.row.token, data))
 
@@ -219,7 +219,7 @@ class Leaser:
             self._tasks.brace()
 
     @property
-    def _held(self) -> Sequence[Slot | Waiting]:
+    def _held(self) -> Sequence[RunningTask | Waiting]:
         """The leases that are extended."""
         return [*self._tasks, *self._claimer.waiting.values()]
 
@@ -240,7 +240,7 @@ class Leaser:
         self._close(results)
         self._claimer.next_poll = 0.0
 
-    def _is_over(self, slot: Slot) -> bool:
+    def _is_over(self, slot: RunningTask) -> bool:
         """Whether it can be settled; its trigger may still be asked what comes next."""
         return slot.empty and not self._triggers.awaits(slot.row)
 
@@ -322,5 +322,5 @@ class Leaser:
         return wakes
 
 
-def _ending(slot: Slot) -> Ending:
+def _ending(slot: RunningTask) -> Ending:
     return Ending(slot.row, slot.conclusion, 0.0 if slot.lost else slot.deadlines.end)

@@ -8,7 +8,7 @@ _JITTER = 0.1
 """Each worker's limits are up to this part more or less, so that not all go at once."""
 
 
-class Enough:
+class Recycling:
     """One worker's limits.
 
     Args:

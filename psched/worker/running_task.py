@@ -10,10 +10,10 @@ from psched.core import attempts
 from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.process.child import Child, Exit
-from psched.process.kill_ladder import Ladder
+from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
 from psched.runner.messages import FROM_RUNNER
-from psched.runner.stop_flags import Reason, StopNote
+from psched.runner.stop_flags import Reason, StopFlags
 
 if TYPE_CHECKING:
     from psched.process.cgroup import Cgroup
@@ -31,7 +31,7 @@ class RunnerChild(Child):
         used: it has run a task.
     """
 
-    def __init__(self, pid: int, link: Link, now: float, note: StopNote) -> None:
+    def __init__(self, pid: int, link: Link, now: float, note: StopFlags) -> None:
         super().__init__(pid, link, now)
         link.expects = FROM_RUNNER
         self.note = note
@@ -51,7 +51,7 @@ class RunnerChild(Child):
 
 
 @dataclass(slots=True, kw_only=True)
-class Slot:
+class RunningTask:
     """One lease, and the task that runs on it.
 
     Attributes:
@@ -88,9 +88,9 @@ class Slot:
     lost: bool = False
     lost_server: bool = False
     stopping: Reason = Reason.NONE
-    ladder: Ladder | None = None
+    ladder: KillLadder | None = None
 
-    def stop(self, reason: Reason, ladder: Ladder) -> None:
+    def stop(self, reason: Reason, ladder: KillLadder) -> None:
         """Take the task down by this ladder; a later reason is no reason to begin anew.
 
         Of a run that is over only what it has left behind is taken down.
@@ -130,7 +130,7 @@ class Slot:
         return Retry(reason=self.failure)
 
 
-def account(slot: Slot, mono: float, boot: float) -> dict[str, Any]:
+def account(slot: RunningTask, mono: float, boot: float) -> dict[str, Any]:
     """What is to be known about a task from outside, as a message."""
     return {
         "occurrence": str(slot.occurrence),
@@ -143,12 +143,12 @@ def account(slot: Slot, mono: float, boot: float) -> dict[str, Any]:
     }
 
 
-def tell(slot: Slot, text: str, *values: object, level: int = logging.INFO) -> None:
+def tell(slot: RunningTask, text: str, *values: object, level: int = logging.INFO) -> None:
     """Log a line about a task."""
     _log.log(level, text, *values, extra={"subject": slot.occurrence})
 
 
-def tell_end(slot: Slot) -> None:
+def tell_end(slot: RunningTask) -> None:
     """Log how a task has ended."""
     took = slot.ended - slot.started
     match slot.conclusion:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 
 from psched.base.errors import StoreUnavailableError
-from psched.worker.store_backoff import Asker
+from psched.worker.store_backoff import StoreBackoff
 
 
-class Preparation:
+class StartupSteps:
     """Steps that are taken one by one; from the first again if the store has been away.
 
     Args:
@@ -14,7 +14,7 @@ class Preparation:
         asker: how the store is asked.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[None]] | None, asker: Asker) -> None:
+    def __init__(self, begin: Callable[[], Iterator[None]] | None, asker: StoreBackoff) -> None:
         self._begin = begin
         self._asker = asker
         self._steps: Iterator[None] | None = None

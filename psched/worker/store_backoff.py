@@ -83,7 +83,7 @@ class Slowness:
         )
 
 
-class Asker:
+class StoreBackoff:
     """The pace of requests to a store.
 
     Args:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from psched.base.clock import Clock
 from psched.config import Config
 from psched.process.deadman import DeadMan
-from psched.process.kill_ladder import Ladder
-from psched.runner.pool import Runners
+from psched.process.kill_ladder import KillLadder
+from psched.runner.pool import RunnerPool
 from psched.runner.stop_flags import Reason
-from psched.worker.running_task import Slot, tell
+from psched.worker.running_task import RunningTask, tell
 
 IMMEDIATE = 2.0
 """Seconds from TERM to KILL when everything is to end at once."""
@@ -21,7 +21,7 @@ _LEAVING = 5.0
 _NEVER = float("inf")
 
 
-class Guard:
+class TaskGuard:
     """Stops tasks at their time limit, and before their lease can be another's.
 
     Args:
@@ -32,18 +32,18 @@ class Guard:
     """
 
     def __init__(
-        self, settings: Config, *, runners: Runners, clock: Clock, deadman: DeadMan
+        self, settings: Config, *, runners: RunnerPool, clock: Clock, deadman: DeadMan
     ) -> None:
         self._settings = settings
         self._runners = runners
         self._clock = clock
         self._deadman = deadman
 
-    def begin(self, slot: Slot) -> None:
+    def begin(self, slot: RunningTask) -> None:
         """A task begins: nothing runs unguarded, not even for an instant."""
         self._deadman.hasten(slot.deadlines.deadman)
 
-    def watch(self, slots: Iterable[Slot]) -> float:
+    def watch(self, slots: Iterable[RunningTask]) -> float:
         """Send the signals that are due.
 
         Returns:
@@ -64,7 +64,7 @@ class Guard:
         self._deadman.set(min(deadmen, default=None))
         return wakes
 
-    def stop(self, slot: Slot, reason: Reason, limit: float | None = None) -> None:
+    def stop(self, slot: RunningTask, reason: Reason, limit: float | None = None) -> None:
         """Begin to take a task down.
 
         Args:
@@ -79,9 +79,9 @@ class Guard:
             return
         if limit and not slot.over:
             tell(slot, "stopping it: %s", reason.name.lower(), level=logging.WARNING)
-        slot.stop(reason, Ladder(now, slot.definition.settings.kill_interval, limit))
+        slot.stop(reason, KillLadder(now, slot.definition.settings.kill_interval, limit))
 
-    def _limit(self, slot: Slot, mono: float) -> None:
+    def _limit(self, slot: RunningTask, mono: float) -> None:
         limit = slot.definition.settings.kill_timeout
         if limit and slot.ladder is None and not slot.over and mono >= slot.started + limit:
             self.stop(slot, Reason.TIMEOUT)
@@ -92,7 +92,7 @@ class Guard:
                 self._runners.kill(slot.runner)
             slot.begun = True
 
-    def _fence(self, slot: Slot, boot: float) -> None:
+    def _fence(self, slot: RunningTask, boot: float) -> None:
         """Nothing of a task may run when its lease can be granted to another."""
         if slot.lost or boot >= slot.deadlines.kill:
             if slot.ladder is None or not slot.ladder.killing:
@@ -102,7 +102,7 @@ class Guard:
         elif boot >= slot.deadlines.warn:
             self.stop(slot, Reason.LEASE, slot.deadlines.kill - boot)
 
-    def _climb(self, slot: Slot, mono: float) -> None:
+    def _climb(self, slot: RunningTask, mono: float) -> None:
         if slot.over and slot.runner.exit is None and mono >= slot.ended + _LEAVING:
             self._runners.kill(slot.runner)
         if slot.ladder is None or (number := slot.ladder.due(mono)) is None:
@@ -112,7 +112,7 @@ class Guard:
         elif not slot.over:
             slot.runner.send(number)
 
-    def _wakes(self, slot: Slot, mono: float, boot: float) -> float:
+    def _wakes(self, slot: RunningTask, mono: float, boot: float) -> float:
         limit = slot.definition.settings.kill_timeout
         moments = [
             mono + deadline - boot for deadline in (slot.deadlines.warn, slot.deadlines.kill)

@@ -13,18 +13,18 @@ from psched.base.texts import brief
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
 from psched.process.signals import Waitable
-from psched.runner.pool import Runners
+from psched.runner.pool import RunnerPool
 from psched.runner.stop_flags import Reason
-from psched.worker.running_task import Slot, tell
-from psched.worker.task_guard import Guard
+from psched.worker.running_task import RunningTask, tell
+from psched.worker.task_guard import TaskGuard
 
 _log = logging.getLogger("psched.worker")
 
 
-class Lessor(Protocol):
+class LeaseWriter(Protocol):
     """Writes for a running task."""
 
-    def extend_now(self, slot: Slot) -> bool:
+    def extend_now(self, slot: RunningTask) -> bool:
         """Extend its lease; whether it was still held.
 
         Raises:
@@ -32,7 +32,7 @@ class Lessor(Protocol):
         """
         ...
 
-    def update_data(self, slot: Slot, data: str) -> bool:
+    def update_data(self, slot: RunningTask, data: str) -> bool:
         """Replace its schedule's payload; whether its lease was still held.
 
         Raises:
@@ -41,7 +41,7 @@ class Lessor(Protocol):
         ...
 
 
-class Tasks:
+class TaskTable:
     """Starts tasks in runners, hears what they say, and knows when nothing of them is left.
 
     Args:
@@ -55,8 +55,8 @@ class Tasks:
         no_forks: that there is no process to be had.
     """
 
-    def __init__(self, runners: Runners, guard: Guard, clock: Clock) -> None:
-        self.slots: dict[str, Slot] = {}
+    def __init__(self, runners: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
+        self.slots: dict[str, RunningTask] = {}
         self.started = 0
         self.no_forks = Outage("cannot fork", _log, clock)
         self._runners = runners
@@ -66,7 +66,7 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.slots)
 
-    def __iter__(self) -> Iterator[Slot]:
+    def __iter__(self) -> Iterator[RunningTask]:
         return iter([*self.slots.values()])
 
     @property
@@ -75,7 +75,7 @@ class Tasks:
         return any(not slot.empty for slot in self)
 
     @property
-    def runners(self) -> Runners:
+    def runners(self) -> RunnerPool:
         """Where tasks run."""
         return self._runners
 
@@ -85,7 +85,7 @@ class Tasks:
         return self._runners.links
 
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
-        """Have a runner waiting; see `Runners.prepare`.
+        """Have a runner waiting; see `RunnerPool.prepare`.
 
         Raises:
             OSError: the system has no process or memory left; it has been logged.
@@ -106,7 +106,7 @@ class Tasks:
     def start(self, row: Row, run: Run, deadlines: Deadlines) -> None:
         """Start the task of a leased row, in a runner that `prepare` has made."""
         runner = self._runners.take()
-        slot = Slot(
+        slot = RunningTask(
             row=row,
             definition=run.definition,
             occurrence=Occurrence(row.key, run.scheduled_time),
@@ -122,7 +122,7 @@ class Tasks:
         message = {"run": assignment(row, run.definition, run.scheduled_time)}
         runner.link.send(message, _stored(row.data))
 
-    def hear(self, lessor: Lessor) -> None:
+    def hear(self, lessor: LeaseWriter) -> None:
         """Take what runners say, answer what they ask, and see which have ended."""
         for slot in self:
             if slot.empty:
@@ -134,7 +134,7 @@ class Tasks:
                 slot.end(f"its process has sent {link.fault}", self._clock.monotonic())
         self._reap(lessor)
 
-    def _reap(self, lessor: Lessor) -> None:
+    def _reap(self, lessor: LeaseWriter) -> None:
         """See which runners have ended, and of which nothing is left."""
         by_runner = {slot.runner: slot for slot in self if not slot.empty}
         for runner in self._runners.reap():
@@ -159,14 +159,16 @@ class Tasks:
             self.watch()
 
     def watch(self) -> float:
-        """See `Guard.watch`."""
+        """See `TaskGuard.watch`."""
         return min(self._guard.watch(self.slots.values()), self._runners.wakes)
 
-    def stop(self, slot: Slot, reason: Reason, limit: float | None = None) -> None:
-        """See `Guard.stop`."""
+    def stop(self, slot: RunningTask, reason: Reason, limit: float | None = None) -> None:
+        """See `TaskGuard.stop`."""
         self._guard.stop(slot, reason, limit)
 
-    def _take(self, slot: Slot, messages: Sequence[Mapping[str, Any]], lessor: Lessor) -> None:
+    def _take(
+        self, slot: RunningTask, messages: Sequence[Mapping[str, Any]], lessor: LeaseWriter
+    ) -> None:
         """Do what a runner says; it waits for the answer before it says anything else."""
         if not messages:
             return
@@ -196,7 +198,7 @@ class Tasks:
         slot.runner.link.send(answer)
 
 
-def _obey(slot: Slot, message: Mapping[str, Any], lessor: Lessor) -> bool:
+def _obey(slot: RunningTask, message: Mapping[str, Any], lessor: LeaseWriter) -> bool:
     if "extend" in message:
         return lessor.extend_now(slot)
     if "update_data" in message:

@@ -28,7 +28,7 @@ from psched.runner.messages import FROM_TRIGGER_HELPER
 from psched.triggers.custom import DEADLINE, WithheldError, found_by, name_of, withheld
 from psched.triggers.trigger import is_called
 from psched.worker.running_task import RunnerChild
-from psched.worker.task_table import Tasks
+from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")
 
@@ -82,7 +82,7 @@ class TriggerHelpers:
         clock: this host's clocks.
     """
 
-    def __init__(self, tasks: Tasks, settings: Config, clock: Clock) -> None:
+    def __init__(self, tasks: TaskTable, settings: Config, clock: Clock) -> None:
         self._tasks = tasks
         self._settings = settings
         self._clock = clock

@@ -14,7 +14,7 @@ from psched.base.errors import StoreError
 from psched.base.log import Log, log_uncaught
 from psched.base.texts import brief
 from psched.config import Config
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 from psched.master.generation_spec import BAD_HANDLERS, DRAINED, Place
 from psched.process import kernel
 from psched.process.deadman import DeadMan
@@ -22,13 +22,13 @@ from psched.process.link import Link
 from psched.process.message_shapes import FROM_MASTER
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.titles import set_title
-from psched.runner.pool import Runners
+from psched.runner.pool import RunnerPool
 from psched.runner.stop_flags import Reason
-from psched.worker.lease_loop import Leaser
-from psched.worker.recycling import Enough
+from psched.worker.lease_loop import LeaseLoop
+from psched.worker.recycling import Recycling
 from psched.worker.running_task import account
-from psched.worker.task_guard import Guard
-from psched.worker.task_table import Tasks
+from psched.worker.task_guard import TaskGuard
+from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")
 
@@ -66,8 +66,8 @@ class Worker:
         place: Place,
         *,
         settings: Config,
-        runners: Runners,
-        store: Backend,
+        runners: RunnerPool,
+        store: Store,
         inbox: SignalInbox,
         log: Log,
         clock: Clock,
@@ -91,15 +91,15 @@ class Worker:
         spare = settings.child_heartbeat_limit - 2 * settings.driver_timeout
         self._silence = min(_LONGEST_SILENCE, max(_BEAT, spare / 4))
         self._rng = random.Random()  # noqa: S311  # jitter; made after the fork, so it is its own
-        self._enough = Enough(settings, self._rng, clock.monotonic())
+        self._enough = Recycling(settings, self._rng, clock.monotonic())
 
         # Nobody is to inherit a connection. Of SQLite a child would inherit the list of open files
         # and locks, but not the locks, and would believe that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         runners.quiet = store.disconnect
-        guard = Guard(settings, runners=runners, clock=clock, deadman=DeadMan(place.deadline))
-        self._tasks = Tasks(runners, guard, clock)
-        self._leaser = Leaser(
+        guard = TaskGuard(settings, runners=runners, clock=clock, deadman=DeadMan(place.deadline))
+        self._tasks = TaskTable(runners, guard, clock)
+        self._leaser = LeaseLoop(
             store,
             settings,
             nonce=place.nonce,
@@ -190,7 +190,7 @@ class Worker:
     def _rest(self, now: float, timeout: float) -> bool:
         """Sleep until something happens or is due, and look for due rows meanwhile.
 
-        A worker with nothing to do comes hardly further than this; see `Leaser.look`.
+        A worker with nothing to do comes hardly further than this; see `LeaseLoop.look`.
 
         Returns:
             Whether something has happened.
@@ -269,7 +269,7 @@ def prepare_process(log: Log, place: Place) -> SignalInbox:
     return SignalInbox(SIGNALS)
 
 
-def clean_up(store: Backend, settings: Config, nonces: Sequence[str]) -> int:
+def clean_up(store: Store, settings: Config, nonces: Sequence[str]) -> int:
     """Release what dead workers still hold; the life of a process that is forked for that."""
     wait = settings.retry_wait
     try:

@@ -82,4 +82,4 @@ def sql(settings):
 @pytest.fixture
 def now(schedules):
     """The store's clock."""
-    return schedules._backend.now
+    return schedules._store.now

@@ -27,8 +27,8 @@ def test_none_is_none(schedules):
 
 
 def test_those_without_a_time_start_at_the_same(on_host):
-    asked, now = [], on_host._backend.now
-    on_host._backend.now = lambda: asked.append(now()) or asked[-1]
+    asked, now = [], on_host._store.now
+    on_host._store.now = lambda: asked.append(now()) or asked[-1]
     added = on_host.add_many({"key": f"k{n}"} for n in range(20))
     assert len(asked) == 1
     assert len({schedule.metadata().next_time for schedule in added}) == 1

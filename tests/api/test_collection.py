@@ -58,7 +58,7 @@ class TestOpening:
         opened = psched.open(settings)
         with pytest.raises(AlreadyExistsError), opened:
             opened.add("k")
-        assert opened._backend._connector._connection is None
+        assert opened._store._connector._connection is None
 
 
 class TestAdding:
@@ -213,7 +213,7 @@ class TestChanging:
         """Between its look and its write, somebody else writes."""
         schedules.add("k", "t", next_time=LATER)
         others = iter([{"delay": 1}, {"type": "u"}])
-        replace = schedules._backend.replace
+        replace = schedules._store.replace
 
         def late(seen, new):
             for change in others:
@@ -222,7 +222,7 @@ class TestChanging:
                 break
             return replace(seen, new)
 
-        schedules._backend.replace = late
+        schedules._store.replace = late
         schedules.modify("k", data={"n": 1})
         found = schedules["k"].metadata()
         assert (found.delay, found.type, found.data) == (1, "u", {"n": 1})
@@ -266,14 +266,14 @@ class TestAbsence:
 
     def test_a_request_is_repeated_with_growing_pauses(self, on_host, host):
         away = iter([True, True, True, False])
-        get = on_host._backend.get
+        get = on_host._store.get
 
         def sometimes(key):
             if next(away):
                 raise StoreUnavailableError("not now")
             return get(key)
 
-        on_host._backend.get = sometimes
+        on_host._store.get = sometimes
         assert not on_host["k"].exists()
         assert host.slept == sorted(host.slept)
         assert len(host.slept) == 3

@@ -63,7 +63,7 @@ class TestPushing:
         schedules.push("kept")
         for _ in range(2):
             schedules.poll().finish()
-        wait_until(lambda: schedules._backend.purge(10), what="the end of its time")
+        wait_until(lambda: schedules._store.purge(10), what="the end of its time")
         assert not schedules["k"].exists()
         assert row("kept").status == "finished"
         schedules.push("k")
@@ -179,7 +179,7 @@ class TestWithinATransaction:
 @pytest.mark.redis
 def test_redis_has_no_transaction_to_push_in(open_database):
     with open_database("redis") as database, psched.open({"url": database.url}) as schedules:
-        schedules._backend.init()
+        schedules._store.init()
         with pytest.raises(NotSupportedError, match=r"^connection: this store has none"):
             schedules.push("k", connection=object())
         assert not schedules["k"].exists()
@@ -244,7 +244,7 @@ class TestEnding:
             schedules.poll().retry()
         assert row("k").status == "failed"
         assert row("k").reason.startswith("gave up after 2 attempts: ")
-        assert schedules._backend.purge(10) == 0
+        assert schedules._store.purge(10) == 0
 
     def test_what_has_not_succeeded_in_time_has_expired(self, schedules, row, sql):
         schedules.push("k", expire=60)

@@ -93,7 +93,7 @@ class TestPolling:
         schedules.add("a", next_time=1)
         schedules.add("b", next_time=2)
         with psched.open(settings.with_settings(claim_strategy="cas")) as mine:
-            claims = mine._backend._strategy()
+            claims = mine._store._strategy()
             take = claims._take
 
             def late(*args):
@@ -107,14 +107,14 @@ class TestPolling:
     def test_a_row_that_is_changed_while_it_is_judged_is_judged_again(self, schedules, sql):
         schedules.add("k", next_time=1)
         sql("UPDATE {table} SET type = ''")
-        settle = schedules._backend.settle
+        settle = schedules._store.settle
 
         def late(settlements):
             sql("UPDATE {table} SET type = 'mended', version = version + 1")
-            schedules._backend.settle = settle
+            schedules._store.settle = settle
             return settle(settlements)
 
-        schedules._backend.settle = late
+        schedules._store.settle = late
         assert schedules.poll().type == "mended"
 
     @pytest.mark.parametrize("moment", ["before", "after"])
@@ -124,7 +124,7 @@ class TestPolling:
         """Before its settlement is refused, or just after that."""
         schedules.add("k", next_time=1)
         sql("UPDATE {table} SET type = ''")
-        settle = schedules._backend.settle
+        settle = schedules._store.settle
 
         def late(settlements):
             sql("UPDATE {table} SET type = 'mended', version = version + 1")
@@ -132,7 +132,7 @@ class TestPolling:
             assert take_over().type == "mended"
             return results or settle(settlements)
 
-        schedules._backend.settle = late
+        schedules._store.settle = late
         assert schedules.poll() is None
         found = schedules["k"].metadata()
         assert (found.type, found.row.fence) == ("mended", 2)
@@ -297,11 +297,11 @@ class TestLease:
     def test_a_decision_that_could_not_be_written_can_be_tried_again(self, add, schedules):
         k = add()
         task = schedules.poll()
-        backend, away = schedules._backend, make_store("sqlite:////missing/folder/psched.db")
-        schedules._poller.backend = away
+        backend, away = schedules._store, make_store("sqlite:////missing/folder/psched.db")
+        schedules._poller.store = away
         with pytest.raises(StoreUnavailableError):
             task.finish()
-        schedules._poller.backend = backend
+        schedules._poller.store = backend
         task.finish()
         assert k.metadata().next_time == task.scheduled_time + HOUR
 
@@ -362,14 +362,14 @@ def test_a_task_may_use_the_schedules_it_came_from(schedules):
 
 def test_a_poll_that_meets_an_absent_store_is_repeated(on_host, schedules, host):
     schedules.add("k", next_time=1)
-    claim, away = on_host._backend.claim, iter([True, False])
+    claim, away = on_host._store.claim, iter([True, False])
 
     def sometimes(*args, **more):
         if next(away):
             raise StoreUnavailableError("not now")
         return claim(*args, **more)
 
-    on_host._backend.claim = sometimes
+    on_host._store.claim = sometimes
     assert on_host.poll().key == "k"
     assert len(host.slept) == 1
 

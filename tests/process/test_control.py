@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from psched.master import status_socket
-from psched.master.status_socket import Control
+from psched.master.status_socket import StatusSocket
 from psched.process.message_shapes import STATUS, Shapes
 from support.leaving import KINDS, leave
 from support.waiting import wait_until
@@ -28,7 +28,7 @@ def path(tmp_path):
 @pytest.fixture
 def master(tmp_path):
     """A master's socket, and whoever asks is answered when it advances."""
-    master = Control([tmp_path])
+    master = StatusSocket([tmp_path])
     yield master
     master.close()
 
@@ -64,7 +64,7 @@ def test_a_socket_that_was_removed_or_replaced_is_made_again(master, path, kind)
 
 @pytest.mark.parametrize("kind", [*KINDS, "file", "nothing"])
 def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(tmp_path, path, kind):
-    master = Control([tmp_path])
+    master = StatusSocket([tmp_path])
     path.unlink()
     path.write_text("") if kind == "file" else leave(kind, path)
     master.close()
@@ -75,7 +75,7 @@ def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(tmp_path, path, ki
 def test_what_stands_there_before_a_start_is_not_in_the_way(tmp_path, path, kind):
     leave(kind, path)
     leave(kind, tmp_path / "master.4194305.sock")
-    master = Control([tmp_path])
+    master = StatusSocket([tmp_path])
     assert path.is_socket()
     assert not os.path.lexists(tmp_path / "master.4194305.sock") or kind == "link to itself"
     master.close()
@@ -83,7 +83,7 @@ def test_what_stands_there_before_a_start_is_not_in_the_way(tmp_path, path, kind
 
 def test_a_folder_that_was_removed_is_made_again(tmp_path):
     folder = tmp_path / "run"
-    master = Control([folder])
+    master = StatusSocket([folder])
     [path] = folder.iterdir()
     path.unlink()
     folder.rmdir()

@@ -19,7 +19,7 @@ from psched.config import from_mapping
 from psched.core.model import Finish, Settlement
 from psched.core.store_protocol import ClaimUnknownError
 from psched.runner.stop_flags import Reason
-from psched.worker.lease_loop import Leaser
+from psched.worker.lease_loop import LeaseLoop
 from support.apart import apart
 from support.bench import CLOCK, Bench
 from support.waiting import wait_until
@@ -91,7 +91,7 @@ class Scene:
         self.store.init()
         self.store.claimed = keys
         self.clock = Host()
-        self.leaser = Leaser(
+        self.leaser = LeaseLoop(
             self.store,
             self.settings,
             nonce="nonce",

@@ -18,7 +18,7 @@ from psched.process import tree
 from psched.process.link import Link
 from psched.runner.runner import _Holder
 from psched.runner.stop import Stop
-from psched.runner.stop_flags import Notes, Reason
+from psched.runner.stop_flags import Reason, StopFlagTable
 from support.apart import apart, say, started_apart
 from support.bench import Bench
 from support.processes import kill, title
@@ -235,7 +235,7 @@ def test_nothing_is_written_into_a_file_that_has_the_number_of_a_line_of_ours():
 
 def asked_after_the_end():
     ours, theirs = Link.pair()
-    holder = _Holder(ours, Stop(Notes(1).at(0)), list, data_limit=1024)
+    holder = _Holder(ours, Stop(StopFlagTable(1).at(0)), list, data_limit=1024)
     theirs.send({"held": True})
     holder.extend()
     holder.close()

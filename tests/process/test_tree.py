@@ -16,7 +16,7 @@ from psched.process import kernel, tree
 from psched.process.cgroup import MasterCgroup
 from psched.process.child import Child, reap
 from psched.process.link import Link
-from psched.process.orphan_reaper import Remains
+from psched.process.orphan_reaper import OrphanReaper
 from psched.runner.stop_flags import Reason
 from support.apart import apart
 from support.bench import Bench
@@ -288,7 +288,7 @@ def two_ends():
     one, other = (
         Child(process.pid, Link.pair()[0], 0.0) for process in (household.child, neighbour)
     )
-    remains = Remains(clock)
+    remains = OrphanReaper(clock)
 
     household.end()
     remains.add(one, None)

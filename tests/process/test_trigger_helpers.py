@@ -19,7 +19,7 @@ from psched.core.model import QUARANTINED, WAITING, Row
 from psched.process import tree
 from psched.triggers.custom import DEADLINE
 from psched.worker import trigger_helpers
-from psched.worker.lease_loop import Leaser
+from psched.worker.lease_loop import LeaseLoop
 from support.apart import apart
 from support.bench import CLOCK, Bench
 from support.wild import HANDLERS
@@ -137,7 +137,7 @@ class Scene:
         self.bench = Bench(HANDLERS, **given)
         self.store = make_store(from_mapping(given))
         self.store.init()
-        self.leaser = Leaser(
+        self.leaser = LeaseLoop(
             self.store,
             from_mapping(given),
             nonce="nonce",

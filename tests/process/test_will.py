@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from psched.master import nonce_file
-from psched.master.nonce_file import Will
+from psched.master.nonce_file import NonceFile
 from psched.process import cgroup
 from support.leaving import KINDS, leave
 
@@ -17,7 +17,7 @@ def heir():
     """The will of another process than this one."""
 
     def heir(folder, place):
-        nonce_file = Will(folder, place)
+        nonce_file = NonceFile(folder, place)
         nonce_file._name = "nonces.1.1"
         return nonce_file
 
@@ -25,7 +25,7 @@ def heir():
 
 
 def test_what_is_written_is_inherited_once_by_the_next_in_the_same_place(tmp_path, heir):
-    nonce_file = Will(tmp_path, "/here")
+    nonce_file = NonceFile(tmp_path, "/here")
     nonce_file.write({"a"})
     nonce_file.write({"a", "b"})
     assert heir(tmp_path, "/elsewhere").inherit() == []
@@ -34,11 +34,11 @@ def test_what_is_written_is_inherited_once_by_the_next_in_the_same_place(tmp_pat
     assert next_one.inherit() == ["a", "b"]
     # Now they are of that one's will.
     assert [path.name for path in tmp_path.iterdir()] == ["nonces.1.1"]
-    assert Will(tmp_path, "/here").inherit() == ["a", "b"]
+    assert NonceFile(tmp_path, "/here").inherit() == ["a", "b"]
 
 
 def test_two_masters_that_share_a_folder_do_not_touch_each_others(tmp_path, heir):
-    one, other = Will(tmp_path, "/one"), heir(tmp_path, "/other")
+    one, other = NonceFile(tmp_path, "/one"), heir(tmp_path, "/other")
     one.write({"a"})
     other.write({"b"})
     assert (one.inherit(), other.inherit()) == ([], [])
@@ -49,7 +49,7 @@ def test_two_masters_that_share_a_folder_do_not_touch_each_others(tmp_path, heir
 
 
 def test_a_folder_that_is_gone_is_said_and_costs_nothing(tmp_path, caplog):
-    Will(tmp_path / "gone", "/here").write(["a"])
+    NonceFile(tmp_path / "gone", "/here").write(["a"])
     assert "its tasks wait for alive_time" in caplog.text
 
 
@@ -66,14 +66,14 @@ def test_what_a_task_leaves_beside_it_is_removed_and_stops_nobody(tmp_path, heir
         left.write_bytes(content[kind])
     else:
         leave(kind, left)
-    Will(tmp_path, "/here").write({"a"})
+    NonceFile(tmp_path, "/here").write({"a"})
     assert heir(tmp_path, "/here").inherit() == ["a"]
     assert not os.path.lexists(left)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_stands_where_it_is_to_be_written_is_replaced(tmp_path, heir, kind):
-    ours = Will(tmp_path, "/here")
+    ours = NonceFile(tmp_path, "/here")
     for name in ours._name, f".{ours._name}":
         leave(kind, tmp_path / name)
     ours.write({"a"})

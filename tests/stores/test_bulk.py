@@ -14,7 +14,7 @@ from psched.base.errors import AlreadyExistsError, UnknownOutcomeError
 from psched.client.collection import ScheduleCollection
 from psched.core.model import Row
 from psched.stores.sql import chunks
-from psched.stores.sql.chunks import in_parcels
+from psched.stores.sql.chunks import in_chunks
 from support.crowd import fill, joined, number
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
@@ -111,7 +111,7 @@ class TestUnknownOutcome:
         self, far, proxy, store, sql
     ):
         far["k"].exists()
-        add = far._backend.add
+        add = far._store.add
 
         def add_late(rows, *, nonce):
             try:
@@ -120,7 +120,7 @@ class TestUnknownOutcome:
                 store.add([Row(key="k7")], nonce="theirs")
                 raise
 
-        far._backend.add = add_late
+        far._store.add = add_late
         with (
             proxy.fault(Fault.LOSE_REQUEST, b"COMMIT"),
             pytest.raises(AlreadyExistsError, match=r"^the key 'k7' is taken$"),
@@ -132,17 +132,17 @@ class TestUnknownOutcome:
 class TestParcels:
     def test_they_hold_every_row_in_order(self):
         everything = rows(3 * chunks.ROWS + 1)
-        found = [*in_parcels(everything)]
+        found = [*in_chunks(everything)]
         assert [len(parcel) for parcel in found] == [chunks.ROWS] * 3 + [1]
         assert [*itertools.chain(*found)] == everything
-        assert [*in_parcels([])] == []
+        assert [*in_chunks([])] == []
 
     def test_they_are_bounded_in_size_too(self):
         half = "x" * (chunks.SIZE // 2)
         large = [Row(key=f"k{n}", data=half, options="y" * (n == 4)) for n in range(6)]
-        assert [len(parcel) for parcel in in_parcels(large)] == [2, 2, 1, 1]
+        assert [len(parcel) for parcel in in_chunks(large)] == [2, 2, 1, 1]
         huge = [Row(key=f"k{n}", data=half * 3) for n in range(3)]
-        assert [len(parcel) for parcel in in_parcels(huge)] == [1, 1, 1]
+        assert [len(parcel) for parcel in in_chunks(huge)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

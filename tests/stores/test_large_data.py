@@ -12,7 +12,7 @@ from psched.base.errors import InvalidError, StoreError, StoreUnavailableError, 
 from psched.core.definition import decode, payload_of
 from psched.core.model import QUARANTINED, Quarantine, Row
 from psched.core.policy import Run, conclusion, opening
-from psched.stores.sql.store import SqlBackend
+from psched.stores.sql.store import SqlStore
 from support.stores import store_factory
 
 MIB = 2**20
@@ -140,12 +140,12 @@ def test_many_large_ones_are_pushed_at_once(schedules):
 def test_who_is_not_answered_knows_the_data_that_it_wrote_again(schedules, sql):
     """What is compared is the payload, not how it is stored."""
     schedules.push("k", data=LARGE)
-    backend = schedules._backend
+    backend = schedules._store
     replaced = []
 
     def replace(seen, new):
         replaced.append(new)
-        assert SqlBackend.replace(backend, seen, new)
+        assert SqlStore.replace(backend, seen, new)
         raise UnknownOutcomeError("no answer")
 
     backend.replace = replace

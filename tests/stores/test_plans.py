@@ -15,7 +15,7 @@ from psched.core.model import Row, Settlement
 from psched.stores.sql.claim_statements import as_seen
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.statements import Statements
-from psched.stores.sql.store import SqlBackend
+from psched.stores.sql.store import SqlStore
 from support.crowd import Cost, fill, joined, number, take_statistics
 from support.stores import store_factory
 
@@ -51,7 +51,7 @@ class Crowd:
     """
 
     kind: str
-    store: SqlBackend
+    store: SqlStore
     first: list[Row]
     held: list[Row]
 

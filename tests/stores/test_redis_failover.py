@@ -17,7 +17,7 @@ from psched.base.errors import (
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis.sentinels import ASKED_AGAIN
-from psched.stores.redis.store import RedisBackend
+from psched.stores.redis.store import RedisStore
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
 from support.servers.redis import SERVICE
@@ -235,7 +235,7 @@ class TestSentinels:
         watched, other, clock = start_watched(), start_redis(), Later()
         there = make_store(other.url())
         there.init()
-        store = RedisBackend(watched.url(), table="psched", timeout=5.0, clock=clock)
+        store = RedisStore(watched.url(), table="psched", timeout=5.0, clock=clock)
         store.init()
         add(store, "k")
         for sentinel in watched.sentinels:
@@ -274,7 +274,7 @@ class TestSentinels:
         leader = watched.sentinels[0]
         with Proxy(leader.port) as proxy:
             url = f"redis+sentinel://{LOOPBACK}:{proxy.port}/{SERVICE}/0"
-            store = RedisBackend(url, table="psched", timeout=2.0, clock=clock)
+            store = RedisStore(url, table="psched", timeout=2.0, clock=clock)
             store.init()
             add(store, "k")
             with proxy.black_hole():

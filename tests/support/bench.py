@@ -18,9 +18,9 @@ from psched.master.generation_spec import Place
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.service.worker_boot import make_runners
-from psched.worker.running_task import Slot
-from psched.worker.task_guard import Guard
-from psched.worker.task_table import Tasks
+from psched.worker.running_task import RunningTask
+from psched.worker.task_guard import TaskGuard
+from psched.worker.task_table import TaskTable
 from psched.worker.worker import prepare_process
 from support.waiting import PATIENCE
 
@@ -41,13 +41,13 @@ class Ledger:
         self.extended = 0
         self.data: list[str] = []
 
-    def extend_now(self, _slot: Slot) -> bool:
-        """See `psched.worker.task_table.Lessor`."""
+    def extend_now(self, _slot: RunningTask) -> bool:
+        """See `psched.worker.task_table.LeaseWriter`."""
         self.extended += 1
         return True
 
-    def update_data(self, _slot: Slot, data: str) -> bool:
-        """See `psched.worker.task_table.Lessor`."""
+    def update_data(self, _slot: RunningTask, data: str) -> bool:
+        """See `psched.worker.task_table.LeaseWriter`."""
         self.data.append(data)
         return not self.refuses
 
@@ -87,10 +87,10 @@ class Bench:
             clock=CLOCK,
             cgroup=cgroup,
         )
-        guard = Guard(self._settings, runners=self.runners, clock=CLOCK, deadman=DeadMan())
-        self.tasks = Tasks(self.runners, guard, CLOCK)
+        guard = TaskGuard(self._settings, runners=self.runners, clock=CLOCK, deadman=DeadMan())
+        self.tasks = TaskTable(self.runners, guard, CLOCK)
 
-    def start(self, type: str, key: str | None = None, **data: object) -> Slot:  # noqa: A002
+    def start(self, type: str, key: str | None = None, **data: object) -> RunningTask:  # noqa: A002
         """Start a task.
 
         Args:
@@ -105,7 +105,7 @@ class Bench:
         type: str,  # noqa: A002
         stored: str | bytes,
         key: str | None = None,
-    ) -> Slot:
+    ) -> RunningTask:
         """Start a task whose payload is stored like this; see `start`."""
         row = Row(
             key=type if key is None else key,
@@ -144,7 +144,7 @@ class Bench:
         self.tasks.dismiss()
         self.until(lambda: not self.tasks.links)
 
-    def finish(self, slot: Slot) -> str:
+    def finish(self, slot: RunningTask) -> str:
         """Work until nothing is left of a task; how its lease would be settled."""
         self.until(lambda: slot.empty)
         del self.tasks.slots[slot.row.key]

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterator
 
 from psched.base.clock import SystemClock
-from psched.contrib.perfectsched.store.backend import CompatBackend
+from psched.contrib.perfectsched.store.store import PerfectSchedStore
 
 
 @contextlib.contextmanager
@@ -16,7 +16,7 @@ def compat_factory(url, *, table="psched", timeout=5.0, **how) -> Iterator:
     def open_store():
         rng = random.Random()  # noqa: S311  # jitter
         how_made = {"table": table, "timeout": timeout, "clock": SystemClock(), "rng": rng, **how}
-        store = CompatBackend(url, **how_made)
+        store = PerfectSchedStore(url, **how_made)
         opened.append(store)
         return store
 

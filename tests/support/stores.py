@@ -13,17 +13,17 @@ from psched.config import Config
 from psched.config.redis_urls import is_redis
 from psched.core.definition import payload_of
 from psched.core.model import Decision, Finish, Quarantine, Row
-from psched.stores.sql.store import SqlBackend
+from psched.stores.sql.store import SqlStore
 
 
 def make_store(url, *, table="psched", timeout=5.0, **how):
     """A store as a worker makes it; not yet connected."""
     how = {"table": table, "timeout": timeout, "clock": SystemClock(), **how}
     if is_redis(url):
-        from psched.stores.redis.store import RedisBackend  # noqa: PLC0415  # it need not be there
+        from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 
-        return RedisBackend(url, **how)
-    return SqlBackend(url, rng=random.Random(), **how)  # noqa: S311  # jitter
+        return RedisStore(url, **how)
+    return SqlStore(url, rng=random.Random(), **how)  # noqa: S311  # jitter
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pytest
 
 from psched.base.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
 from psched.config import from_mapping
-from psched.worker.store_backoff import Asker, Slowness
+from psched.worker.store_backoff import Slowness, StoreBackoff
 
 
 class Clock:
@@ -60,7 +60,7 @@ def before():
 
 @pytest.fixture
 def asker(clock, before):
-    return Asker(
+    return StoreBackoff(
         clock=clock,
         rng=Highest(),
         longest_pause=5.0,
@@ -210,7 +210,7 @@ def test_what_is_not_the_stores_failure_is_not_the_askers_either(asker, store):
 @pytest.mark.parametrize("seed", range(10))
 def test_workers_do_not_come_back_in_step(seed, clock, store):
     rng = random.Random(seed)  # noqa: S311  # jitter
-    asker = Asker(
+    asker = StoreBackoff(
         clock=clock, rng=rng, longest_pause=5.0, before=lambda: None, slowness=slowness(clock)
     )
     store.failure = StoreUnavailableError("gone")

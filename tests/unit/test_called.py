@@ -156,7 +156,7 @@ class TestFinding:
         one = parse("psched_tides:Tides", folder)
         assert one is parse("psched_tides:Tides", folder)
         assert one != parse('psched_tides:Tides {"gap":5}', folder)
-        assert repr(one) == "Called(text='@call psched_tides:Tides')"
+        assert repr(one) == "CustomTrigger(text='@call psched_tides:Tides')"
 
     @pytest.mark.parametrize(
         ("text", "problem"),

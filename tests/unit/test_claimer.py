@@ -9,8 +9,8 @@ from psched.base.outage import Outage
 from psched.config import from_mapping
 from psched.core.store_protocol import Claimed
 from psched.worker.claimer import Claimer
-from psched.worker.lease_extender import Extender
-from psched.worker.store_backoff import Asker, Slowness
+from psched.worker.lease_extender import LeaseExtender
+from psched.worker.store_backoff import Slowness, StoreBackoff
 
 NEAR = 0.02
 """Seconds."""
@@ -66,11 +66,13 @@ def looks(due, *, poll_interval=1.0):
     store = Store(clock, due=due)
     settings = from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval})
     slowness = Slowness(settings, clock)
-    asker = Asker(clock=clock, rng=rng, longest_pause=5, before=lambda: None, slowness=slowness)
+    asker = StoreBackoff(
+        clock=clock, rng=rng, longest_pause=5, before=lambda: None, slowness=slowness
+    )
     claimer = Claimer(
         store,
         asker,
-        Extender(store, asker, settings, clock=clock, held=list),
+        LeaseExtender(store, asker, settings, clock=clock, held=list),
         settings,
         nonce="nonce",
         tasks=Tasks(clock),

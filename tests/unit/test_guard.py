@@ -12,8 +12,8 @@ from psched.config import from_mapping
 from psched.core.definition import understand
 from psched.core.model import Finish, Occurrence, Retry, Row
 from psched.runner.stop_flags import Reason
-from psched.worker.running_task import Slot
-from psched.worker.task_guard import Guard
+from psched.worker.running_task import RunningTask
+from psched.worker.task_guard import TaskGuard
 
 NEVER = float("inf")
 
@@ -86,11 +86,13 @@ class Scene:
         self.clock = Clock()
         self.deadman = DeadMan()
         self.slots = []
-        self.guard = Guard(self.settings, runners=Runners(), clock=self.clock, deadman=self.deadman)
+        self.guard = TaskGuard(
+            self.settings, runners=Runners(), clock=self.clock, deadman=self.deadman
+        )
 
     def task(self, *, lease=300, **row):
         row = Row(key="k", next_time=60, **row)
-        slot = Slot(
+        slot = RunningTask(
             row=row,
             definition=understand(row, self.settings),
             occurrence=Occurrence("k", 60),

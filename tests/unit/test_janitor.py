@@ -7,7 +7,7 @@ import pytest
 from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.config import from_mapping
 from psched.worker.janitor import Janitor
-from psched.worker.store_backoff import Asker, Slowness
+from psched.worker.store_backoff import Slowness, StoreBackoff
 
 
 class Clock:
@@ -48,7 +48,7 @@ def store():
 @pytest.fixture
 def sweep(store, clock):
     rng = random.Random(1)  # noqa: S311  # jitter
-    asker = Asker(
+    asker = StoreBackoff(
         clock=clock,
         rng=rng,
         longest_pause=5,

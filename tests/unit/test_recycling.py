@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from psched.config import from_mapping
-from psched.worker.recycling import Enough
+from psched.worker.recycling import Recycling
 
 
 def enough(seed=0, **settings):
     config = from_mapping({"url": f"sqlite://{Path('/x.db')}", **settings})
-    return Enough(config, random.Random(seed), 1000.0)  # noqa: S311  # jitter
+    return Recycling(config, random.Random(seed), 1000.0)  # noqa: S311  # jitter
 
 
 def first_reached(limits, readings):

@@ -6,27 +6,27 @@ from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
 from psched.core.definition import understand
 from psched.core.model import Finish, Occurrence, Release, Retry, Row
-from psched.process.kill_ladder import Ladder
+from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
-from psched.runner.stop_flags import Notes, Reason
-from psched.worker.running_task import RunnerChild, Slot
+from psched.runner.stop_flags import Reason, StopFlagTable
+from psched.worker.running_task import RunnerChild, RunningTask
 
 STOPS = [Reason.SHUTDOWN, Reason.DELETED, Reason.LEASE]
 NOBODY = 2**22 + 1
 """A pid that no process can have."""
-LADDER = Ladder(0.0, 60.0, 150.0)
+LADDER = KillLadder(0.0, 60.0, 150.0)
 
 
 @pytest.fixture
 def slot():
     row = Row(key="k", next_time=60)
     ours, theirs = Link.pair()
-    yield Slot(
+    yield RunningTask(
         row=row,
         definition=understand(row, from_mapping({"url": "sqlite:///unused.db"})),
         occurrence=Occurrence("k", 60),
         deadlines=Deadlines(0.0, 300, 5.0),
-        runner=RunnerChild(NOBODY, ours, 0.0, Notes(1).at(0)),
+        runner=RunnerChild(NOBODY, ours, 0.0, StopFlagTable(1).at(0)),
         started=0.0,
     )
     ours.close()
@@ -83,7 +83,7 @@ def test_a_failure_stays_one_if_the_task_is_to_be_stopped_after_it(slot, reason)
 
 
 def test_the_first_reason_to_stop_stays(slot):
-    later = Ladder(9.0, 60.0, 150.0)
+    later = KillLadder(9.0, 60.0, 150.0)
     slot.stop(Reason.TIMEOUT, LADDER)
     slot.stop(Reason.SHUTDOWN, later)
     assert slot.stopping is Reason.TIMEOUT

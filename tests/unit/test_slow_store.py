@@ -11,9 +11,9 @@ from psched.base.lease_times import longest_answer
 from psched.config import from_mapping
 from psched.core.model import Row
 from psched.stores.plain import PlainStore
-from psched.worker.lease_loop import Leaser
-from psched.worker.task_guard import Guard
-from psched.worker.task_table import Tasks
+from psched.worker.lease_loop import LeaseLoop
+from psched.worker.task_guard import TaskGuard
+from psched.worker.task_table import TaskTable
 
 ALIVE_TIME = 6
 EPSILON = 1e-3
@@ -138,7 +138,7 @@ class Runners:
             self.killed.append(self._clock.now)
 
 
-class Silent(Tasks):
+class Silent(TaskTable):
     """Tasks that say nothing; of one that is killed nothing is left."""
 
     def hear(self, _lessor):
@@ -169,11 +169,11 @@ class Scene:
         self.store = Store(self.clock)
         self.store.answer = answer
         self.runners = Runners(self.clock)
-        guard = Guard(
+        guard = TaskGuard(
             self.settings, runners=self.runners, clock=self.clock, deadman=DeadMan(self.clock)
         )
         self.tasks = Silent(self.runners, guard, self.clock)
-        self.leaser = Leaser(
+        self.leaser = LeaseLoop(
             self.store,
             self.settings,
             nonce="w",

@@ -7,7 +7,7 @@ from psched.config import from_mapping
 from psched.core.definition import understand
 from psched.core.model import Row
 from psched.core.policy import Run
-from psched.worker.task_table import Tasks
+from psched.worker.task_table import TaskTable
 
 SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
 
@@ -20,7 +20,7 @@ class Scene:
         self.asked = []
         self.wakes = 0.0
         self.link = self
-        self.tasks = Tasks(self, self, self)
+        self.tasks = TaskTable(self, self, self)
 
     def monotonic(self):
         return 0.0

@@ -7,11 +7,11 @@ import click
 from psched.app import CLOCK, make_store, read_config
 from psched.base import lease_times
 from psched.base.errors import ConfigError
-from psched.base.retry import patiently
+from psched.base.retry import retry_while_unavailable
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.config import Config
-from psched.core.store_protocol import Backend
+from psched.core.store_protocol import Store
 from psched.handlers.configured import Only, load_handlers
 from psched.handlers.exec_type import missing, who_can_run_code, who_is_called
 from psched.triggers import zone
@@ -50,7 +50,7 @@ def check(place: Place) -> None:
     store = make_store(settings)
     try:
         # A slow one is connected to in more than one request.
-        facts = patiently(store.examine, clock=CLOCK, tries=_TRIES)
+        facts = retry_while_unavailable(store.examine, clock=CLOCK, tries=_TRIES)
         click.echo(f"database: {settings.safe_url}, table {settings.table}")
         for name, value in facts:
             click.echo(f"  {name}: {value}")
@@ -62,7 +62,7 @@ def check(place: Place) -> None:
         store.disconnect()
 
 
-def _paces(store: Backend, settings: Config) -> Iterator[str]:
+def _paces(store: Store, settings: Config) -> Iterator[str]:
     """Whether the store answers fast enough for the leases.
 
     Raises:
@@ -71,7 +71,8 @@ def _paces(store: Backend, settings: Config) -> Iterator[str]:
     answer = min(_seconds(store.now) for _ in range(_TRIES))
     store.disconnect()
     connecting = max(
-        0.0, _seconds(lambda: patiently(store.now, clock=CLOCK, tries=_TRIES)) - answer
+        0.0,
+        _seconds(lambda: retry_while_unavailable(store.now, clock=CLOCK, tries=_TRIES)) - answer,
     )
     yield f"connecting: {connecting * 1000:.3f} ms"
     alive_time, timeout = settings.alive_time, settings.driver_timeout

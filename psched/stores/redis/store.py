@@ -43,7 +43,7 @@ _SETTLED = {
 }
 
 
-class RedisBackend:
+class RedisStore:
     """Schedules in one database of a Redis server.
 
     Args:

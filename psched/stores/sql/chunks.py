@@ -15,7 +15,7 @@ SIZE = 1_000_000
 larger than their ``max_allowed_packet``, which is 16 MB or more."""
 
 
-def in_parcels(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def in_chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     """Rows in their order, as many at a time as may go into one statement."""
     return divided(rows, lambda row: len(row.data or "") + len(row.options or ""))
 

@@ -7,7 +7,7 @@ _STEP = 1.0
 """Seconds; two readings of two clocks may be as far apart on a busy machine."""
 
 
-class Evenness:
+class ClockSteps:
     """Sees when somebody sets the clock by which a store on this host judges leases.
 
     Whoever holds a lease at that moment either extends it, and its end is right again, or is

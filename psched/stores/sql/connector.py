@@ -33,7 +33,7 @@ from psched.config import urls
 from psched.config.tls import Tls
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import galera, raw_execute
-from psched.stores.sql.clock_steps import Evenness
+from psched.stores.sql.clock_steps import ClockSteps
 from psched.stores.sql.dialects import Dialect, Fault, Standing, dialect_of
 from psched.stores.sql.failures import ERRORS, MESSAGES
 
@@ -87,7 +87,7 @@ class Connector:
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
             # The last two: an option after its question mark that is no number, say.
             raise ConfigError(f"url: {_unusable(error)}") from None
-        self.evenness = Evenness(clock)
+        self.evenness = ClockSteps(clock)
         self._clock = clock
         self._rng = rng
         self._greet = greet

@@ -43,7 +43,7 @@ def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[
 
 
 class TableStore(abc.ABC, Generic[S]):
-    """Some of `psched.core.store_protocol.Backend`, on one table.
+    """Some of `psched.core.store_protocol.Store`, on one table.
 
     Args:
         url: database URL in SQLAlchemy's form.

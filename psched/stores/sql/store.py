@@ -26,7 +26,7 @@ from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.store_protocol import Claimed, Settled
 from psched.stores.sql import diagnostics, raw_execute
 from psched.stores.sql.batches import BATCH, holds, in_batches, result_of
-from psched.stores.sql.chunks import in_parcels
+from psched.stores.sql.chunks import in_chunks
 from psched.stores.sql.claims import Strategy, choose, held_by
 from psched.stores.sql.failures import refusing_data
 from psched.stores.sql.listing import Listing
@@ -38,7 +38,7 @@ Request = tuple[TextClause, Mapping[str, Any]]
 """A statement and its values."""
 
 
-class SqlBackend(TableStore[Statements]):
+class SqlStore(TableStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
@@ -267,7 +267,7 @@ class SqlBackend(TableStore[Statements]):
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
         """The statements that insert rows."""
         stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
-        return [self._sql.insert(batch, nonce) for batch in in_parcels(stored)]
+        return [self._sql.insert(batch, nonce) for batch in in_chunks(stored)]
 
     def _insert(self, connection: Connection, batches: Sequence[Request]) -> None:
         for batch in batches:

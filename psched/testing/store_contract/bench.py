@@ -7,9 +7,9 @@ from typing import Any
 
 from psched.base.clock import SystemClock
 from psched.core.model import Row, Settlement
-from psched.core.store_protocol import Backend, Claimed
+from psched.core.store_protocol import Claimed, Store
 
-BackendFactory = Callable[[], Backend]
+BackendFactory = Callable[[], Store]
 """Returns a further, independent instance on the test's store."""
 
 LEASE = 60
@@ -36,12 +36,12 @@ def due(key: str, since: int = LONG_AGO, **columns: Any) -> Row:  # noqa: ANN401
     return Row(key=key, next_time=since, next_run_time=since, **columns)
 
 
-def add(store: Backend, *keys: str) -> None:
+def add(store: Store, *keys: str) -> None:
     """Add rows that are due."""
     store.add([due(key) for key in keys], nonce="added")
 
 
-def found(store: Backend, key: str) -> Row:
+def found(store: Store, key: str) -> Row:
     """The row under a key, which must be there."""
     row = store.get(key)
     assert row is not None, f"the row {key!r} is gone"
@@ -49,7 +49,7 @@ def found(store: Backend, key: str) -> Row:
 
 
 def claim(
-    store: Backend,
+    store: Store,
     owner: str,
     *,
     limit: int = 10,
@@ -63,7 +63,7 @@ def claim(
     )
 
 
-def claim_all(store: Backend, owner: str, *, alive_time: int = LEASE) -> list[Row]:
+def claim_all(store: Store, owner: str, *, alive_time: int = LEASE) -> list[Row]:
     """Lease everything that is due; each claim gets an owner of its own, ``owner.1`` and so on."""
     rows: list[Row] = []
     for count in range(1, 1000):
@@ -74,14 +74,14 @@ def claim_all(store: Backend, owner: str, *, alive_time: int = LEASE) -> list[Ro
     raise AssertionError("the claims come to no end")
 
 
-def leased(store: Backend, key: str, owner: str = "worker.1") -> Row:
+def leased(store: Store, key: str, owner: str = "worker.1") -> Row:
     """Add a row and lease it; the row with its lease."""
     add(store, key)
     (row,) = claim(store, owner).rows
     return row
 
 
-def leased_for_a_moment(store: Backend, *keys: str, owner: str = "worker.1") -> list[Row]:
+def leased_for_a_moment(store: Store, *keys: str, owner: str = "worker.1") -> list[Row]:
     """Add rows and lease them; when this returns, the leases have ended in the store."""
     add(store, *keys)
     rows = claim(store, owner, limit=len(keys), **MOMENT).rows
@@ -95,7 +95,7 @@ def leased_for_a_moment(store: Backend, *keys: str, owner: str = "worker.1") -> 
     return leased_for_a_moment(store, *keys, owner=f"{owner}.again")
 
 
-def wait_for_end(store: Backend, key: str) -> None:
+def wait_for_end(store: Store, key: str) -> None:
     """Wait until a row may be claimed, by the store's clock: its lease has ended, or its wait."""
     end = found(store, key).next_run_time or 0
     give_up_at = _clock.monotonic() + _PATIENCE

@@ -8,7 +8,7 @@ from threading import Barrier
 from typing import TypeVar
 
 from psched.base.errors import AlreadyExistsError, NotFoundError
-from psched.core.store_protocol import Backend, Settled
+from psched.core.store_protocol import Settled, Store
 from psched.testing.store_contract.bench import (
     LATER,
     LEASE,
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _WORKERS = 4
 
 
-def _at_once(backend_factory: BackendFactory, work: Callable[[Backend, int], T]) -> list[T]:
+def _at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -> list[T]:
     """Several workers, each with an instance and a thread of its own, do this at the same time."""
     start = Barrier(_WORKERS)
 
@@ -44,7 +44,7 @@ def _at_once(backend_factory: BackendFactory, work: Callable[[Backend, int], T])
         return [*workers.map(run, range(_WORKERS))]
 
 
-def _claim_all_in_small_lots(store: Backend, number: int) -> list[str]:
+def _claim_all_in_small_lots(store: Store, number: int) -> list[str]:
     taken: list[str] = []
     for count in range(10_000):
         claimed = claim(store, f"w{number}.{count}", limit=7)
@@ -83,7 +83,7 @@ class Contention:
         lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
         holder.disconnect()  # a connection is one thread's
 
-        def work(store: Backend, number: int) -> list[str]:
+        def work(store: Store, number: int) -> list[str]:
             if number > 0:
                 return _claim_all_in_small_lots(store, number)
             extended: set[str] = set()
@@ -102,7 +102,7 @@ class Contention:
         lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
         holder.disconnect()  # a connection is one thread's
 
-        def work(store: Backend, number: int) -> list[str]:
+        def work(store: Store, number: int) -> list[str]:
             if number > 0:
                 return _claim_all_in_small_lots(store, number)
             results: dict[str, Settled] = {}
@@ -120,7 +120,7 @@ class Contention:
         rounds = 25
         backend_factory().add([due("k", 1)], nonce="n")
 
-        def run(store: Backend, number: int) -> list[int]:
+        def run(store: Store, number: int) -> list[int]:
             done: list[int] = []
             for count in range(10_000):
                 for row in claim(store, f"w{number}.{count}").rows:
@@ -135,7 +135,7 @@ class Contention:
         assert sorted(chain.from_iterable(done)) == [*range(1, rounds + 1)]
 
     def test_a_key_is_added_by_one(self, backend_factory: BackendFactory) -> None:
-        def add_it(store: Backend, number: int) -> bool:
+        def add_it(store: Store, number: int) -> bool:
             try:
                 store.add([due("k")], nonce=f"n{number}")
             except AlreadyExistsError:
@@ -148,7 +148,7 @@ class Contention:
     def test_a_row_is_deleted_by_one(self, backend_factory: BackendFactory) -> None:
         add(backend_factory(), "k")
 
-        def delete_it(store: Backend, _number: int) -> bool:
+        def delete_it(store: Store, _number: int) -> bool:
             try:
                 return store.delete("k")
             except NotFoundError:
@@ -176,7 +176,7 @@ class Contention:
         holder.disconnect()  # a connection is one thread's
         leases = {"k": held.token}
 
-        def work(store: Backend, number: int) -> bool:
+        def work(store: Store, number: int) -> bool:
             kept = True
             for count in range(20):
                 if number == 0:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from psched.core.model import QUARANTINED, Row, Token
-from psched.core.store_protocol import Backend, Settled
+from psched.core.store_protocol import Settled, Store
 from psched.testing.store_contract.bench import (
     LATER,
     LEASE,
@@ -17,7 +17,7 @@ from psched.testing.store_contract.bench import (
 )
 
 
-def _attempts(store: Backend, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:
+def _attempts(store: Store, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:
     """Every write that names a token, and whether the store says that it was refused."""
     row = Row(key=key, next_time=5, owner=token.owner, fence=token.fence, version=version)
     yield "extend", store.extend({key: token}, alive_time=LEASE, shortest=1) == frozenset()
@@ -32,7 +32,7 @@ def _attempts(store: Backend, key: str, token: Token, version: int) -> Iterator[
         yield name, store.settle([end]) == {key: Settled.PREEMPTED}
 
 
-def _is_powerless(store: Backend, key: str, token: Token) -> None:
+def _is_powerless(store: Store, key: str, token: Token) -> None:
     before = found(store, key)
     for name, was_refused in _attempts(store, key, token, before.version):
         assert was_refused, f"{name} was not refused to {token}"

@@ -15,7 +15,7 @@ from psched.base.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from psched.base.retry import patiently
+from psched.base.retry import retry_while_unavailable
 from psched.config import Config, tls, urls
 from psched.contrib.perfectsched.migration.destination import Copy, Destination
 from psched.contrib.perfectsched.migration.judging import Judge, Left, Move
@@ -203,7 +203,7 @@ class Migration:
 
     def _patiently(self, work: Callable[[], T]) -> T:
         """Do some work, again and again while a database is unavailable."""
-        return patiently(work, clock=self._clock, tries=_TRIES)
+        return retry_while_unavailable(work, clock=self._clock, tries=_TRIES)
 
 
 @contextmanager

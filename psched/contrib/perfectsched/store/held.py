@@ -183,9 +183,9 @@ def _times(end: Settlement, lease: Lease, row: Stored, now: float) -> tuple[obje
         return row.next_time, NEVER
     if end.next_time == row.next_time:
         # Not in a second from which this lease's end was worked out: the next lease's end would
-        # be the same. See "The token" in `psched.contrib.perfectsched.store.backend`.
+        # be the same. See "The token" in `psched.contrib.perfectsched.store.store`.
         earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
     elif end.not_before is not None and not end.wait:
-        # Not now, if that is past: see "Moving on" in `psched.contrib.perfectsched.store.backend`.
+        # Not now, if that is past: see "Moving on" in `psched.contrib.perfectsched.store.store`.
         return end.next_time, not_before
     return end.next_time, min(max(not_before, earliest), LATEST)

@@ -17,7 +17,7 @@ class Strategy(Protocol):
     """As the setting ``claim_strategy`` has it."""
 
     def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
-        """See `psched.core.store_protocol.Backend.claim`.
+        """See `psched.core.store_protocol.Store.claim`.
 
         Args:
             owner: a text never used before.

@@ -94,7 +94,7 @@ _CLOCKS_DIFFER = 60
 """Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
 
 
-class CompatBackend(TableStore[Statements]):
+class PerfectSchedStore(TableStore[Statements]):
     """Schedules in a table of PerfectSched's.
 
     Args:
