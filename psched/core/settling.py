@@ -100,9 +100,7 @@ class Settler:
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
         try:
-            settle(
-                store, endings, self._settings, results, conclude=self._conclude, ask=self._ask
-            )
+            settle(store, endings, self._settings, results, conclude=self._conclude, ask=self._ask)
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None

@@ -32,6 +32,7 @@ Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `delet
 `contention`, then the capabilities: `records`, `overrides`, `recovery`, `statuses`, `table`.
 """
 
+from psched.testing.manual_clock import ManualClock
 from psched.testing.store_contract.bench import BackendFactory
 from psched.testing.store_contract.claims import Claims
 from psched.testing.store_contract.contention import Contention
@@ -52,6 +53,7 @@ __all__ = [
     "BackendFactory",
     "CoreContract",
     "ExactKeys",
+    "ManualClock",
     "Marks",
     "Overrides",
     "Records",
