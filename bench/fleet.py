@@ -69,7 +69,7 @@ class Fleet:
         self, folder: Path, url: str, *, table: str = "psched", **settings: object
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="fleet-", dir=folder))
-        for path in BENCH / "handlers.py", SUPPORT / "canary.py", SUPPORT / "companion.py":
+        for path in BENCH / "handlers.py", SUPPORT / "recorder.py", SUPPORT / "lasting_process.py":
             shutil.copy(path, self.folder)
         self.config = self.folder / "psched.yml"
         given = {"load_path": ".", "dispatch": "handlers:Dispatch", "url": url, "table": table}

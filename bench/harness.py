@@ -17,7 +17,7 @@ BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.crowd import fill, joined, number  # noqa: E402
+from support.big_tables import fill, joined, number  # noqa: E402
 from support.servers import MariaDB, PostgreSQL  # noqa: E402
 from support.stores import make_store  # noqa: E402
 

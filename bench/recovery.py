@@ -8,7 +8,7 @@ import harness
 from fleet import Fleet
 from harness import Sample
 from support.processes import kill
-from support.runlog import RunLog, never_two_at_once
+from support.run_log import RunLog, never_two_at_once
 from support.waiting import PATIENCE
 
 KILLED = ("worker", "runner")
@@ -24,7 +24,7 @@ def main() -> None:
 def measured(given: Any, url: str, folder: Path) -> dict[str, Any]:  # noqa: ANN401
     """The figures on one database."""
     # A runner's death is a failed attempt: that is tried again after retry_wait.
-    how = {"dispatch": "canary:Dispatch", "processors": 2, "retry_wait": 0}
+    how = {"dispatch": "recorder:Dispatch", "processors": 2, "retry_wait": 0}
     with Fleet(folder, url, **how) as fleet:
         fleet.start()
         samples = harness.rounds(
@@ -40,8 +40,8 @@ def survived(fleet: Fleet, whom: str) -> Sample:
     key = fleet.name("killed")
     gate = fleet.folder / key
     with fleet.schedules() as schedules:
-        data = {"until": key, "companions": ["child", "daemon"]}
-        schedules.push(key, "canary", data)
+        data = {"until": key, "processes": ["child", "daemon"]}
+        schedules.push(key, "recorder", data)
     [run] = log.wait(key, lambda runs: len({note["pid"] for note in runs[0].notes}) == len("abc"))
     killed_at = time.clock_gettime(time.CLOCK_BOOTTIME)
     kill({"worker": run.worker, "runner": run.pid}[whom])

@@ -7,7 +7,6 @@ import hypothesis
 import pytest
 
 from support.clients import client_of
-from support.home import server_home
 from support.servers import (
     Certificates,
     Database,
@@ -18,12 +17,19 @@ from support.servers import (
     Redis,
     Watched,
 )
+from support.session_folders import session_folder
+from support.waiting import SLOWNESS, measure_slowness
 
 # A failure in the shipped suite is to show what was compared; tests of others import it, too.
+pytest_plugins = ["support.cpu_times"]
+
+if SLOWNESS not in os.environ:  # once for all processes of a run
+    measure_slowness()
+
 pytest.register_assert_rewrite("psched.testing")
 
-# A property test finds the same on every machine and every day, so that a failure belongs to
-# the change that it appears with; how fast a machine is, is no property.
+# A property test uses the same examples on every machine and every day, so that a failure belongs
+# to the change that it appears with. It has no deadline, because machines differ in speed.
 hypothesis.settings.register_profile(
     "psched",
     derandomize=True,
@@ -41,12 +47,12 @@ MARKS = {
     "postgresql": pytest.mark.postgresql,
     "redis": pytest.mark.redis,
 }
-"""Of these and of others, on which a test runs that asks for them."""
+"""The marks of tests that need a server of that kind."""
 
 
 @contextlib.contextmanager
 def _or_skip():
-    """Skip where a server is not installed, for all to see; in CI, fail."""
+    """Skip the test where a server is not installed, naming the package; in CI, fail."""
     try:
         yield
     except MissingServerError as missing:
@@ -58,7 +64,7 @@ def _or_skip():
 @pytest.fixture(scope="session")
 def servers():
     """The folder in which this session's servers live."""
-    with server_home() as home:
+    with session_folder() as home:
         yield home
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import stays
 
 
@@ -13,7 +13,7 @@ from support.waiting import stays
         ("import sys; sys.exit(0)", "importing 'jobs' failed: SystemExit: 0"),
         ("pass", "the module 'jobs' has no 'Dispatch'"),
         (
-            "import threading; threading.Timer(600, print).start(); from canary import Dispatch",
+            "import threading; threading.Timer(600, print).start(); from recorder import Dispatch",
             "this process has 2 threads and must not fork",
         ),
     ],
@@ -86,7 +86,7 @@ def test_a_module_that_changes_what_signals_do_is_told_off_and_costs_nothing(ser
         "jobs.py",
         """
         import signal
-        from canary import Dispatch
+        from recorder import Dispatch
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         """,
@@ -118,7 +118,7 @@ def test_a_worker_that_ends_before_it_is_ready_is_not_started_over_and_over(serv
         """
         import os
         from pathlib import Path
-        from canary import Dispatch
+        from recorder import Dispatch
 
         ran = Path(__file__).with_name("ran")
         if ran.exists():
@@ -139,9 +139,9 @@ def test_a_master_without_standard_streams_works_like_any_other(service):
     service.write(
         "jobs.py",
         """
-        from canary import Canary, Dispatch as Before
+        from recorder import Recorder, Dispatch as Before
 
-        class Prints(Canary):
+        class Prints(Recorder):
             def run(self):
                 print("to whom?", flush=True)
                 super().run()

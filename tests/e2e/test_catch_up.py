@@ -4,7 +4,7 @@ import re
 import signal
 from datetime import UTC, datetime
 
-from support.runlog import completed, exactly_once, in_order
+from support.run_log import completed, exactly_once, in_order
 
 MINUTE = 60
 TEN_YEARS = 10 * 365 * 24 * 60 * MINUTE
@@ -106,11 +106,11 @@ def test_a_row_that_cannot_be_understood_rests_with_its_reason_and_holds_up_no_o
             # Data are not read before they are to be run.
             cron = None if column == "data" else "@daily"
             connection.execute(
-                "INSERT INTO psched (id, type, cron) VALUES (?, 'canary', ?)", (key, cron)
+                "INSERT INTO psched (id, type, cron) VALUES (?, 'recorder', ?)", (key, cron)
             )
             update = f"UPDATE psched SET {column} = ? WHERE id = ?"  # noqa: S608  # our own names
             connection.execute(update, (value, key))
-        connection.execute("INSERT INTO psched (id, type) VALUES ('good', 'canary')")
+        connection.execute("INSERT INTO psched (id, type) VALUES ('good', 'recorder')")
     master = service.start()
 
     service.wait_for_finish("good")
@@ -128,7 +128,7 @@ def test_a_row_that_cannot_be_understood_rests_with_its_reason_and_holds_up_no_o
 
 def test_rows_written_by_plain_sql_are_run(each_service, database):
     service = each_service
-    insert = "INSERT INTO psched (id, type) VALUES ('s1', 'canary')"
+    insert = "INSERT INTO psched (id, type) VALUES ('s1', 'recorder')"
     if database.server is None:
         with service.sql() as connection:
             connection.execute(insert)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from support.cgroups import below, cgroup_of, members, own_cgroup, populated
+from support.process_trees import SCRIPTS
 from support.processes import children, descendants, kill, runners, title
-from support.runlog import never_two_at_once
-from support.trees import SCRIPTS
+from support.run_log import never_two_at_once
 from support.waiting import has_ended, wait_for_end, wait_for_text, wait_until
 
 ESCAPES = "echo 0 >{}/cgroup.procs; " + SCRIPTS["daemons"] + "; sleep 1000"
@@ -148,7 +148,7 @@ def test_each_run_and_each_worker_has_a_cgroup_and_the_master_stays_where_it_was
     service = walking
     service.configure(cgroup="auto", processors=2)
     for key in "one", "two":
-        service.add(key, data={"until": "gate", "companions": ["child", "daemon"]})
+        service.add(key, data={"until": "gate", "processes": ["child", "daemon"]})
     master = started(service, group)
     assert cgroup_of(master.pid) == f"/{group.name}"
 
@@ -230,7 +230,7 @@ def test_a_killed_daemon_that_process_1_does_not_reap_leaves_nothing_to_the_next
 ):
     service, log = walking, walking.folder / "log"
     service.configure(cgroup="auto", log="log")
-    service.add("s", data={"until": "gate", "companions": ["daemon"]})
+    service.add("s", data={"until": "gate", "processes": ["daemon"]})
     shells, killed = [], []
     for number in 1, 2:
         pid, shell = daemon(service, group)
@@ -264,7 +264,7 @@ def pids_of(run):
 def test_the_workers_of_a_killed_master_may_release_what_they_hold(walking, group):
     service = walking
     service.configure(cgroup="auto")
-    service.add("s", data={"until": "gate", "companions": ["daemon"]})
+    service.add("s", data={"until": "gate", "processes": ["daemon"]})
     dead = started(service, group)
     service.runs.wait("s")
     dead.send(signal.SIGKILL)
@@ -294,7 +294,7 @@ def test_a_worker_and_a_run_without_a_cgroup_cost_no_task(walking, group):
     service = walking
     service.configure(cgroup="on", processors=2, concurrency=2)
     for key in "abcd":
-        service.add(key, data={"companions": ["daemon"]})
+        service.add(key, data={"processes": ["daemon"]})
     # One for the master, one for a worker, and one for a runner.
     (group / "cgroup.max.descendants").write_text("3")
     master = started(service, group)
@@ -335,7 +335,7 @@ def test_what_must_be_and_cannot_is_refused_with_the_mend(walking, group):
 def test_what_may_be_and_cannot_is_done_without(walking, group):
     service = walking
     service.configure(cgroup="auto")
-    service.add("s", data={"companions": ["daemon"]})
+    service.add("s", data={"processes": ["daemon"]})
     master = undelegated(service, group)
     master.wait_for_log(rf"without cgroups: systemd has not delegated {group}")
     service.wait_for_finish("s")
@@ -356,8 +356,8 @@ def test_a_program_has_them_too(walking, group, mode):
     service.write(
         "program.py",
         f"""
-        import canary, psched
-        psched.Worker.run(canary.Dispatch, lambda: {{**SETTINGS, "cgroup": "{mode}"}})
+        import recorder, psched
+        psched.Worker.run(recorder.Dispatch, lambda: {{**SETTINGS, "cgroup": "{mode}"}})
         """.replace("SETTINGS", repr({"url": service._settings["url"], "poll_interval": 0.2})),
     )
     service.add("s", data={"until": "gate"})
@@ -374,7 +374,7 @@ def test_a_program_has_them_too(walking, group, mode):
 def test_a_worker_that_is_frozen_is_killed_by_the_kernel_before_its_lease_ends(walking, group):
     service = walking
     service.configure(cgroup="on", alive_time=6)
-    service.add("s", data={"until": "gate", "companions": ["child", "daemon"]})
+    service.add("s", data={"until": "gate", "processes": ["child", "daemon"]})
     master = started(service, group)
     service.runs.wait("s", lambda runs: len({note["pid"] for note in runs[0].notes}) == 3)
     [worker] = master.workers()

@@ -74,19 +74,19 @@ def test_a_good_installation_is_all_ok(make_service, database):
         ("pass", "the module 'jobs' has no 'Dispatch'"),
         ("Dispatch = 7", "jobs:Dispatch should be a subclass of psched.application.Dispatch"),
         (
-            "from canary import Dispatch as B\nclass Dispatch(B): routes = {'t': 'nowhere:run'}",
+            "from recorder import Dispatch as B\nclass Dispatch(B): routes = {'t': 'nowhere:run'}",
             "there is no module 'nowhere' on the load path",
         ),
         (
-            "from canary import Dispatch as B\nclass Dispatch(B): routes = {'t': 'jobs:nothing'}",
+            "from recorder import Dispatch as B\nclass Dispatch(B): routes = {'t': 'jobs:nothing'}",
             "the module 'jobs' has no 'nothing'",
         ),
         (
-            "from canary import Dispatch as B\nclass Dispatch(B): routes = {'t': int}",
+            "from recorder import Dispatch as B\nclass Dispatch(B): routes = {'t': int}",
             "Dispatch: the route 't': the class int has no run() method",
         ),
         (
-            "from canary import Dispatch as B\nclass Dispatch(B): routes = {7: print}",
+            "from recorder import Dispatch as B\nclass Dispatch(B): routes = {7: print}",
             "Dispatch: a route must be a text or a compiled pattern, not 7",
         ),
         # To call one of these runs nothing of it: its tasks would finish unrun.

@@ -18,7 +18,7 @@ from conftest import DATABASES, MARKS
 from psched.base.clock import SystemClock
 from psched.base.lease_times import SHORTEST_ALIVE_TIME
 from support.faketime import HostClock
-from support.runlog import completed, exactly_once, in_order, never_early, never_two_at_once
+from support.run_log import completed, exactly_once, in_order, never_early, never_two_at_once
 from support.servers import MariaDB
 from support.waiting import wait_until
 
@@ -91,7 +91,7 @@ class Ticks:
         self.gaps = {f"every-{gap}": gap for gap in gaps}
         with service.schedules() as schedules:
             self.first = {
-                key: schedules.add(key, "canary", cron=f"@every {gap}").metadata().next_time
+                key: schedules.add(key, "recorder", cron=f"@every {gap}").metadata().next_time
                 for key, gap in self.gaps.items()
             }
 
@@ -145,7 +145,7 @@ def test_hosts_that_are_minutes_fast_and_slow_run_all_once_in_order_and_in_time(
             (f"cron-{number}", last - age * MINUTE) for number in range(30) for age in range(4)
         }
         for key in {key for key, _ in backlog}:
-            schedules.add(key, "canary", cron="* * * * *", next_time=last - 3 * MINUTE)
+            schedules.add(key, "recorder", cron="* * * * *", next_time=last - 3 * MINUTE)
     ticks.go_on()
     # Longer than the lease was without being extended.
     wait_until(
@@ -225,7 +225,9 @@ def test_on_a_wrong_host_commands_and_programs_count_from_the_time_of_the_store(
             print(json.dumps([time.time(), task.key, lease_end, rest]))
         """,
     )
-    added = service.run(*clock.command(*service.psched_command, "add", "new", "canary", "@every 1"))
+    added = service.run(
+        *clock.command(*service.psched_command, "add", "new", "recorder", "@every 1")
+    )
     program = service.run(*clock.command(sys.executable, "program.py", service.config.name))
     ended = CLOCK.wall() + 1
 

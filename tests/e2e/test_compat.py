@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from support import perfectsched
-from support.processes import Leashed, kill
-from support.runlog import exactly_once, in_order, never_two_at_once
+from support.owned_process import OwnedProcess
+from support.processes import kill
+from support.run_log import exactly_once, in_order, never_two_at_once
 from support.stores import Sql
 from support.waiting import wait_for_end, wait_for_text, wait_until
 
@@ -52,13 +53,13 @@ class Mixed:
                 " VALUES (:id, :time, :time, '* * * * *', 0, :data, NULL)",
                 id=key,
                 time=self.first,
-                data=b'{"type":"canary"}',
+                data=b'{"type":"recorder"}',
             )
 
     def start_peer(self, *, alive_time=60, seconds=0.002):
         """Start a worker of PerfectSched's; its pid."""
         script = Path(perfectsched.__file__)
-        peer = Leashed(
+        peer = OwnedProcess(
             [
                 sys.executable,
                 str(script),
@@ -77,8 +78,8 @@ class Mixed:
         return peer.pid
 
     def hold(self, key, **data):
-        """Let psched's canary do what these data say."""
-        text = json.dumps({"type": "canary", **data}).encode()
+        """Let psched's handler do what these data say."""
+        text = json.dumps({"type": "recorder", **data}).encode()
         self._sql("UPDATE {table} SET data = :data WHERE id = :id", id=key, data=text)
 
     def modify(self, key, cron, timezone):

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import psched
-from support.runlog import completed
+from support.run_log import completed
 
 
 def added(service, *options):
@@ -98,7 +98,7 @@ def test_a_program_opens_schedules_by_a_path_by_settings_or_by_nothing(service):
 
 def test_a_program_can_do_all_that_the_command_line_can_and_more(each_service):
     with each_service.schedules() as schedules:
-        schedules.submit("s1", "canary", cron="@daily", data={"k": 1}, timezone="Europe/Paris")
+        schedules.submit("s1", "recorder", cron="@daily", data={"k": 1}, timezone="Europe/Paris")
         s1 = schedules["s1"]
         assert s1.exists()
         assert (s1.metadata().cron, s1.metadata().data) == ("@daily", {"k": 1})
@@ -107,9 +107,9 @@ def test_a_program_can_do_all_that_the_command_line_can_and_more(each_service):
         assert s1.metadata().next_run_time == s1.metadata().next_time + 5
         assert schedules.poll() is None
 
-        schedules.add("now", "canary", next_time=1, data={"k": 2})
+        schedules.add("now", "recorder", next_time=1, data={"k": 2})
         task = schedules.poll()
-        assert (task.key, task.type, task.data, task.attempt) == ("now", "canary", {"k": 2}, 1)
+        assert (task.key, task.type, task.data, task.attempt) == ("now", "recorder", {"k": 2}, 1)
         assert (task.scheduled_time, task.idempotency_key, task.fence) == (1, "now.1", 1)
         task.extend()
         task.update_data({"k": 3})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.processes import kill, title
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import wait_for_end, wait_for_text, wait_until
 
 
@@ -87,7 +87,7 @@ def test_psched_run_can_be_a_daemon_too_and_is_restarted_and_reopens_its_log(dae
     service.write(
         "jobs.py",
         """
-        from canary import Dispatch as Before
+        from recorder import Dispatch as Before
 
         class Dispatch(Before):
             routes = {"prints": lambda task: print("printed by", task.key)}
@@ -127,7 +127,7 @@ def test_what_a_killed_daemon_leaves_does_not_hinder_the_next_one(daemon):
     service = daemon
     shell, pid = start(service)
     wait_for_text(service.folder / "log", "generation 1 serves")
-    service.add("s1", data={"until": "gate", "companions": ["daemon"]})
+    service.add("s1", data={"until": "gate", "processes": ["daemon"]})
     service.runs.wait("s1")
 
     kill(pid)

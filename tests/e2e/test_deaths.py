@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from support.processes import children, descendants, kill, title
-from support.runlog import completed, never_two_at_once
+from support.run_log import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 
@@ -20,11 +20,11 @@ def crowded(service):
 
 def crowd(service):
     for key in "one", "two":
-        service.add(key, data={"until": "gate", "companions": ["child", "daemon"]})
+        service.add(key, data={"until": "gate", "processes": ["child", "daemon"]})
 
 
 def wait_for_crowd(service, keys=("one", "two")):
-    """Wait until the tasks and all their companions are there; the pids of each task's tree."""
+    """Wait until the tasks and all their processes are there; the pids of each task's tree."""
     return {
         key: {
             note["pid"]
@@ -155,7 +155,7 @@ def test_runners_do_not_outlive_master_and_workers_and_their_leases_run_out(serv
 
 def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_left(service):
     service.configure(alive_time=6)
-    service.add("s", data={"until": "gate", "companions": ["child", "daemon"]})
+    service.add("s", data={"until": "gate", "processes": ["child", "daemon"]})
     # As by whoever starts it again: orphans of the first are the child of one above the second.
     twice = ["/bin/sh", "-c", '"$@"; "$@"', "sh"]
     shell = service.start(*twice, *service.master_command, "-c", "psched.yml", generation=0)
@@ -184,7 +184,7 @@ def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_lef
 
 def test_a_worker_that_hangs_is_killed_and_replaced(service):
     service.configure(child_heartbeat_limit=3, database_timeout=0.5)
-    service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    service.add("long", data={"until": "gate", "processes": ["child", "daemon"]})
     master = service.start()
     [worker] = master.workers()
     service.runs.wait("long")
@@ -202,7 +202,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(service):
 
 def test_a_fork_server_that_is_killed_is_replaced_and_its_tasks_run_again_at_once(service):
     service.configure(retry_wait=300)
-    service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    service.add("long", data={"until": "gate", "processes": ["child", "daemon"]})
     master = service.start()
     [worker] = master.workers()
     tree = wait_for_crowd(service, ["long"])["long"]
@@ -336,7 +336,7 @@ def test_titles_say_what_each_process_is_doing(service):
         what="the master's title",
     )
     wait_until(lambda: title(worker) == "psched worker 0 (gen 1): 1 tasks", what="its title")
-    assert title(runner_of(service, "s1")) == "psched runner: canary s1.1000000000 attempt 1"
+    assert title(runner_of(service, "s1")) == "psched runner: recorder s1.1000000000 attempt 1"
     assert all(title(pid).startswith("psched ") for pid in descendants(master.pid))
     service.open_gate("gate")
     assert master.stop() == 0

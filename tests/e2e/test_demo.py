@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.waiting import HANG_TIMEOUT
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -38,7 +40,7 @@ def demo(folder, *, fails_at=0):
         (folder / name).chmod(0o755)
     env = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     return subprocess.run(
-        [bin_ / "demo"], env=env, capture_output=True, text=True, timeout=60, check=False
+        [bin_ / "demo"], env=env, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
     )
 
 

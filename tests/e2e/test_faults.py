@@ -24,7 +24,7 @@ from psched.stores.sql.schema import VERSION
 from support.disks import small_disk
 from support.processes import kill
 from support.proxy import Fault, Proxy
-from support.runlog import exactly_once, in_order, never_two_at_once
+from support.run_log import exactly_once, in_order, never_two_at_once
 from support.servers import LOOPBACK, SqlServer
 from support.servers.base import run_tool
 from support.service import Master, Service, services
@@ -117,7 +117,9 @@ class Plant:
         """A client's connection, beside the proxy."""
         place = {"host": LOOPBACK, "port": self.server.port, **more}
         if self.server.kind == "mariadb":
-            return pymysql.connect(**{"user": "root", "database": "work", **place})
+            return pymysql.connect(
+                **{"user": "root", "database": "work", "ssl_disabled": True, **place}
+            )
         return psycopg.connect(**{"user": "postgres", "dbname": "work", **place})
 
     def sessions(self):
@@ -292,7 +294,7 @@ class Work:
         self.long = f"{name} long"
         os.truncate(service.runs.path, 0)
         with service.schedules() as schedules:
-            schedules.add(self.long, "canary", data={"until": name})
+            schedules.add(self.long, "recorder", data={"until": name})
             [now] = [seen.next_time for seen in schedules.list() if seen.key == self.long]
             last = now - now % HOUR
             times = [last - number * HOUR for number in range(OCCURRENCES)]
@@ -301,9 +303,11 @@ class Work:
             self.occurrences |= {(self.long, now), *((f"{name} short", time) for time in times)}
             # When it is let go there is more to settle, and to claim.
             gate = {"until": f"{name} short"}
-            schedules.add(f"{name} short", "canary", cron="@hourly", next_time=times[-1], data=gate)
+            schedules.add(
+                f"{name} short", "recorder", cron="@hourly", next_time=times[-1], data=gate
+            )
             for key in keys:
-                schedules.add(key, "canary", cron="@hourly", next_time=times[-1])
+                schedules.add(key, "recorder", cron="@hourly", next_time=times[-1])
         service.runs.wait(self.long)
         service.runs.wait(f"{name} short")
 

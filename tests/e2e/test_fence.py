@@ -19,9 +19,9 @@ from psched.base.clock import SystemClock
 from psched.base.lease_times import SHORTEST_ALIVE_TIME
 from support.processes import descendants, kill
 from support.proxy import Fault, Proxy
-from support.runlog import completed
+from support.run_log import completed
 from support.stores import store_factory
-from support.waiting import has_ended, wait_until
+from support.waiting import Deadline, has_ended, wait_until
 
 CLOCK = SystemClock()
 KEY = "long"
@@ -29,10 +29,10 @@ LEASE = {"alive_time": SHORTEST_ALIVE_TIME, "shortest": SHORTEST_ALIVE_TIME}
 
 JOBS = """
     import subprocess, sys
-    from canary import FOLDER, Canary, Dispatch as Before
+    from recorder import FOLDER, Recorder, Dispatch as Before
 
-    class Stamping(Canary):
-        def accompany(self, kind):
+    class Stamping(Recorder):
+        def start_process(self, kind):
             program = [sys.executable, "-I", "-S", FOLDER / "stamper.py"]
             subprocess.Popen([*program, FOLDER / "stamps", kind])
 
@@ -82,7 +82,7 @@ class Watched:
         service.configure(processors=2, dispatch="jobs:Dispatch", **LEASED)
         service.write("jobs.py", JOBS)
         service.write("stamper.py", STAMPER)
-        service.add(KEY, "stamping", data={"until": "gate", "companions": ["child", "daemon"]})
+        service.add(KEY, "stamping", data={"until": "gate", "processes": ["child", "daemon"]})
         self.master = service.start()
         [run] = service.runs.wait(KEY)
         wait_until(lambda: len(self.stamps) == 2, what="the subprocess and the daemon")
@@ -126,9 +126,9 @@ class Watched:
 
     def wait_for_the_rival(self):
         """Wait until the rival has it; since when it could have had it."""
-        deadline = CLOCK.boottime() + 4 * SHORTEST_ALIVE_TIME
+        deadline = Deadline(4 * SHORTEST_ALIVE_TIME)
         while (since := self.claimed()) is None:
-            assert CLOCK.boottime() < deadline, "nobody can have it any more"
+            assert not deadline.has_passed, "nobody can have it any more"
             select.select([], [], [], 0.01)
         # Nothing of the tree is left to make another stamp.
         assert [pid for pid in self.stamps if not has_ended(pid)] == []

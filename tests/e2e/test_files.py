@@ -19,7 +19,7 @@ schedules:
       - report
     note: for Ann
   weekly:
-    type: canary
+    type: recorder
     cron: '@weekly'
 """
 

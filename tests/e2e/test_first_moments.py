@@ -22,7 +22,7 @@ COMMANDS = {
     "module": [sys.executable, "-m", "psched.cli.service.master", "-c", "psched.yml"],
     "script": [Path(sys.executable).with_name("psched-master"), "-c", "psched.yml"],
     "clone": [sys.executable, ROOT / "bin/psched-master", "-c", "psched.yml"],
-    "run": [sys.executable, "-m", "psched", "-c", "psched.yml", "run", "canary:Dispatch"],
+    "run": [sys.executable, "-m", "psched", "-c", "psched.yml", "run", "recorder:Dispatch"],
     "program": [sys.executable, "program.py"],
 }
 
@@ -35,7 +35,7 @@ def slow(service):
         "program.py",
         """
         import psched
-        from canary import Dispatch
+        from recorder import Dispatch
 
         psched.Worker.run(Dispatch, lambda: "psched.yml")
         """,

@@ -18,7 +18,7 @@ from support.waiting import wait_for_end, wait_until
 
 WILD = """
     import contextlib, gc, signal
-    from canary import Dispatch
+    from recorder import Dispatch
     from psched.process.link import Link
 
     links = [each for each in gc.get_objects() if isinstance(each, Link)]

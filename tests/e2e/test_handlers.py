@@ -3,7 +3,7 @@
 import re
 import signal
 
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import wait_until
 
 JOBS = """
@@ -131,7 +131,7 @@ def test_a_file_does_not_take_the_place_of_another_module(service):
     assert "there/jobs.py' cannot be loaded beside" in refusal("here/jobs.py", "there/jobs.py")
     twice = service.start(
         *service.psched_command,
-        *["run", "-r", "here/jobs.py", "-r", "here/../here/jobs.py", "canary:Dispatch"],
+        *["run", "-r", "here/jobs.py", "-r", "here/../here/jobs.py", "recorder:Dispatch"],
     )
     assert twice.stop() == 0
 
@@ -213,9 +213,9 @@ def test_the_return_of_a_handler_means_what_it_has_decided(service):
         """
         import os
         import psched
-        from canary import Canary, Dispatch as CanaryDispatch
+        from recorder import Recorder, Dispatch as RecorderDispatch
 
-        class Decides(Canary):
+        class Decides(Recorder):
             def run(self):
                 self.note("start", worker=self.worker)
                 first = self.task.attempt == 1 and self.task.fence == 1
@@ -239,8 +239,8 @@ def test_the_return_of_a_handler_means_what_it_has_decided(service):
                 finally:
                     self.note("end", how=how)
 
-        class Dispatch(CanaryDispatch):
-            routes = {**CanaryDispatch.routes, "decides": Decides}
+        class Dispatch(RecorderDispatch):
+            routes = {**RecorderDispatch.routes, "decides": Decides}
         """,
     )
     service.add("raises", data={"fail": 1}, retry_wait=3)
@@ -273,12 +273,12 @@ def test_the_return_of_a_handler_means_what_it_has_decided(service):
         assert second.started - first.last_sign > wait - 1  # the store counts whole seconds
     assert {row.row.fence for row in finished.values()} == {1, 2}
     assert re.search(r"WARNING worker 0 \[raises\.1000000000\] failed .* again in 3 s", master.text)
-    assert "CanaryError: as it was told" in master.text
+    assert "RecorderError: as it was told" in master.text
 
 
 def test_a_type_that_nobody_routes_is_retried_loudly_until_somebody_does(service):
     service.configure(dispatch="jobs:Dispatch")
-    service.write("jobs.py", "from canary import Dispatch")
+    service.write("jobs.py", "from recorder import Dispatch")
     service.add("orphan", "nobodys")
     master = service.start()
 
@@ -289,10 +289,10 @@ def test_a_type_that_nobody_routes_is_retried_loudly_until_somebody_does(service
     service.write(
         "jobs.py",
         """
-        from canary import Canary, Dispatch as Before
+        from recorder import Recorder, Dispatch as Before
 
         class Dispatch(Before):
-            routes = {"nobodys": Canary}
+            routes = {"nobodys": Recorder}
         """,
     )
     master.send(signal.SIGHUP)
@@ -319,11 +319,11 @@ def test_a_handler_can_add_schedules_and_change_its_own_data(each_service):
     service.write(
         "jobs.py",
         """
-        from canary import Canary, Dispatch as Before
+        from recorder import Recorder, Dispatch as Before
 
-        class Parent(Canary):
+        class Parent(Recorder):
             def run(self):
-                self.schedules.add("child", "canary", data={"of": self.task.key}, next_time=1)
+                self.schedules.add("child", "recorder", data={"of": self.task.key}, next_time=1)
                 self.task.update_data({"seen": self.task.data.get("seen", 0) + 1})
                 print("exists:", self.schedules["child"].exists())
                 super().run()

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from support.leaving import KINDS, leave
+from support.odd_files import KINDS, leave
 from support.waiting import wait_until
 
 LEFT = [*KINDS, "bytes"]

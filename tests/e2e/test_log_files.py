@@ -5,15 +5,15 @@ import signal
 
 import pytest
 
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import wait_for_text, wait_until
 
 JOBS = """
     import logging, os, time
     from pathlib import Path
-    from canary import Canary, Dispatch as Before
+    from recorder import Recorder, Dispatch as Before
 
-    class Talker(Canary):
+    class Talker(Recorder):
         def run(self):
             self.note("start", worker=self.worker)
             print("printed by", self.task.key)
@@ -137,7 +137,7 @@ def test_every_line_says_when_who_and_which_occurrence(logged):
         "jobs.py",
         """
         import logging
-        from canary import Dispatch as Before
+        from recorder import Dispatch as Before
 
         def talk(task):
             logging.getLogger("mine").warning("forged\\n2026-01-01 line\\x1b[2J")

@@ -11,7 +11,7 @@ import pytest
 import psched
 from psched.memory import Memory
 from support.processes import kill
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_all_workers_of_a_master_share_them_also_over_a_restart(service, own):
     master, folder = own
     with opened(service) as shared:
         shared.push_many(
-            {"key": f"k{number}", "type": "canary", "data": {"until": "gate"}}
+            {"key": f"k{number}", "type": "recorder", "data": {"until": "gate"}}
             for number in range(2)
         )
         runs = [service.runs.wait(f"k{number}")[0] for number in range(2)]
@@ -52,9 +52,9 @@ def test_all_workers_of_a_master_share_them_also_over_a_restart(service, own):
         master.wait_for_generation(2)
         service.open_gate("gate")
         for number in range(2):
-            assert shared[f"k{number}"].wait(timeout=20) == "finished"
-        shared.push("new", "canary")
-        assert shared["new"].wait(timeout=20) == "finished"
+            assert shared[f"k{number}"].wait(timeout=HANG_TIMEOUT) == "finished"
+        shared.push("new", "recorder")
+        assert shared["new"].wait(timeout=HANG_TIMEOUT) == "finished"
     assert master.stop() == 0
     assert not folder.exists()
 
@@ -135,11 +135,11 @@ def test_a_task_reaches_the_schedules_that_it_came_from(service, own):
     service.write(
         "jobs.py",
         """
-        from canary import Base, Dispatch as Before
+        from recorder import Base, Dispatch as Before
 
         class Adds(Base):
             def run(self):
-                self.schedules.push("added", "canary")
+                self.schedules.push("added", "recorder")
 
         class Dispatch(Before):
             routes = {**Before.routes, "adds": Adds}
@@ -150,7 +150,7 @@ def test_a_task_reaches_the_schedules_that_it_came_from(service, own):
     with opened(service) as shared:
         shared.push("adds", "adds")
         service.runs.wait("added")
-        assert shared["added"].wait(timeout=20) == "finished"
+        assert shared["added"].wait(timeout=HANG_TIMEOUT) == "finished"
     assert master.stop() == 0
 
 
@@ -159,7 +159,7 @@ def test_the_command_sees_those_of_the_one_master_that_runs(service):
     assert alone.returncode == 1
     assert "url: memory: belongs to a running master, and there is none" in alone.stderr
     master = service.start()
-    assert service.psched("push", "k", "canary", "{}", "--wait").stdout == "k: finished\n"
+    assert service.psched("push", "k", "recorder", "{}", "--wait").stdout == "k: finished\n"
     second = service.start()
     assert (
         f"({', '.join(sorted(map(str, (master.pid, second.pid))))})"

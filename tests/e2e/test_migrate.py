@@ -8,7 +8,7 @@ import pytest
 
 from support.old_tables import OldTable, schedule, task
 from support.programs import with_work
-from support.runlog import exactly_once
+from support.run_log import exactly_once
 from support.waiting import wait_until
 
 LATER = 2_000_000_000
@@ -142,7 +142,7 @@ def test_killed_in_the_middle_and_run_again_every_task_runs_once(each_service, d
     old = OldTable(database.url, "tasks")
     with contextlib.closing(old):
         old.create()
-        payload = b'{"type":"canary"}'
+        payload = b'{"type":"recorder"}'
         due = [task(f"due{n:04}", at=1_500_000_000, data=payload) for n in range(0, 1200, 200)]
         old.insert(*due, *(task(f"due{n:04}x", at=LATER) for n in range(1200)))
         master = each_service.start()

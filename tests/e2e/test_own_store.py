@@ -22,8 +22,8 @@ def service(make_service):
 
 def test_a_service_runs_on_it_and_survives_its_workers(service):
     assert service.psched("init").returncode == 0
-    assert service.psched("add", "s", "canary", "@every 1").returncode == 0
-    assert service.psched("push", "t", "canary", '{"until": "gate"}').returncode == 0
+    assert service.psched("add", "s", "recorder", "@every 1").returncode == 0
+    assert service.psched("push", "t", "recorder", '{"until": "gate"}').returncode == 0
     master = service.start()
     [run] = service.runs.wait("t")
     kill(run.worker, 9)

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import wait_until
 
 PROGRAM = """
@@ -17,7 +17,7 @@ PROGRAM = """
     from pathlib import Path
 
     import psched
-    import canary
+    import recorder
 
     FOLDER = Path(__file__).parent
     CODE = {code}
@@ -29,14 +29,14 @@ PROGRAM = """
         TRACE = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-    class Versioned(canary.Canary):
+    class Versioned(recorder.Recorder):
         def run(self):
             self.note("code", code=CODE, arguments=sys.argv[1:])
             super().run()
 
 
-    class Dispatch(canary.Dispatch):
-        routes = {{**canary.Dispatch.routes, "versioned": Versioned}}
+    class Dispatch(recorder.Dispatch):
+        routes = {{**recorder.Dispatch.routes, "versioned": Versioned}}
 
 
     def load():
@@ -209,7 +209,7 @@ def test_a_folder_or_an_archive_is_run_as_a_program(program, form):
 def test_a_program_may_be_in_another_folder_and_bring_modules_of_its_own(program):
     service = program
     text = PROGRAM.format(code=3).replace("Path(__file__).parent", "Path(__file__).parents[1]")
-    service.write("bin/program.py", text.replace("import canary", "import beside, canary"))
+    service.write("bin/program.py", text.replace("import recorder", "import beside, recorder"))
     service.write("bin/beside.py", f"import sys; sys.path.append({str(service.folder)!r})")
     service.add("s1", "versioned")
 
@@ -238,7 +238,7 @@ def test_a_program_that_cannot_serve_ends_with_a_status_that_says_why(program, c
         f"""
         import sys
         import psched
-        from canary import Dispatch
+        from recorder import Dispatch
 
         def load():
             return {{}}
@@ -281,7 +281,7 @@ def test_a_program_that_ends_without_serving_is_told_so_at_a_restart(program):
 def test_typed_into_an_interpreter_there_is_no_program_to_run(program):
     done = program.run(
         sys.executable,
-        *["-c", "import psched, canary; psched.Worker.run(canary.Dispatch, dict)"],
+        *["-c", "import psched, recorder; psched.Worker.run(recorder.Dispatch, dict)"],
     )
 
     assert done.returncode == 1

@@ -6,7 +6,7 @@ import pytest
 
 from psched.base.clock import SystemClock
 from support.programs import lines, run_work, with_work
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_task_that_fails_waits_ever_longer_is_given_up_kept_and_can_be_run_aga
             "t", "mail", {"k": 1}, max_attempts=3, retry_wait=1, retry_backoff="exponential"
         )
         master = run_work(queue)
-        assert task.wait(timeout=60) == "failed"
+        assert task.wait(timeout=HANG_TIMEOUT) == "failed"
 
         waits = [
             float(wait) for wait in re.findall(r"\[t\.\d+\].* again in ([\d.]+) s", master.text)
@@ -70,7 +70,7 @@ def test_a_task_that_fails_waits_ever_longer_is_given_up_kept_and_can_be_run_aga
 
         (queue.folder / "fail").unlink()
         assert queue.invoke("requeue", "t").output == "t: requeued\n"
-        assert task.wait(timeout=60) == "finished"
+        assert task.wait(timeout=HANG_TIMEOUT) == "finished"
     assert lines(queue, "done") == ["t"]
     assert master.stop() == 0
 
@@ -109,7 +109,7 @@ def test_limits_are_the_installations_or_the_types_or_the_tasks_own(queue):
         master = queue.start(*queue.psched_command, "run", "--script", "job.py")
         for key in "all", "type", "own":
             # Who has a kill() of its own and returns in its own time has finished.
-            assert schedules[key].wait(timeout=60) == "finished"
+            assert schedules[key].wait(timeout=HANG_TIMEOUT) == "finished"
 
     stopping = re.findall(r"\[(\w+)\.\d+\] stopping it: timeout", master.text)
     assert stopping == ["own", "type", "all"]

@@ -29,8 +29,8 @@ def test_the_commands_say_what_they_say_on_any_database(redis_service, place):
     done = service.psched("init")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("prepared psched on ")
-    assert service.psched("add", "s1", "canary", "@daily", '{"k": "é"}').returncode == 0
-    done = service.psched("add", "s1", "canary", "@daily")
+    assert service.psched("add", "s1", "recorder", "@daily", '{"k": "é"}').returncode == 0
+    done = service.psched("add", "s1", "recorder", "@daily")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the key 's1' is taken" in done.stderr
     assert "s1" in service.psched("list").stdout

@@ -146,7 +146,7 @@ def test_wrong_usage_is_exit_status_2_and_says_what_would_be_right(service, argu
 
 
 def test_wrong_usage_of_the_master_is_exit_status_2(service):
-    for arguments in (("--workers", "2"), ("nowhere.py",), ("-c", "psched.yml", "canary.py")):
+    for arguments in (("--workers", "2"), ("nowhere.py",), ("-c", "psched.yml", "recorder.py")):
         done = service.run(*service.master_command, *arguments)
 
         assert (done.returncode, done.stdout) == (2, "")

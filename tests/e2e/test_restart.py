@@ -5,13 +5,13 @@ import signal
 
 import pytest
 
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import stays, wait_for_end, wait_until
 
 JOBS = """
-    from canary import Canary, Dispatch as Before
+    from recorder import Recorder, Dispatch as Before
 
-    class Versioned(Canary):
+    class Versioned(Recorder):
         def run(self):
             self.note("code", code={code})
             super().run()

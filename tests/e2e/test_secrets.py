@@ -20,7 +20,7 @@ JOBS = """
     from pathlib import Path
 
     import psched
-    from canary import Dispatch as Before
+    from recorder import Dispatch as Before
 
     AT_IMPORT = os.environ.get("STORE_SECRET")
 

@@ -29,7 +29,7 @@ STEPS = ("READY", "RELOADING", "STOPPING")
 def test_a_service_manager_is_told_of_every_step_by_the_master_alone(service, manager):
     service.env["NOTIFY_SOCKET"] = manager.getsockname()
     service.configure(dispatch="jobs:Dispatch")
-    service.write("jobs.py", "from canary import Dispatch")
+    service.write("jobs.py", "from recorder import Dispatch")
     master = service.start(generation=0)
 
     ready = told(manager, *STEPS)

@@ -3,7 +3,7 @@
 import signal
 
 from support.processes import descendants, kill, title
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import stays
 
 
@@ -87,7 +87,7 @@ def test_what_a_worker_held_that_dies_in_a_pause_is_released_though_nobody_follo
 
 def test_a_pause_does_not_outlive_a_restart_that_failed(service):
     service.configure(processors=2, dispatch="jobs:Dispatch")
-    service.write("jobs.py", "from canary import Dispatch")
+    service.write("jobs.py", "from recorder import Dispatch")
     master = service.start()
     master.wait_for_generation(1)
     service.write("jobs.py", "import time; time.sleep(2); broken()")
@@ -96,7 +96,7 @@ def test_a_pause_does_not_outlive_a_restart_that_failed(service):
     master.send(signal.SIGWINCH)
     master.wait_for_log("could not be started")
 
-    service.write("jobs.py", "from canary import Dispatch")
+    service.write("jobs.py", "from recorder import Dispatch")
     master.send(signal.SIGHUP)
 
     master.wait_for_generation(2)
@@ -105,14 +105,14 @@ def test_a_pause_does_not_outlive_a_restart_that_failed(service):
 
 def test_a_pause_that_comes_after_a_restart_was_asked_for_is_of_the_new_generation(service):
     service.configure(dispatch="slow:Dispatch")
-    service.write("slow.py", "from canary import Dispatch")
+    service.write("slow.py", "from recorder import Dispatch")
     master = service.start()
     service.write(
         "slow.py",
         """
         import time
         from pathlib import Path
-        from canary import Dispatch
+        from recorder import Dispatch
 
         print("loading", flush=True)
         while not Path(__file__).with_name("gate").exists():

@@ -9,7 +9,7 @@ import pytest
 from support.clients import documented_sql
 from support.processes import kill
 from support.programs import lines, run_work, with_work
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 INSERT, CANCEL, DELETE = documented_sql()
 
@@ -26,7 +26,7 @@ def send(sql_client):
 
     def send(sql):
         done = subprocess.run(
-            sql_client, input=sql, capture_output=True, text=True, timeout=60, check=False
+            sql_client, input=sql, capture_output=True, text=True, timeout=HANG_TIMEOUT, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()

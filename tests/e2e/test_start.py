@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 PROGRAM = """
     import os
@@ -132,7 +132,7 @@ def test_jobs_are_functions_classes_and_objects_and_a_new_table_is_made(program)
         program.wait_for_note(pattern)
     with program.service.schedules() as schedules:
         schedules.push("mail-1", "mail", {"to": "ann"})
-        assert schedules["mail-1"].wait(timeout=20) == "finished"
+        assert schedules["mail-1"].wait(timeout=HANG_TIMEOUT) == "finished"
         report = schedules["report"].metadata()
     assert "mail {'to': 'ann'}" in program.notes()
     assert report.data == {"job": "program:Report", "parameters": {"who": "ann", "lines": 3}}

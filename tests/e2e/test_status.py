@@ -38,11 +38,11 @@ def test_it_tells_what_each_worker_runs_and_agrees_with_the_titles(service):
     [busy] = [worker for worker in told["workers"] if worker["tasks"]]
     [task] = busy["tasks"]
     assert task["pid"] == run.pid
-    assert (task["occurrence"], task["type"]) == ("s1.1000000000", "canary")
+    assert (task["occurrence"], task["type"]) == ("s1.1000000000", "recorder")
     assert (task["attempt"], task["state"]) == (1, "running")
     assert 0 < task["running_for"] < told["uptime"]
     assert 200 < task["lease_left"] <= 300
-    assert title(task["pid"]) == "psched runner: canary s1.1000000000 attempt 1"
+    assert title(task["pid"]) == "psched runner: recorder s1.1000000000 attempt 1"
     wait_until(
         lambda: title(busy["pid"]) == f"psched worker {busy['number']} (gen 1): 1 tasks",
         what="the worker's title",
@@ -54,7 +54,7 @@ def test_it_tells_what_each_worker_runs_and_agrees_with_the_titles(service):
 
     shown = service.psched("status").stdout
     assert re.search(rf"^psched-master {master.pid} serving, generation 1, up ", shown)
-    assert re.search(r"s1\.1000000000 canary attempt 1 pid \d+ running for .*, lease ends", shown)
+    assert re.search(r"s1\.1000000000 recorder attempt 1 pid \d+ running for .*, lease ends", shown)
 
     service.open_gate("gate")
     service.wait_for_finish("s1")
@@ -64,7 +64,7 @@ def test_it_tells_what_each_worker_runs_and_agrees_with_the_titles(service):
 
 def test_it_tells_of_deaths_errors_and_failed_restarts(service):
     service.configure(dispatch="jobs:Dispatch")
-    service.write("jobs.py", "from canary import Dispatch")
+    service.write("jobs.py", "from recorder import Dispatch")
     service.add("s1", data={"fail": 1})
     master = service.start()
     service.wait_for_finish("s1")
@@ -221,7 +221,7 @@ def test_a_task_whose_process_does_not_begin_is_killed_and_tried_again(service):
         """
         import os, signal
         from pathlib import Path
-        from canary import Dispatch
+        from recorder import Dispatch
 
         HANGS = Path(__file__).with_name("hangs")
         forks = []

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from support.runlog import never_two_at_once
+from support.run_log import never_two_at_once
 from support.waiting import stays
 
 TWICE = 1.2
@@ -67,7 +67,7 @@ def test_a_task_that_minds_nothing_is_killed_at_the_end_of_the_ladder(service):
     service.configure(graceful_timeout=0.5, graceful_kill_limit=1)
     service.add(
         "stubborn",
-        data={"until": "gate", "stubborn": True, "companions": ["child", "daemon"]},
+        data={"until": "gate", "stubborn": True, "processes": ["child", "daemon"]},
     )
     master = service.start()
     service.runs.wait("stubborn", lambda runs: len({n["pid"] for n in runs[0].notes}) == 3)
@@ -84,9 +84,9 @@ def test_a_shutdown_that_gives_no_time_to_finish_still_gives_the_time_to_clean_u
         "jobs.py",
         """
         import time
-        from canary import Canary, Dispatch as Before
+        from recorder import Recorder, Dispatch as Before
 
-        class Tidy(Canary):
+        class Tidy(Recorder):
             def stay(self, gate):
                 try:
                     super().stay(gate)
@@ -206,7 +206,7 @@ def test_a_stop_while_workers_start_waits_for_nobody(service):
         "slow.py",
         """
         import time
-        from canary import Dispatch
+        from recorder import Dispatch
         print("loading", flush=True)
         time.sleep(600)
         """,

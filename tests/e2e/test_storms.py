@@ -14,9 +14,9 @@ RENAMES = 25
 JOBS = """
     import itertools, logging, os, time
     from pathlib import Path
-    from canary import Canary, Dispatch as Before
+    from recorder import Recorder, Dispatch as Before
 
-    class Talker(Canary):
+    class Talker(Recorder):
         def run(self):
             self.note("start", worker=self.worker)
             for said in itertools.count(1):
@@ -27,7 +27,7 @@ JOBS = """
                 time.sleep(0.005)
             self.note("end", how="returned", said=said)
 
-    class Deaf(Canary):
+    class Deaf(Recorder):
         def run(self):
             self.note("start", worker=self.worker)
             sum(itertools.repeat(0))  # never gets round to a signal handler of Python's

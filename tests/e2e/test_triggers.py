@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from support.runlog import completed, in_order
+from support.run_log import completed, in_order
 
 TIDES = """
     class Tides:
@@ -25,7 +25,7 @@ TIDES = """
 def insert(service, key, cron):
     with service.sql() as connection:
         connection.execute(
-            "INSERT INTO psched (id, type, cron, next_time) VALUES (?, 'canary', ?, 1000000000)",
+            "INSERT INTO psched (id, type, cron, next_time) VALUES (?, 'recorder', ?, 1000000000)",
             (key, cron),
         )
 
@@ -34,7 +34,7 @@ def test_a_class_of_ones_own_says_when_a_schedule_runs(service):
     service.configure(catchup_limit=3)
     service.write("tides.py", TIDES)
     text = '@call tides:Tides {"gap": 1}'
-    added = service.psched("add", "tides", "canary", text, "-s", "1000000000")
+    added = service.psched("add", "tides", "recorder", text, "-s", "1000000000")
     assert (added.returncode, added.stderr) == (0, "")
     shown = service.psched("next", "tides", "-n", 2, "--json")
     first, second = json.loads(shown.stdout)["occurrences"]
@@ -131,7 +131,7 @@ def test_triggers_that_misbehave_cost_no_worker_and_delay_nobody(service):
 
 
 PROGRAM = """
-    import canary
+    import recorder
     import psched
 
     class Seconds:
@@ -139,7 +139,7 @@ PROGRAM = """
             return after + 1
 
     if __name__ == "__main__":
-        psched.Worker.run(canary.Dispatch, lambda: {settings!r})
+        psched.Worker.run(recorder.Dispatch, lambda: {settings!r})
 """
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 
 from support.processes import kill
-from support.runlog import exactly_once, in_order, never_two_at_once
+from support.run_log import exactly_once, in_order, never_two_at_once
 from support.waiting import wait_until
 
 MINUTE = 60
@@ -26,7 +26,7 @@ class Backlog:
             self.last = now - now % MINUTE
             first = self.last - (OCCURRENCES - 1) * MINUTE
             for key in self.keys:
-                schedules.add(key, "canary", cron="* * * * *", next_time=first)
+                schedules.add(key, "recorder", cron="* * * * *", next_time=first)
 
     @property
     def occurrences(self):

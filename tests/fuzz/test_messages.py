@@ -11,9 +11,9 @@ from psched.process import message_shapes
 from psched.process.link import Link
 from psched.runner import messages
 from psched.runner.channel import Channel
-from support.apart import apart
 from support.bench import Bench
 from support.fuzzing import FACTOR, cases, told
+from support.isolated import isolated
 from support.waiting import has_ended
 
 LENGTHS = struct.Struct("!II")
@@ -140,7 +140,7 @@ def outcomes(count):
 
 
 def test_no_runner_harms_its_worker():
-    assert apart(outcomes, 100, timeout=60 * FACTOR) == "the worker has lived"
+    assert isolated(outcomes, 100, timeout=60 * FACTOR) == "the worker has lived"
 
 
 def trusting(count):
@@ -151,4 +151,4 @@ def trusting(count):
 
 def test_a_worker_that_trusts_its_runners_is_found():
     with pytest.raises(AssertionError):
-        apart(trusting, 100, timeout=60 * FACTOR)
+        isolated(trusting, 100, timeout=60 * FACTOR)

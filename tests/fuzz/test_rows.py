@@ -21,8 +21,8 @@ from psched.core.model import Finish, Row
 from psched.core.policy import Run, conclusion, opening
 from support.compat import compat_factory
 from support.fuzzing import cases, told
-from support.odd_rows import SOUND, odd_row, problems
 from support.stores import Sql, make_store, store_factory
+from support.wrong_rows import SOUND, problems, wrong_row
 
 COUNT = 250
 """Odd rows in each store."""
@@ -48,7 +48,7 @@ def check_rows(store, insert, count, *, settings, judge=opening, judged=frozense
     """
     written = {}
     for number, case in enumerate(cases("rows", count)):
-        columns = odd_row(case, number)
+        columns = wrong_row(case, number)
         if insert(columns):
             written[columns["id"]] = (case, columns)
         if number % 25 == 0:

@@ -9,9 +9,9 @@ import pytest
 
 from psched.master import status_socket
 from support.fuzzing import cases, told
-from support.odd_rows import odd_row
 from support.service import services
 from support.waiting import wait_until
+from support.wrong_rows import wrong_row
 
 ROWS = 150
 CLIENTS = 100
@@ -43,13 +43,13 @@ def test_no_process_of_a_service_dies_of_a_row(service):
     healthy = []
     with service.sql() as connection:
         for number, case in enumerate(cases("service", ROWS)):
-            columns = odd_row(case, number)
+            columns = wrong_row(case, number)
             if columns.get("type", "t") == "t":
-                columns["type"] = "canary"
+                columns["type"] = "recorder"
             insert(connection, columns)
             if number % 15 == 0:
                 healthy.append(f"healthy{number}")
-                due = {"id": healthy[-1], "type": "canary", "next_time": 1, "next_run_time": 1}
+                due = {"id": healthy[-1], "type": "recorder", "next_time": 1, "next_run_time": 1}
                 insert(connection, due)
     master = service.start()
     workers = master.wait_for_workers(2)

@@ -7,7 +7,7 @@ from psched.base import log
 from psched.master.generation_spec import Place
 from psched.process.spawn import spawn
 from psched.service.generation import FromFile
-from support.apart import apart
+from support.isolated import isolated
 from support.waiting import PATIENCE
 
 
@@ -30,4 +30,4 @@ def admitted_with_more_to_say():
 
 
 def test_an_order_that_comes_with_its_admission_is_obeyed():
-    assert apart(admitted_with_more_to_say) == ["of a dead worker"]
+    assert isolated(admitted_with_more_to_say) == ["of a dead worker"]

@@ -12,17 +12,17 @@ import pytest
 from psched.process import cgroup, tree
 from psched.process.cgroup import Cgroup, MasterCgroup, UnavailableError, own_path
 from psched.process.spawn import spawn
-from support.apart import apart, say, started_apart
 from support.bench import Bench
 from support.cgroups import below, cgroup_of, leave, members, own_cgroup, populated
+from support.isolated import isolated, say, started_isolated
+from support.process_trees import SCRIPTS
 from support.processes import kill
-from support.trees import SCRIPTS
 from support.waiting import wait_for_end, wait_until
 
 
 @pytest.fixture
 def group():
-    """A cgroup for what the test runs apart."""
+    """A cgroup for what the test runs isolated."""
     with own_cgroup("cgroup") as made:
         yield made
 
@@ -57,7 +57,7 @@ def killed(group, script):
 
 @pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in ("daemons", "comet")])
 def test_nothing_is_left_of_a_tree(group, name):
-    assert apart(killed, str(group), SCRIPTS[name]) == [True, True, True, False, []]
+    assert isolated(killed, str(group), SCRIPTS[name]) == [True, True, True, False, []]
     assert below(group) == []
 
 
@@ -73,7 +73,7 @@ def killed_without_its_root(group, script):
 
 
 def test_those_who_have_fled_from_their_parents_are_reached(group):
-    assert apart(killed_without_its_root, str(group), SCRIPTS["daemons"]) == [True, True, []]
+    assert isolated(killed_without_its_root, str(group), SCRIPTS["daemons"]) == [True, True, []]
     assert below(group) == []
 
 
@@ -89,7 +89,7 @@ def with_further_ones(group):
 
 
 def test_cgroups_that_a_task_has_made_below_its_own_go_with_it(group):
-    assert apart(with_further_ones, str(group)) == [True, [], False]
+    assert isolated(with_further_ones, str(group)) == [True, [], False]
     assert below(group) == []
 
 
@@ -102,7 +102,7 @@ def gone(group):
 
 
 def test_one_that_somebody_has_removed_is_empty(group):
-    assert apart(gone, str(group)) == [False, [], True]
+    assert isolated(gone, str(group)) == [False, [], True]
 
 
 # --- the master's --------------------------------------------------------------------
@@ -116,7 +116,7 @@ def masters(group):
 
 
 def test_the_master_makes_one_removes_it_and_stays_outside(group):
-    found = apart(masters, str(group))
+    found = isolated(masters, str(group))
     assert found[0]
     assert below(group) == []
 
@@ -173,14 +173,14 @@ def delegated(group, mark):
 
 @as_root
 def test_what_systemd_has_not_delegated_is_left_alone(group):
-    assert apart(not_delegated, str(group)) == f"systemd has not delegated {group}"
+    assert isolated(not_delegated, str(group)) == f"systemd has not delegated {group}"
     assert below(group) == []
 
 
 @as_root
 @pytest.mark.parametrize("mark", ["user.delegate", "trusted.delegate"])
 def test_what_systemd_has_delegated_is_used(group, mark):
-    assert apart(delegated, str(group), mark)
+    assert isolated(delegated, str(group), mark)
     assert below(group) == []
 
 
@@ -194,7 +194,7 @@ def read_only(group):
 
 @as_root
 def test_what_cannot_be_written_to_is_not_used(group):
-    assert "be written to" in apart(read_only, str(group))
+    assert "be written to" in isolated(read_only, str(group))
 
 
 def unseen(group):
@@ -206,7 +206,7 @@ def unseen(group):
 
 @as_root
 def test_what_cannot_be_seen_is_not_used(group):
-    assert "can be seen from here" in apart(unseen, str(group))
+    assert "can be seen from here" in isolated(unseen, str(group))
 
 
 # --- what a dead master has left -----------------------------------------------------
@@ -233,12 +233,12 @@ def next_master(group):
 
 @pytest.mark.parametrize("name", ["daemons", "weed", "deaf"])
 def test_what_a_killed_master_has_left_is_killed_and_removed(group, name):
-    with started_apart(left_behind, str(group), SCRIPTS[name]) as dead:
+    with started_isolated(left_behind, str(group), SCRIPTS[name]) as dead:
         old = dead.said("left")
         dead.wait()
         assert old in below(group)
         assert populated(group / old)
-        with started_apart(next_master, str(group)) as new:
+        with started_isolated(next_master, str(group)) as new:
             assert new.result() is True
             assert "left by a master that is dead" not in "".join(below(group))
     assert below(group) == []
@@ -256,7 +256,7 @@ def master_after_a_zombie(group, script):
 
 @pytest.mark.parametrize("name", ["daemons", "deaf"])
 def test_a_killed_master_that_nobody_has_reaped_is_dead(group, name):
-    assert apart(master_after_a_zombie, str(group), SCRIPTS[name]) == ["Z", ["worker"], True]
+    assert isolated(master_after_a_zombie, str(group), SCRIPTS[name]) == ["Z", ["worker"], True]
     assert below(group) == []
 
 
@@ -269,9 +269,9 @@ def alive(group):
 
 
 def test_what_belongs_to_a_living_master_is_left_alone(group):
-    with started_apart(alive, str(group)) as other:
+    with started_isolated(alive, str(group)) as other:
         name = other.said("made")
-        assert apart(next_master, str(group)) is False
+        assert isolated(next_master, str(group)) is False
         assert name in below(group)
         assert len(members(group / name)) == 2
         (group / name / "cgroup.kill").write_text("1")
@@ -294,7 +294,7 @@ def locked_only(group):
 
 
 def test_a_lock_speaks_for_a_master_that_cannot_be_seen(group):
-    assert apart(locked_only, str(group)) == [True, False]
+    assert isolated(locked_only, str(group)) == [True, False]
     assert below(group) == []
 
 
@@ -341,12 +341,12 @@ def ran(group, *types):
 
 
 def test_who_leaves_its_cgroup_is_found_by_walking(group):
-    assert apart(ran, str(group), "leaves_its_cgroup", "nothing") == [[True, True], []]
+    assert isolated(ran, str(group), "leaves_its_cgroup", "nothing") == [[True, True], []]
     assert below(group) == []
 
 
 def test_a_runner_that_leaves_something_in_its_cgroup_is_not_used_again(group):
-    assert apart(ran, str(group), "nothing", "disowns", "leaves_its_cgroup") == [
+    assert isolated(ran, str(group), "nothing", "disowns", "leaves_its_cgroup") == [
         [True, True, False],
         [],
     ]
@@ -381,7 +381,7 @@ def cgroups(group, *types):
 def test_a_cgroup_is_used_again_as_long_as_it_is_as_new(group):
     types = ["nothing", "nothing", "nests", "nothing", "dies", "nothing"]
     names = ["run-1", "run-1", "run-1", "run-2", "run-2", "run-3"]
-    assert apart(cgroups, str(group), *types) == names
+    assert isolated(cgroups, str(group), *types) == names
     assert below(group) == []
 
 
@@ -402,7 +402,7 @@ def full(group):
 
 
 def test_a_run_for_which_there_is_no_cgroup_runs_without(group):
-    conclusions, log = apart(full, str(group))
+    conclusions, log = isolated(full, str(group))
     assert conclusions == ["Finish()"] * 3
     assert log.count("runners have no cgroups of their own: ") == 1
     assert below(group) == []

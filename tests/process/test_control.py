@@ -10,7 +10,7 @@ import pytest
 from psched.master import status_socket
 from psched.master.status_socket import StatusSocket
 from psched.process.message_shapes import STATUS, Shapes
-from support.leaving import KINDS, leave
+from support.odd_files import KINDS, leave
 from support.waiting import wait_until
 
 SAID = {

@@ -12,7 +12,7 @@ from psched.process import tree
 from psched.process.deadman import Deadline, DeadMan
 from psched.process.signals import SignalInbox, unblock
 from psched.process.spawn import spawn
-from support.apart import apart, say, started_apart
+from support.isolated import isolated, say, started_isolated
 from support.waiting import wait_until
 
 CLOCK = SystemClock()
@@ -48,7 +48,7 @@ def armed(seconds, way):
     "way", ["stopped", "blocked in read", "spinning", "with all signals blocked"]
 )
 def test_who_is_silent_is_killed_at_its_time_and_not_before(way, seconds):
-    with started_apart(armed, seconds, way) as process:
+    with started_isolated(armed, seconds, way) as process:
         assert process.wait() == -signal.SIGKILL
         # An instant that has passed kills before a word can be said.
         for at in process.text.split():
@@ -66,7 +66,7 @@ def set_again(at):
 
 @pytest.mark.parametrize("at", [LONG, None])
 def test_who_sets_it_again_or_takes_it_back_lives_on(at):
-    assert apart(set_again, at) == "alive"
+    assert isolated(set_again, at) == "alive"
 
 
 def brought_forward():
@@ -77,7 +77,7 @@ def brought_forward():
 
 
 def test_it_can_be_set_after_it_was_taken_back_and_earlier_than_before():
-    with started_apart(brought_forward) as process:
+    with started_isolated(brought_forward) as process:
         assert process.wait() == -signal.SIGKILL
 
 
@@ -91,7 +91,7 @@ def hastened(ats):
 
 @pytest.mark.parametrize("ats", [[SHORT], [LONG, SHORT], [SHORT, LONG]])
 def test_it_can_be_hastened_and_is_never_put_off_by_that(ats):
-    with started_apart(hastened, ats) as process:
+    with started_isolated(hastened, ats) as process:
         assert process.wait() == -signal.SIGKILL
 
 
@@ -111,7 +111,7 @@ def forked():
 
 
 def test_a_child_does_not_inherit_it():
-    with started_apart(forked) as process:
+    with started_isolated(forked) as process:
         assert process.wait() == -signal.SIGKILL
         wait_until(lambda: process.text == "alive\n", what="the child")
 
@@ -125,7 +125,7 @@ def kept_up(times):
 
 
 def test_setting_it_before_each_request_costs_next_to_nothing():
-    assert apart(kept_up, 1000) < 0.001
+    assert isolated(kept_up, 1000) < 0.001
 
 
 def noted_for_its_parent(at):
@@ -145,4 +145,4 @@ def noted_for_its_parent(at):
 
 @pytest.mark.parametrize(("at", "fired"), [(SHORT, True), (-1, True), (LONG, False), (None, False)])
 def test_the_parent_can_tell_it_from_another_kill(at, fired):
-    assert apart(noted_for_its_parent, at) == [fired, -signal.SIGKILL]
+    assert isolated(noted_for_its_parent, at) == [fired, -signal.SIGKILL]

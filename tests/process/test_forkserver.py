@@ -11,12 +11,12 @@ from pathlib import Path
 
 from psched.process import kernel, tree
 from psched.runner.fork_server import MOST_AT_ONCE
-from support.apart import apart
 from support.bench import Bench
 from support.forks import fork_server
+from support.isolated import isolated
+from support.misbehaving_handlers import HANDLERS
 from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
-from support.wild import HANDLERS
 
 RELEASED = "Retry(wait=0, reason='its fork server died')"
 SHORT = {"child_heartbeat_limit": 3, "database_timeout": 0.5}
@@ -56,7 +56,7 @@ def ended_and_buried():
 
 
 def test_the_pid_of_a_runner_that_has_ended_is_kept_until_that_was_taken_down():
-    assert apart(ended_and_buried) == [[[True, 0], [True, 9]], [], ["Z", True, True], None]
+    assert isolated(ended_and_buried) == [[[True, 0], [True, 9]], [], ["Z", True, True], None]
 
 
 def forked_while_others_end():
@@ -73,7 +73,7 @@ def forked_while_others_end():
 
 
 def test_no_end_is_lost_while_others_are_forked():
-    assert apart(forked_while_others_end) == [160, 160]
+    assert isolated(forked_while_others_end) == [160, 160]
 
 
 def ended_while_another_is_forked():
@@ -97,7 +97,7 @@ def ended_while_another_is_forked():
 
 
 def test_an_end_in_the_midst_of_a_fork_is_told():
-    assert apart(ended_while_another_is_forked) == [True]
+    assert isolated(ended_while_another_is_forked) == [True]
 
 
 def no_descriptor_left():
@@ -118,7 +118,7 @@ def no_descriptor_left():
 
 
 def test_it_survives_that_there_is_no_descriptor_to_look_with():
-    assert apart(no_descriptor_left) == ["Too many open files", "Too many open files", 1]
+    assert isolated(no_descriptor_left) == ["Too many open files", "Too many open files", 1]
 
 
 def heard_beside_an_answer():
@@ -132,7 +132,7 @@ def heard_beside_an_answer():
 
 
 def test_an_end_that_is_heard_beside_an_answer_is_known_to_be_there():
-    assert apart(heard_beside_an_answer) == [True, [True], False]
+    assert isolated(heard_beside_an_answer) == [True, [True], False]
 
 
 def places_run_out():
@@ -146,7 +146,7 @@ def places_run_out():
 
 
 def test_there_are_no_more_than_there_are_places_until_some_are_buried():
-    assert apart(places_run_out) == ["too many runners that were killed do not die", 1]
+    assert isolated(places_run_out) == ["too many runners that were killed do not die", 1]
 
 
 # --- its own end ---------------------------------------------------------------------
@@ -166,7 +166,7 @@ def killed():
 
 
 def test_what_it_has_forked_dies_with_it_and_its_end_is_an_error_of_the_next_fork():
-    assert apart(killed) == ["BrokenPipeError", True]
+    assert isolated(killed) == ["BrokenPipeError", True]
 
 
 def let_go():
@@ -177,7 +177,7 @@ def let_go():
 
 
 def test_it_ends_when_it_is_let_go():
-    assert apart(let_go) == 0
+    assert isolated(let_go) == 0
 
 
 def signalled():
@@ -191,7 +191,7 @@ def signalled():
 
 
 def test_signals_to_all_processes_of_a_service_mean_nothing_to_it():
-    assert apart(signalled) == [[False, False, False], False]
+    assert isolated(signalled) == [[False, False, False], False]
 
 
 # --- one that does not answer --------------------------------------------------------
@@ -214,7 +214,7 @@ def late():
 
 
 def test_what_was_waited_for_in_vain_is_not_lost():
-    assert apart(late) == [["TimeoutError"] * 2, True, False, 3, 2]
+    assert isolated(late) == [["TimeoutError"] * 2, True, False, 3, 2]
 
 
 def bench_with_a_stopped_server(**settings):
@@ -239,7 +239,7 @@ def idle_runner_killed():
 
 
 def test_an_idle_runner_whose_end_is_not_told_is_not_used_and_the_server_is_killed():
-    assert apart(idle_runner_killed) == [True, True, "Finish()"]
+    assert isolated(idle_runner_killed) == [True, True, "Finish()"]
 
 
 def runner_killed_whose_child_holds_its_line():
@@ -253,7 +253,7 @@ def runner_killed_whose_child_holds_its_line():
 
 
 def test_an_end_that_is_not_told_is_seen_though_a_child_of_the_task_holds_its_line():
-    assert apart(runner_killed_whose_child_holds_its_line) == RELEASED
+    assert isolated(runner_killed_whose_child_holds_its_line) == RELEASED
 
 
 # --- what runners find ---------------------------------------------------------------
@@ -273,7 +273,7 @@ def prepared():
 
 
 def test_what_is_done_there_is_done_once_for_all_and_what_was_open_before_nobody_has():
-    assert apart(prepared) == [[[["fork"], "/dev/null"]] * 2, []]
+    assert isolated(prepared) == [[[["fork"], "/dev/null"]] * 2, []]
 
 
 def with_a_thread_after_each_fork():
@@ -288,7 +288,7 @@ def with_a_thread_after_each_fork():
 
 
 def test_it_does_not_fork_beside_a_thread_that_a_module_has_started_after_a_fork():
-    assert "2 threads" in apart(with_a_thread_after_each_fork)
+    assert "2 threads" in isolated(with_a_thread_after_each_fork)
 
 
 # --- tasks that use the store --------------------------------------------------------
@@ -346,7 +346,7 @@ def used_and_went_on():
 
 def test_no_task_waits_for_what_another_has_to_load_for_the_store():
     expected = [["Finish()"] * 6, True, [True, True], 0]
-    assert apart(used_and_went_on) == expected
+    assert isolated(used_and_went_on) == expected
 
 
 def replaced_server_killed():
@@ -365,4 +365,4 @@ def replaced_server_killed():
 
 
 def test_the_death_of_a_replaced_server_costs_only_its_own_tasks():
-    assert apart(replaced_server_killed) == [RELEASED, True, "Finish()"]
+    assert isolated(replaced_server_killed) == [RELEASED, True, "Finish()"]

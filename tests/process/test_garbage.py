@@ -11,11 +11,11 @@ import pytest
 from psched.process.child import Exit
 from psched.process.link import packed
 from psched.runner.fork_server import MOST_AT_ONCE
-from support.apart import apart, started_apart
 from support.bench import Bench
 from support.forks import fork_server
+from support.isolated import isolated, started_isolated
+from support.misbehaving_handlers import HANDLERS
 from support.waiting import has_ended, wait_until
-from support.wild import HANDLERS
 
 
 def framed(text, data=b""):
@@ -114,7 +114,7 @@ def outcomes():
 
 
 def test_a_runner_that_sends_garbage_is_killed_and_only_its_own_task_fails():
-    with started_apart(outcomes) as process:
+    with started_isolated(outcomes) as process:
         found = process.result(timeout=120)
         assert found.keys() == GARBAGE.keys()
         for name, outcome in found.items():
@@ -130,7 +130,7 @@ def answers():
 
 
 def test_data_that_is_no_payload_is_refused_and_not_stored():
-    found, stored = apart(answers)
+    found, stored = isolated(answers)
     refusal = "must be a JSON object in UTF-8"
     for name in REFUSED:
         assert refusal in found[name]
@@ -144,7 +144,7 @@ def asked_without_end():
 
 def test_who_asks_without_hearing_the_answers_is_cut_off():
     failed = "Retry(wait=None, reason='its process has sent a message out of turn')"
-    assert apart(asked_without_end) == [failed, "Finish()"]
+    assert isolated(asked_without_end) == [failed, "Finish()"]
 
 
 def idle_that_speaks():
@@ -163,7 +163,7 @@ def idle_that_speaks():
 
 
 def test_a_runner_that_speaks_without_a_task_is_replaced():
-    assert apart(idle_that_speaks) == ["Finish()", "Finish()"]
+    assert isolated(idle_that_speaks) == ["Finish()", "Finish()"]
 
 
 def half_a_message_before_the_next_task():
@@ -184,7 +184,7 @@ def half_a_message_before_the_next_task():
 
 
 def test_half_a_message_of_one_task_is_not_the_beginning_of_anothers():
-    assert apart(half_a_message_before_the_next_task) == ["Finish()", "Finish()", "Finish()", 0]
+    assert isolated(half_a_message_before_the_next_task) == ["Finish()", "Finish()", "Finish()", 0]
 
 
 # --- the fork server -----------------------------------------------------------------
@@ -229,7 +229,7 @@ def _other_end_of(channel):
 
 
 def test_a_fork_server_that_sends_garbage_is_replaced():
-    found = apart(told_by_the_fork_server, timeout=60)
+    found = isolated(told_by_the_fork_server, timeout=60)
     assert found == ["Finish()"] * len(FORK_SERVERS_GARBAGE)
 
 
@@ -246,7 +246,7 @@ def worker_that_sends_garbage():
 
 
 def test_a_fork_server_leaves_a_worker_that_sends_garbage():
-    with started_apart(worker_that_sends_garbage) as process:
+    with started_isolated(worker_that_sends_garbage) as process:
         assert process.result() == [[1, True, True], "exited with status 0"]
 
 
@@ -275,7 +275,7 @@ def _resident():
 
 
 def test_an_announced_length_costs_no_memory():
-    outcome, more = apart(grown)
+    outcome, more = isolated(grown)
     assert outcome == (
         "Retry(wait=None, reason='its process has sent a message of 4294967297 bytes')"
     )
@@ -284,7 +284,7 @@ def test_an_announced_length_costs_no_memory():
 
 @pytest.mark.parametrize("size", [2**20, 60 * 2**20])
 def test_large_payloads_pass_both_ways(size):
-    assert apart(both_ways, size, timeout=60) == ["Finish()", size]
+    assert isolated(both_ways, size, timeout=60) == ["Finish()", size]
 
 
 def both_ways(size):

@@ -14,19 +14,19 @@ from psched.process import tree
 from psched.process.child import reap
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.spawn import spawn
-from support.apart import apart
+from support.isolated import isolated
 from support.processes import descendants, title
 from support.processes import runners as runners_of
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import wait_until
 
 JOBS = """
     import gc, os, random, subprocess, sys, tempfile, uuid
-    from canary import Canary, Dispatch as Before
+    from recorder import Recorder, Dispatch as Before
 
     sys.stdout.write("imported; ")  # stays in the buffer: there is no line feed
 
-    class Draws(Canary):
+    class Draws(Recorder):
         def run(self):
             drawn = [random.random(), str(uuid.uuid1()), str(uuid.uuid4()), os.urandom(8).hex()]
             drawn.append(next(tempfile._get_candidate_names()))
@@ -34,14 +34,14 @@ JOBS = """
             self.note("drawn", drawn=drawn, frozen=frozen)
             super().run()
 
-    class Looks(Canary):
+    class Looks(Recorder):
         def run(self):
             for how in {}, {"restore_signals": False}:
                 shown = subprocess.run(["cat", "/proc/self/status"], stdout=subprocess.PIPE, **how)
                 print("seen:", *shown.stdout.decode().split())
             super().run()
 
-    class Counts(Canary):
+    class Counts(Recorder):
         def run(self):
             # Orphans come and go in this process meanwhile.
             orphans = "for i in 1 2 3; do (sleep 0.0$i; exit 3) & done; exit 7"
@@ -243,4 +243,4 @@ def newborns_that_are_sent_something(seed):
 
 
 def test_every_signal_to_a_newborn_reaches_it_and_nobody_else():
-    assert apart(newborns_that_are_sent_something, 1) == [[], ["SIGCHLD"]]
+    assert isolated(newborns_that_are_sent_something, 1) == [[], ["SIGCHLD"]]

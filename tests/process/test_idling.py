@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from psched.base.clock import SystemClock
-from support.apart import apart
 from support.bench import Bench
+from support.isolated import isolated
+from support.misbehaving_handlers import HANDLERS
 from support.processes import kill, title
 from support.waiting import wait_until
-from support.wild import HANDLERS
 
 CLOCK = SystemClock()
 SECONDS = 2.0
@@ -42,7 +42,7 @@ def test_a_worker_sleeps_while_nothing_is_due(service, busy):
         "sleepy.py",
         """
         import time
-        from canary import Dispatch as Others
+        from recorder import Dispatch as Others
 
         def sleepy(task):
             time.sleep(1000)
@@ -103,4 +103,4 @@ def turns(name):
 
 @pytest.mark.parametrize("name", ["cleans_up", "closes_everything_and_stays"])
 def test_nothing_wakes_a_worker_while_its_task_has_nothing_to_say(name):
-    assert apart(turns, name) < 10
+    assert isolated(turns, name) < 10

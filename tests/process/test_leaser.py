@@ -20,10 +20,10 @@ from psched.core.model import Finish, Settlement
 from psched.core.store_protocol import ClaimUnknownError
 from psched.runner.stop_flags import Reason
 from psched.worker.lease_loop import LeaseLoop
-from support.apart import apart
 from support.bench import CLOCK, Bench
-from support.waiting import wait_until
-from support.wild import HANDLERS
+from support.isolated import isolated
+from support.misbehaving_handlers import HANDLERS
+from support.waiting import Deadline, wait_until
 
 
 class Unreliable:
@@ -114,9 +114,9 @@ class Scene:
         self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
 
     def until(self, condition):
-        give_up_at = CLOCK.monotonic() + 20
+        deadline = Deadline()
         while not condition():
-            assert CLOCK.monotonic() < give_up_at, "waited in vain"
+            assert not deadline.has_passed, "waited in vain"
             self.turn()
 
     def finished(self, *keys):
@@ -136,7 +136,7 @@ def lost_answers(request, faults):
 @pytest.mark.parametrize("fault", ["away", "before", "after"])
 @pytest.mark.parametrize("request_", ["claim", "settle"])
 def test_a_lost_answer_loses_no_task_and_doubles_none(request_, fault):
-    fences, faults = apart(lost_answers, request_, [fault])
+    fences, faults = isolated(lost_answers, request_, [fault])
     assert faults == []
     assert fences == [1, 1]
 
@@ -156,7 +156,7 @@ def refused_claims():
 
 
 def test_a_store_that_can_only_be_read_is_away_until_it_can_be_written():
-    took, looks, said = apart(refused_claims)
+    took, looks, said = isolated(refused_claims)
     # Five pauses, each at least half of what it could be.
     assert took > 0.05 * (1 + 2 + 4 + 8 + 16)
     assert looks > 0
@@ -179,11 +179,11 @@ def refused_claim_that_was_not_due():
 
 
 def test_a_store_is_back_only_when_a_claim_was_answered_too():
-    assert apart(refused_claim_that_was_not_due) == 2
+    assert isolated(refused_claim_that_was_not_due) == 2
 
 
 def test_what_an_unanswered_claim_has_taken_is_asked_for_until_it_is_known():
-    assert apart(claim_and_its_question_unanswered) == [[1, 1], 0]
+    assert isolated(claim_and_its_question_unanswered) == [[1, 1], 0]
 
 
 def claim_and_its_question_unanswered():
@@ -208,7 +208,7 @@ def stopped_with_an_unanswered_claim():
 
 
 def test_what_an_unanswered_claim_has_taken_is_given_back_at_a_stop():
-    assert apart(stopped_with_an_unanswered_claim) == [False, None, 0, "waiting"]
+    assert isolated(stopped_with_an_unanswered_claim) == [False, None, 0, "waiting"]
 
 
 def applied_late(stopped):
@@ -226,7 +226,7 @@ def applied_late(stopped):
 
 @pytest.mark.parametrize(("stopped", "status"), [(False, "finished"), (True, "waiting")])
 def test_what_a_claim_takes_after_its_owner_was_asked_for_is_found(stopped, status):
-    assert apart(applied_late, stopped) == [False, None, 1, status, True]
+    assert isolated(applied_late, stopped) == [False, None, 1, status, True]
 
 
 def unanswered_extends():
@@ -241,7 +241,7 @@ def unanswered_extends():
 
 
 def test_an_extension_without_an_answer_is_asked_for_again_in_time():
-    assert apart(unanswered_extends) == [True, [1]]
+    assert isolated(unanswered_extends) == [True, [1]]
 
 
 def settled_and_extended():
@@ -257,7 +257,7 @@ def settled_and_extended():
 
 
 def test_a_task_whose_end_was_written_without_an_answer_is_not_said_to_be_preempted():
-    fence, extends, said = apart(settled_and_extended)
+    fence, extends, said = isolated(settled_and_extended)
     assert (fence, extends) == (1, 1)
     assert not any("preempted" in line for line in said)
 
@@ -282,11 +282,11 @@ def settled_and_run_by_another(late):
 
 
 def test_an_end_that_was_written_counts_also_if_another_has_run_what_comes_next():
-    assert not any("preempted" in line for line in apart(settled_and_run_by_another, 0))
+    assert not any("preempted" in line for line in isolated(settled_and_run_by_another, 0))
 
 
 def test_whether_an_end_without_an_answer_counts_is_not_known_once_the_lease_is_over():
-    said = apart(settled_and_run_by_another, 1000)
+    said = isolated(settled_and_run_by_another, 1000)
     assert any("nobody knows whether what it did counts" in line for line in said)
 
 
@@ -310,7 +310,7 @@ def preempted_before_its_end(own):
 # What is not retained may have been removed by whoever took the lease, and finished.
 @pytest.mark.parametrize("own", [{}, {"retention_time": 0}])
 def test_a_lease_that_was_lost_before_its_end_was_sent_stays_lost(own):
-    settles, said = apart(preempted_before_its_end, own)
+    settles, said = isolated(preempted_before_its_end, own)
     assert settles == 2
     assert any("preempted: what it did counts for nothing" in line for line in said)
 
@@ -335,7 +335,7 @@ def stopped_while_the_store_is_away(how):
 
 @pytest.mark.parametrize("how", ["at once", "at its limit", "orphaned"])
 def test_a_stop_while_an_end_cannot_be_written_changes_nothing_about_that_end(how):
-    assert apart(stopped_while_the_store_is_away, how) == [None, 1, "ValueError: no"]
+    assert isolated(stopped_while_the_store_is_away, how) == [None, 1, "ValueError: no"]
 
 
 def questions_while_the_store_is_away():
@@ -348,7 +348,7 @@ def questions_while_the_store_is_away():
 
 def test_a_task_that_asks_all_the_time_does_not_make_its_worker_do_so():
     # Several hundred questions, and the store is to be left alone for a while after each failure.
-    assert 1 <= apart(questions_while_the_store_is_away) < 50
+    assert 1 <= isolated(questions_while_the_store_is_away) < 50
 
 
 def recovered():
@@ -365,7 +365,7 @@ def recovered():
 
 
 def test_what_a_dead_worker_held_is_released_and_run():
-    assert apart(recovered) == [[2, 2], ["dead", "unheard of"]]
+    assert isolated(recovered) == [[2, 2], ["dead", "unheard of"]]
 
 
 def redefined():
@@ -408,11 +408,11 @@ def _noted(events, name, request, *args):
 
 def test_what_runs_is_watched_before_each_request_that_ends_the_lease_of_a_redefined_schedule():
     requests = ["settle", "look", "now", "settle"]
-    assert apart(watched_while_it_was_redefined) == [["braces", name] for name in requests]
+    assert isolated(watched_while_it_was_redefined) == [["braces", name] for name in requests]
 
 
 def test_a_schedule_that_was_redefined_while_its_task_ran_goes_on_as_it_is_now():
-    following = datetime.fromtimestamp(apart(redefined), UTC)
+    following = datetime.fromtimestamp(isolated(redefined), UTC)
     assert (following.month, following.day, following.hour) == (2, 1, 0)
 
 
@@ -430,7 +430,7 @@ def lease_shortened():
 
 
 def test_a_lease_ends_for_its_holder_before_it_ends_in_the_store_whatever_was_modified():
-    ends_here, ends_there = apart(lease_shortened)
+    ends_here, ends_there = isolated(lease_shortened)
     assert ends_here <= ends_there
 
 
@@ -446,7 +446,7 @@ def leases_of_different_lengths():
 
 
 def test_leases_of_different_lengths_keep_them():
-    here, there = apart(leases_of_different_lengths)
+    here, there = isolated(leases_of_different_lengths)
     for key, lease in ("short", 6), ("default", 60), ("long", 600):
         assert lease - 5 < here[key] <= there[key] <= lease + 1
 
@@ -462,7 +462,7 @@ def due_soon():
 
 def test_what_will_be_due_soon_is_started_at_its_time_and_not_before():
     # Nobody looks again before a minute is over.
-    assert 0 <= apart(due_soon) < 15
+    assert 0 <= isolated(due_soon) < 15
 
 
 def only_looks(until):
@@ -501,4 +501,4 @@ def only_looks(until):
     ],
 )
 def test_a_worker_that_has_nothing_only_looks_until_there_is_more_to_do(until, fences, away):
-    assert apart(only_looks, until) == [["claim"], fences, away]
+    assert isolated(only_looks, until) == [["claim"], fences, away]

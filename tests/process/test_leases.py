@@ -11,7 +11,7 @@ from psched.base.clock import SystemClock
 from psched.base.lease_times import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from support.processes import descendants, kill
 from support.proxy import Fault, Proxy
-from support.runlog import never_two_at_once
+from support.run_log import never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 CLOCK = SystemClock()
@@ -39,7 +39,7 @@ def pids(run):
 
 
 def wait_for_crowd(service, key):
-    """Wait until a task and its companions are there; its run."""
+    """Wait until a task and its processes are there; its run."""
     return service.runs.wait(key, lambda runs: len(pids(runs[-1])) == 3)[-1]
 
 
@@ -100,10 +100,10 @@ def test_a_store_that_is_away_for_less_than_a_lease_costs_no_task(on_mariadb, ma
     service.write(
         "curious.py",
         """
-        from canary import FOLDER, Canary, Dispatch as Others
+        from recorder import FOLDER, Recorder, Dispatch as Others
         from psched import StoreUnavailableError
 
-        class Curious(Canary):
+        class Curious(Recorder):
             def stay(self, gate):
                 super().stay(FOLDER / "asked")
                 try:
@@ -171,9 +171,9 @@ class TestSlowly:
         far.configure(**SHORT)
         master = far.start()
         with proxy.slow(SLOWLY):
-            near.add("long", "canary", next_time=1, data={"until": "gate"})
+            near.add("long", "recorder", next_time=1, data={"until": "gate"})
             far.runs.wait("long")
-            near.add("short", "canary", next_time=1)
+            near.add("short", "recorder", next_time=1)
             far.runs.wait("short", lambda runs: runs[-1].completed)
             stays(
                 lambda: len(far.runs.runs("long")) == 1,
@@ -194,7 +194,7 @@ class TestSlowly:
         """Within its time-out there is room for six answers, not for twelve."""
         far.configure(alive_time=10)
         master = far.start()
-        near.add("long", "canary", next_time=1, data={"until": "gate"})
+        near.add("long", "recorder", next_time=1, data={"until": "gate"})
         far.runs.wait("long")
         with proxy.slow(0.3):
             with proxy.fault(Fault.LOSE_REPLY, b"SELECT"):
@@ -218,7 +218,7 @@ REMOVED = "DELETE FROM psched"
 @pytest.mark.parametrize("statement", [TAKEN_OVER, REMOVED], ids=["taken over", "removed"])
 def test_a_task_whose_lease_is_lost_is_killed_at_once_and_nothing_is_written(service, statement):
     service.configure(**SHORT)
-    data = {"until": "never", "stubborn": True, "companions": CROWD}
+    data = {"until": "never", "stubborn": True, "processes": CROWD}
     service.add("stolen", data=data)
     master = service.start()
     run = wait_for_crowd(service, "stolen")
@@ -249,7 +249,7 @@ def test_a_store_that_is_away_for_longer_than_the_lease_costs_the_task_in_time(
     on_mariadb, mariadb_server, way
 ):
     service = on_mariadb
-    data = {"until": "gate", "stubborn": True, "companions": CROWD}
+    data = {"until": "gate", "stubborn": True, "processes": CROWD}
     service.add("long", data=data)
     master = service.start()
     run = wait_for_crowd(service, "long")
@@ -283,7 +283,7 @@ def test_a_store_that_is_away_for_longer_than_the_lease_costs_the_task_in_time(
 
 def test_a_worker_that_is_stopped_is_killed_by_the_kernel_before_its_lease_ends(service):
     service.configure(processors=2, **SHORT)
-    service.add("long", data={"until": "gate", "companions": CROWD})
+    service.add("long", data={"until": "gate", "processes": CROWD})
     master = service.start()
     run = wait_for_crowd(service, "long")
     [worker] = [pid for pid in master.workers() if run.pid in descendants(pid)]

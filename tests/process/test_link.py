@@ -17,7 +17,7 @@ from psched.process.link import Link
 from psched.process.signals import unblock
 from psched.process.spawn import spawn
 from psched.runner.messages import FROM_RUNNER
-from support.apart import apart
+from support.isolated import isolated
 
 LARGE = b"\xff" * 15_000_000
 """Far more than any socket takes at once."""
@@ -198,7 +198,7 @@ def parent_of_a_stopped_child():
 
 
 def test_a_parent_does_not_wait_for_a_child_that_is_stopped():
-    assert apart(parent_of_a_stopped_child) == [True, True]
+    assert isolated(parent_of_a_stopped_child) == [True, True]
 
 
 def both_at_once():
@@ -216,7 +216,7 @@ def both_at_once():
 
 
 def test_two_sides_that_send_large_messages_at_once_do_not_block_each_other():
-    assert apart(both_at_once) is True
+    assert isolated(both_at_once) is True
 
 
 def child_that_delivers_and_exits():
@@ -231,7 +231,7 @@ def child_that_delivers_and_exits():
 
 
 def test_what_a_child_delivers_before_it_exits_arrives():
-    assert apart(child_that_delivers_and_exits) == [True, 3]
+    assert isolated(child_that_delivers_and_exits) == [True, 3]
 
 
 def child_killed_after_its_last_words():
@@ -252,7 +252,7 @@ def child_killed_after_its_last_words():
 
 
 def test_the_last_words_of_a_child_killed_by_kill_9_can_still_be_read():
-    assert apart(child_killed_after_its_last_words) == [[*range(100)], "was killed by SIGKILL"]
+    assert isolated(child_killed_after_its_last_words) == [[*range(100)], "was killed by SIGKILL"]
 
 
 def test_an_end_is_told_by_its_status_or_its_signal():
@@ -273,7 +273,7 @@ def parent_of_a_dead_child():
 
 
 def test_sending_to_the_dead_is_no_error_and_their_end_is_seen_by_reading():
-    assert apart(parent_of_a_dead_child) == [False, [], True, False]
+    assert isolated(parent_of_a_dead_child) == [False, [], True, False]
 
 
 def child_of_a_dead_parent():
@@ -294,4 +294,4 @@ def child_of_a_dead_parent():
 
 
 def test_a_child_whose_parent_has_died_waits_for_nothing():
-    assert apart(child_of_a_dead_parent) == [{"waited for": None}]
+    assert isolated(child_of_a_dead_parent) == [{"waited for": None}]

@@ -17,8 +17,8 @@ from psched.base import log
 from psched.base.errors import ProcessStopError
 from psched.base.regular_files import NotRegularError
 from psched.process.signals import SignalInbox
-from support.apart import apart, say, started_apart
-from support.leaving import EMPTY, KINDS, leave
+from support.isolated import isolated, say, started_isolated
+from support.odd_files import EMPTY, KINDS, leave
 from support.processes import kill
 from support.waiting import wait_until
 
@@ -109,7 +109,7 @@ def half_a_character():
 
 
 def test_what_is_no_text_is_escaped():
-    assert apart(half_a_character).endswith("<\\ud800>\n")
+    assert isolated(half_a_character).endswith("<\\ud800>\n")
 
 
 class StopsTheTask:
@@ -139,7 +139,7 @@ def what_cannot_be_formatted():
 
 
 def test_what_cannot_be_formatted_does_not_stop_who_logs_it():
-    with started_apart(what_cannot_be_formatted) as process:
+    with started_isolated(what_cannot_be_formatted) as process:
         [line] = process.result()
         assert line.endswith("next")
         assert process.text.count("Logging error") == 4
@@ -189,7 +189,7 @@ def into_a_place_without_room(way):
 
 @pytest.mark.parametrize("way", ["closed", "no reader", "full", "limited"])
 def test_a_log_without_room_stops_nobody(way):
-    assert apart(into_a_place_without_room, way) == "alive"
+    assert isolated(into_a_place_without_room, way) == "alive"
 
 
 # --- rotation ------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def test_a_log_that_is_renamed_under_eight_writers_loses_tears_and_doubles_no_li
     path = tmp_path / "log"
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(started_apart(writer, str(path), number)) for number in range(8)
+            stack.enter_context(started_isolated(writer, str(path), number)) for number in range(8)
         ]
         for process in writers:
             process.said("ready")
@@ -243,7 +243,7 @@ def test_a_log_that_is_renamed_under_eight_writers_loses_tears_and_doubles_no_li
 
 
 def test_standard_output_follows_if_it_went_to_the_log(tmp_path):
-    assert apart(redirected, str(tmp_path / "log")) == "not inheritable"
+    assert isolated(redirected, str(tmp_path / "log")) == "not inheritable"
     assert (tmp_path / "log.1").read_text() == "before\n"
     assert (tmp_path / "log").read_text() == "after\nof a program\n"
 
@@ -263,7 +263,7 @@ def redirected(path):
 def test_a_log_that_cannot_be_reopened_goes_on_in_the_old_file_and_says_so(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    assert apart(without_a_folder, str(folder)) == ["alive", True]
+    assert isolated(without_a_folder, str(folder)) == ["alive", True]
     text = (tmp_path / "moved" / "log").read_text()
     assert "cannot reopen the log" in text
     assert "still here" in text
@@ -313,7 +313,7 @@ def logging_where_a_task_has_left(kind, when):
 @pytest.mark.parametrize("when", ["before", "while it is written", "reopened"])
 @pytest.mark.parametrize("kind", [*KINDS, "nothing"])
 def test_what_a_task_puts_in_its_place_blocks_nobody_and_is_not_followed(kind, when):
-    with started_apart(logging_where_a_task_has_left, kind, when) as process:
+    with started_isolated(logging_where_a_task_has_left, kind, when) as process:
         if kind in EMPTY and "link" not in kind:
             assert process.result()
             assert kind in process.text.lower() or when != "before"
@@ -358,7 +358,7 @@ def logging_to(name):
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/stderr"])
 def test_a_standard_stream_can_be_named(name):
-    with started_apart(logging_to, name) as process:
+    with started_isolated(logging_to, name) as process:
         assert process.result() == []
         assert [line.split()[-1] for line in process.text.splitlines()] == ["one", "three"]
 
@@ -392,7 +392,7 @@ def crashing(when):
 
 @pytest.mark.parametrize("when", ["at once", "after it was reopened", "after it was redirected"])
 def test_the_stack_of_a_crash_is_in_the_log(when):
-    with started_apart(crashing, when) as process:
+    with started_isolated(crashing, when) as process:
         assert process.result() == ["Fatal Python error: Aborted", ""]
         assert process.text == ""
 

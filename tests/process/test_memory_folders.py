@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from psched.memory import Memory
-from support.apart import apart
-from support.leaving import KINDS, leave
+from support.isolated import isolated
+from support.odd_files import KINDS, leave
 
 LEFT = [*KINDS, "any depth"]
 
@@ -41,4 +41,4 @@ def joining_where_something_was_left(kind):
 
 @pytest.mark.parametrize("kind", LEFT)
 def test_what_a_task_has_left_in_them_is_in_nobodys_way(kind):
-    assert apart(joining_where_something_was_left, kind)
+    assert isolated(joining_where_something_was_left, kind)

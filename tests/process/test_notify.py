@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from psched.master.sd_notify import Notifier
-from support.apart import apart
+from support.isolated import isolated
 
 
 @contextlib.contextmanager
@@ -71,4 +71,4 @@ def before_a_deaf_manager():
 
 
 def test_a_manager_that_does_not_listen_holds_nobody_up_for_long():
-    assert apart(before_a_deaf_manager) == "done"
+    assert isolated(before_a_deaf_manager) == "done"

@@ -8,8 +8,8 @@ import pytest
 
 from psched.master.pidfile import AlreadyRunningError, PidFile
 from psched.process.spawn import spawn
-from support.apart import say, started_apart
-from support.leaving import EMPTY, KINDS, leave
+from support.isolated import say, started_isolated
+from support.odd_files import EMPTY, KINDS, leave
 from support.processes import kill
 from support.waiting import has_ended
 
@@ -40,7 +40,7 @@ def test_it_holds_the_pid_while_it_is_held_and_is_gone_afterwards(path):
 
 
 def test_a_second_taker_is_refused_and_told_who_holds_it(path):
-    with started_apart(holder, str(path)) as process:
+    with started_isolated(holder, str(path)) as process:
         process.said("taken")
         with pytest.raises(AlreadyRunningError, match=rf"pid {process.pid}$"):
             PidFile(path).take()
@@ -51,7 +51,7 @@ def test_a_second_taker_is_refused_and_told_who_holds_it(path):
 
 
 def test_the_file_of_a_holder_that_was_killed_can_be_taken(path):
-    with started_apart(holder, str(path)) as process:
+    with started_isolated(holder, str(path)) as process:
         process.said("taken")
         kill(process.pid)
         process.wait()
@@ -75,7 +75,7 @@ def holder_with_a_child(path):
 
 
 def test_a_forked_child_does_not_keep_it_when_its_holder_dies(path):
-    with started_apart(holder_with_a_child, str(path)) as process:
+    with started_isolated(holder_with_a_child, str(path)) as process:
         child = int(process.said("child"))
         with pytest.raises(AlreadyRunningError):
             PidFile(path).take()
@@ -95,7 +95,7 @@ def holder_whose_child_has_ended(path):
 
 
 def test_the_end_of_a_forked_child_does_not_free_it(path):
-    with started_apart(holder_whose_child_has_ended, str(path)) as process:
+    with started_isolated(holder_whose_child_has_ended, str(path)) as process:
         process.said("taken")
         with pytest.raises(AlreadyRunningError, match=rf"pid {process.pid}$"):
             PidFile(path).take()
@@ -129,7 +129,7 @@ def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(path, kind):
 
 @pytest.mark.parametrize("said", ["\x1b[2J", "1" * 32 + "x", "\xff"])
 def test_only_a_number_is_told_of_what_a_held_file_says(path, said):
-    with started_apart(holder, str(path)) as process:
+    with started_isolated(holder, str(path)) as process:
         process.said("taken")
         path.write_text(said, encoding="latin-1")
         with pytest.raises(AlreadyRunningError, match=r"pid (unknown|1{32})$"):
@@ -162,5 +162,8 @@ def takers(path, times):
 
 
 def test_of_several_takers_each_finds_itself_in_the_file_it_holds(path):
-    with started_apart(takers, str(path), 300) as one, started_apart(takers, str(path), 300) as two:
+    with (
+        started_isolated(takers, str(path), 300) as one,
+        started_isolated(takers, str(path), 300) as two,
+    ):
         assert one.result() + two.result() == []

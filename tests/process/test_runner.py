@@ -19,11 +19,11 @@ from psched.process.link import Link
 from psched.runner.runner import _Holder
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import Reason, StopFlagTable
-from support.apart import apart, say, started_apart
 from support.bench import Bench
+from support.isolated import isolated, say, started_isolated
+from support.misbehaving_handlers import HANDLERS
 from support.processes import kill, title
 from support.waiting import has_ended, wait_until
-from support.wild import HANDLERS
 
 # --- what came of it -----------------------------------------------------------------
 
@@ -71,7 +71,7 @@ def outcomes(names, tasks):
 
 @pytest.mark.parametrize("tasks", [1, 1000])
 def test_whatever_a_handler_does_its_worker_knows_how_it_ended_and_goes_on(tasks):
-    found = apart(outcomes, [*OUTCOMES], tasks, timeout=60)
+    found = isolated(outcomes, [*OUTCOMES], tasks, timeout=60)
     assert dict(zip(OUTCOMES, found, strict=True)) == OUTCOMES
 
 
@@ -101,7 +101,7 @@ def payloads_run(tasks):
 
 @pytest.mark.parametrize("tasks", [1, 1000])
 def test_a_payload_that_cannot_be_understood_is_quarantined_and_nothing_runs(tasks):
-    *found, last = apart(payloads_run, tasks)
+    *found, last = isolated(payloads_run, tasks)
     for outcome in found:
         assert outcome.startswith(("Quarantine(reason='data: ", 'Quarantine(reason="data: '))
     assert last == "Finish()"
@@ -214,7 +214,7 @@ def long_errors():
 
 
 def test_however_long_an_error_is_its_reason_and_its_log_are_short():
-    with started_apart(long_errors) as process:
+    with started_isolated(long_errors) as process:
         found = process.result(timeout=120)
         printed = len(process.text)
     assert printed < 100_000
@@ -222,7 +222,7 @@ def test_however_long_an_error_is_its_reason_and_its_log_are_short():
         assert outcome.startswith("Retry(wait=None, reason="), name
         assert length < 5000, name
         assert 0 < logged < 100_000, name
-    assert "(9998000 characters more)" in str(apart(reason_of_a_long_error, timeout=60))
+    assert "(9998000 characters more)" in str(isolated(reason_of_a_long_error, timeout=60))
 
 
 def reason_of_a_long_error():
@@ -230,7 +230,7 @@ def reason_of_a_long_error():
 
 
 def test_nothing_is_written_into_a_file_that_has_the_number_of_a_line_of_ours():
-    assert not apart(read_what_a_handler_has_got)
+    assert not isolated(read_what_a_handler_has_got)
 
 
 def asked_after_the_end():
@@ -247,16 +247,16 @@ def asked_after_the_end():
 
 
 def test_nobody_can_speak_for_a_task_that_is_over():
-    assert apart(asked_after_the_end) == ["the task is over", 1]
+    assert isolated(asked_after_the_end) == ["the task is over", 1]
 
 
 def test_a_thread_that_goes_on_asking_does_not_spoil_the_end_of_its_task():
-    assert set(apart(outcomes, ["leaves_threads"] * 50, 1000, timeout=60)) == {"Finish()"}
+    assert set(isolated(outcomes, ["leaves_threads"] * 50, 1000, timeout=60)) == {"Finish()"}
 
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_process_that_leaves_without_a_word_has_failed(status):
-    assert apart(left, status) == FAILED(f"its process exited with status {status}")
+    assert isolated(left, status) == FAILED(f"its process exited with status {status}")
 
 
 def left(status):
@@ -268,7 +268,7 @@ def left(status):
 )
 def test_a_child_that_a_handler_forks_does_not_speak_for_the_task(way, status):
     expected = f"ValueError: of the parent, whose child ended with {status}"
-    assert apart(forked, way) == [FAILED(expected), "Finish()"]
+    assert isolated(forked, way) == [FAILED(expected), "Finish()"]
 
 
 def forked(way):
@@ -277,7 +277,7 @@ def forked(way):
 
 
 def test_a_crash_and_an_exception_are_told_in_the_log_with_their_stacks():
-    with started_apart(outcomes, ["raises", "crashes"], 1) as process:
+    with started_isolated(outcomes, ["raises", "crashes"], 1) as process:
         process.result()
         assert "ERROR   task [raises.60] the handler of 'raises' raised" in process.text
         assert 'raise ValueError("no")' in process.text
@@ -293,7 +293,7 @@ def asked():
 
 
 def test_a_task_may_replace_its_data_by_five_megabytes():
-    assert apart(asked) == ["Finish()", 2_500_000, 1]
+    assert isolated(asked) == ["Finish()", 2_500_000, 1]
 
 
 # --- what a task finds ---------------------------------------------------------------
@@ -308,7 +308,7 @@ def shown(name):
 
 
 def test_a_task_has_its_output_its_log_and_the_line_to_its_worker_and_nothing_else():
-    found = apart(shown, "shows_descriptors")
+    found = isolated(shown, "shows_descriptors")
     assert found["open"].pop("1") == found["open"].pop("2")
     *link, file = sorted(found["open"].values(), key=lambda target: target.endswith("/log"))
     assert file.endswith("/log")
@@ -317,14 +317,14 @@ def test_a_task_has_its_output_its_log_and_the_line_to_its_worker_and_nothing_el
 
 
 def test_what_a_task_executes_has_no_signals_blocked_or_ignored():
-    found = apart(shown, "shows_signals")
+    found = isolated(shown, "shows_signals")
     valid = sum(1 << (number - 1) for number in signal.valid_signals())
     assert int(found["blocked"], 16) == 0
     assert int(found["ignored"], 16) & valid == 0
 
 
 def test_a_task_is_not_interrupted_when_a_child_of_its_own_ends():
-    caught = int(apart(shown, "shows_signals")["caught"], 16)
+    caught = int(isolated(shown, "shows_signals")["caught"], 16)
     [terminated, ended] = (caught >> number - 1 & 1 for number in (signal.SIGTERM, signal.SIGCHLD))
     assert (terminated, ended) == (1, 0)
 
@@ -337,7 +337,7 @@ def printing():
 
 
 def test_what_a_task_prints_appears_at_once_and_once():
-    with started_apart(printing) as process:
+    with started_isolated(printing) as process:
         process.said("in a line")
         wait_until(
             lambda: "WARNING task [prints.60] logged" in process.text, what="what it has logged"
@@ -366,7 +366,7 @@ def sent_to_everybody():
 
 
 def test_storms_of_signals_that_are_sent_to_everybody_cost_no_task():
-    assert apart(sent_to_everybody) == "Finish()"
+    assert isolated(sent_to_everybody) == "Finish()"
 
 
 def stopped(type_, reason, limit, interval):
@@ -383,7 +383,7 @@ def stopped(type_, reason, limit, interval):
     [("TIMEOUT", FAILED("stopped at its time limit")), ("SHUTDOWN", "Release()")],
 )
 def test_a_task_is_interrupted_once_and_may_clean_up(reason, outcome):
-    with started_apart(stopped, "cleans_up", reason, 1000, 0.02) as process:
+    with started_isolated(stopped, "cleans_up", reason, 1000, 0.02) as process:
         assert process.result() == outcome
         lines = process.text.splitlines()
         assert lines.count(f"ProcessStopError {reason.lower()}") == 1
@@ -391,19 +391,19 @@ def test_a_task_is_interrupted_once_and_may_clean_up(reason, outcome):
 
 
 def test_a_task_that_clings_is_killed_at_the_limit():
-    with started_apart(stopped, "clings", "DELETED", 0.5, 0.1) as process:
+    with started_isolated(stopped, "clings", "DELETED", 0.5, 0.1) as process:
         assert process.result() == "Release()"
         assert process.text.count("ProcessStopError deleted") == 1
 
 
 def test_a_handler_with_a_kill_of_its_own_is_called_each_time_and_loses_no_answer():
-    with started_apart(stopped, "Listens", "SHUTDOWN", 1000, 0.02) as process:
+    with started_isolated(stopped, "Listens", "SHUTDOWN", 1000, 0.02) as process:
         assert process.result() == "Finish()"
         assert process.text.splitlines().count(" ".join(["shutdown"] * 20)) == 1
 
 
 def test_what_a_kill_raises_is_raised_in_the_handler():
-    with started_apart(stopped, "Refuses", "SHUTDOWN", 1000, 1000) as process:
+    with started_isolated(stopped, "Refuses", "SHUTDOWN", 1000, 1000) as process:
         assert process.result() == "Release()"
         assert "ValueError: killed for shutdown" in process.text
 
@@ -424,7 +424,7 @@ def stopped_while_asking(times):
 
 def test_a_stop_in_the_middle_of_a_question_loses_no_answer():
     decided = "Retry(wait=7, reason='retry asked for by the handler')"
-    assert apart(stopped_while_asking, 50) == [{decided: 50}, 50]
+    assert isolated(stopped_while_asking, 50) == [{decided: 50}, 50]
 
 
 def stopped_before_it_began():
@@ -441,7 +441,7 @@ def stopped_before_it_began():
 
 
 def test_a_task_that_is_stopped_before_it_began_does_not_begin():
-    with started_apart(stopped_before_it_began) as process:
+    with started_isolated(stopped_before_it_began) as process:
         assert process.result() == "Release()"
         assert "working" not in process.text
 
@@ -460,26 +460,26 @@ def in_turn(tasks, *between):
 
 
 def test_a_runner_runs_as_many_tasks_as_it_may():
-    pids = [seen["pid"] for seen in apart(in_turn, 4, "returns", "raises", "retries", "returns")]
+    pids = [seen["pid"] for seen in isolated(in_turn, 4, "returns", "raises", "retries", "returns")]
     # Two of each kind fit into four.
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
     assert len(set(pids)) == 3
 
 
 def test_a_runner_is_used_once_by_default():
-    assert len({seen["pid"] for seen in apart(in_turn, 1, "returns", "returns")}) == 3
+    assert len({seen["pid"] for seen in isolated(in_turn, 1, "returns", "returns")}) == 3
 
 
 @pytest.mark.parametrize("between", ["leaves_processes", "leaves_a_zombie", "forks"])
 def test_nothing_is_left_of_a_task_when_the_next_one_begins_in_its_process(between):
-    first, second = apart(in_turn, 1000, between)
+    first, second = isolated(in_turn, 1000, between)
     assert first["pid"] == second["pid"]
     assert second["below"] == 0
 
 
 @pytest.mark.parametrize("between", ["leaves_threads", "crashes", "closes_everything"])
 def test_a_process_that_is_no_longer_clean_is_not_used_again(between):
-    first, second = apart(in_turn, 1000, between)
+    first, second = isolated(in_turn, 1000, between)
     assert first["pid"] != second["pid"]
 
 
@@ -501,7 +501,7 @@ def stray_after_a_stop():
 
 def test_why_a_task_was_stopped_does_not_concern_the_next_one_in_its_process():
     expected = [FAILED("stopped at its time limit"), "Finish()", True]
-    assert apart(stray_after_a_stop) == expected
+    assert isolated(stray_after_a_stop) == expected
 
 
 def idle_runner_killed():
@@ -514,7 +514,7 @@ def idle_runner_killed():
 
 
 def test_a_waiting_runner_that_dies_costs_no_task():
-    assert apart(idle_runner_killed) == "Finish()"
+    assert isolated(idle_runner_killed) == "Finish()"
 
 
 def fork_server_lost():
@@ -528,7 +528,7 @@ def fork_server_lost():
 
 
 def test_a_waiting_runner_whose_fork_server_has_died_is_given_no_task():
-    assert apart(fork_server_lost) == [False, "Finish()"]
+    assert isolated(fork_server_lost) == [False, "Finish()"]
 
 
 def unused_runner():
@@ -541,7 +541,7 @@ def unused_runner():
 
 
 def test_a_runner_that_has_run_no_task_is_forked_where_one_is_needed():
-    assert apart(unused_runner) == [False, True]
+    assert isolated(unused_runner) == [False, True]
 
 
 def many(tasks):
@@ -562,7 +562,7 @@ def many(tasks):
 
 @pytest.mark.parametrize("tasks", [1, 1000])
 def test_many_tasks_leave_no_descriptor_and_no_process_with_their_worker(tasks):
-    more, nobody_else, own_has_ended = apart(many, tasks)
+    more, nobody_else, own_has_ended = isolated(many, tasks)
     assert more <= 1  # a runner may be waiting now
     assert nobody_else
     assert not own_has_ended
@@ -581,7 +581,7 @@ def worker_with_two_runners():
 
 
 def test_runners_die_with_their_worker_also_those_that_wait():
-    with started_apart(worker_with_two_runners) as process:
+    with started_isolated(worker_with_two_runners) as process:
         pids = {int(word) for word in process.said("pids").split()}
         kill(process.pid)
         process.wait()

@@ -8,7 +8,7 @@ from psched.process import tree
 from psched.process.child import reap
 from psched.process.signals import SignalInbox, unblock
 from psched.process.spawn import spawn
-from support.apart import apart, say, started_apart
+from support.isolated import isolated, say, started_isolated
 from support.processes import kill
 
 CLOCK = SystemClock()
@@ -29,7 +29,7 @@ def inbox_in_a_storm():
 
 
 def test_a_term_is_seen_after_a_storm_of_20000_other_signals():
-    with started_apart(inbox_in_a_storm) as process:
+    with started_isolated(inbox_in_a_storm) as process:
         process.said("ready")
         for _ in range(20_000):
             kill(process.pid, USR1)
@@ -47,7 +47,7 @@ def inbox_that_nobody_empties():
 
 
 def test_a_full_pipe_loses_no_signal_and_blocks_nobody():
-    assert apart(inbox_that_nobody_empties) == [["SIGTERM", "SIGUSR1"], []]
+    assert isolated(inbox_that_nobody_empties) == [["SIGTERM", "SIGUSR1"], []]
 
 
 def signal_to_a_loop_that_is_over():
@@ -58,7 +58,7 @@ def signal_to_a_loop_that_is_over():
 
 
 def test_a_signal_that_comes_when_the_loop_is_over_is_no_error():
-    with started_apart(signal_to_a_loop_that_is_over) as process:
+    with started_isolated(signal_to_a_loop_that_is_over) as process:
         process.result()
         assert process.text == ""
 
@@ -75,7 +75,7 @@ def signal_between_the_check_and_the_sleep():
 
 
 def test_a_signal_that_comes_between_the_check_and_the_sleep_ends_the_sleep():
-    assert apart(signal_between_the_check_and_the_sleep) == ["SIGUSR1"]
+    assert isolated(signal_between_the_check_and_the_sleep) == ["SIGUSR1"]
 
 
 def sleeps(timeouts):
@@ -90,7 +90,7 @@ def sleeps(timeouts):
 
 def test_no_sleep_ends_before_its_time():
     timeouts = [0.0003, 0.0015, 0.0107, 0.0199, 0.0201, 0.0509]
-    slept = apart(sleeps, timeouts)
+    slept = isolated(sleeps, timeouts)
     assert all(took >= timeout for took, timeout in zip(slept, timeouts, strict=True))
 
 
@@ -101,7 +101,7 @@ def signal_during_the_sleep():
 
 
 def test_a_signal_ends_the_sleep():
-    with started_apart(signal_during_the_sleep) as process:
+    with started_isolated(signal_during_the_sleep) as process:
         process.said("ready")
         kill(process.pid, USR1)
         assert process.result() == ["SIGUSR1"]
@@ -119,7 +119,7 @@ def two_hundred_deaths():
 
 
 def test_many_deaths_are_one_signal_and_all_are_reaped():
-    assert apart(two_hundred_deaths) == [["SIGCHLD"], True, []]
+    assert isolated(two_hundred_deaths) == [["SIGCHLD"], True, []]
 
 
 def children_stopped_at_birth():
@@ -147,6 +147,6 @@ def children_stopped_at_birth():
 
 
 def test_a_signal_to_a_newborn_child_reaches_the_child_and_never_its_parent():
-    arrived, ends = apart(children_stopped_at_birth)
+    arrived, ends = isolated(children_stopped_at_birth)
     assert arrived == ["SIGCHLD"]
     assert ends == [["exited with status 7", 150], ["was killed by SIGTERM", 150]]

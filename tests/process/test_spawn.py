@@ -17,8 +17,8 @@ from psched.process import kernel, tree
 from psched.process.child import reap
 from psched.process.signals import SignalInbox, unblock
 from psched.process.spawn import spawn
-from support.apart import apart, say, started_apart
 from support.forks import fork_server
+from support.isolated import isolated, say, started_isolated
 from support.processes import kill
 from support.waiting import has_ended, wait_for_end, wait_until
 
@@ -91,7 +91,7 @@ def beside_a_thread():
 
 
 def test_a_process_with_a_second_thread_is_refused_and_told_what_to_do():
-    text = apart(beside_a_thread)
+    text = isolated(beside_a_thread)
     assert "2 threads" in text
     assert "handlers import" in text
     assert "when a task runs" in text
@@ -117,7 +117,7 @@ def without_processes_left(way):
 
 @pytest.mark.parametrize("way", ["one", "alike"])
 def test_a_fork_that_fails_leaves_the_mask_and_the_descriptors_as_they_were(way):
-    assert apart(without_processes_left, way) == ["BlockingIOError", True, True]
+    assert isolated(without_processes_left, way) == ["BlockingIOError", True, True]
 
 
 def with_room_for_two():
@@ -135,7 +135,7 @@ def with_room_for_two():
 
 
 def test_of_several_as_many_are_forked_as_there_can_be():
-    assert apart(with_room_for_two) == [3, ["exited with status 7"] * 2]
+    assert isolated(with_room_for_two) == [3, ["exited with status 7"] * 2]
 
 
 def with_few_descriptors():
@@ -154,7 +154,7 @@ def with_few_descriptors():
 
 
 def test_where_descriptors_are_short_fewer_are_forked_and_each_has_what_it_needs():
-    told, left_open = apart(with_few_descriptors)
+    told, left_open = isolated(with_few_descriptors)
     assert told in ([True] * 3, [True] * 4)
     assert left_open == 1  # the line to the fork server
 
@@ -170,7 +170,7 @@ def under_a_lowered_limit():
 
 
 def test_a_descriptor_above_a_limit_that_was_lowered_is_not_there_in_a_child():
-    assert apart(under_a_lowered_limit) == [False, False]
+    assert isolated(under_a_lowered_limit) == [False, False]
 
 
 def neighbours():
@@ -189,7 +189,7 @@ def neighbours():
 
 
 def test_each_of_several_has_a_link_of_its_own_that_no_other_holds():
-    assert apart(neighbours) == [[True] * 4, ["exited with status 0"] * 4]
+    assert isolated(neighbours) == [[True] * 4, ["exited with status 0"] * 4]
 
 
 # --- the end of a child --------------------------------------------------------------
@@ -217,7 +217,7 @@ def endings():
 
 
 def test_a_child_exits_with_what_its_main_function_returns():
-    with started_apart(endings) as process:
+    with started_isolated(endings) as process:
         statuses = [text.removeprefix("exited with status ") for text in process.result()]
         # What is no exit status is a failure, whatever it is.
         assert statuses == ["0", "3", "4", "70", "70", "70", "70", "70"]
@@ -234,7 +234,7 @@ def with_an_exit_handler():
 
 
 def test_what_the_parent_has_registered_for_its_exit_stays_the_parents():
-    with started_apart(with_an_exit_handler) as process:
+    with started_isolated(with_an_exit_handler) as process:
         process.result()
         assert process.text.count("at exit") == 1
 
@@ -260,7 +260,7 @@ def with_output(stream):
 
 @pytest.mark.parametrize("stream", ["none", "broken"])
 def test_no_child_comes_back_from_spawn_whatever_standard_output_is(stream):
-    with started_apart(with_output, stream) as process:
+    with started_isolated(with_output, stream) as process:
         assert process.result() == "exited with status 5"
         assert process.text.count("after spawn") == 1
 
@@ -282,7 +282,7 @@ def with_text_in_its_buffers():
 
 
 def test_what_is_in_the_buffers_is_written_once():
-    with started_apart(with_text_in_its_buffers) as process:
+    with started_isolated(with_text_in_its_buffers) as process:
         process.result()
         for text in "before. ", "an error. ", "of the child. ", "after.":
             assert process.text.count(text) == 1
@@ -331,7 +331,7 @@ def with_open_descriptors():
 
 
 def test_a_child_has_what_was_kept_and_dev_null_for_all_else():
-    ours, seen, named, others, inheritable, executed, heard = apart(with_open_descriptors)
+    ours, seen, named, others, inheritable, executed, heard = isolated(with_open_descriptors)
     assert seen["0"] == "/dev/null"
     assert [seen["1"], seen["2"]] == [ours["1"], ours["2"]]
     assert seen[str(named["kept"])].endswith("/kept")
@@ -375,7 +375,7 @@ def signals_of_a_grandchild():
 
 
 def test_what_a_child_executes_has_an_empty_mask_and_ignores_only_what_python_does():
-    assert apart(signals_of_a_grandchild) == [[[], []], [[], sorted(BY_PYTHON)]]
+    assert isolated(signals_of_a_grandchild) == [[[], []], [[], sorted(BY_PYTHON)]]
 
 
 def handlers_of_a_child():
@@ -391,7 +391,7 @@ def handlers_of_a_child():
 
 
 def test_a_child_has_none_of_its_parents_signal_handlers():
-    assert apart(handlers_of_a_child) == []
+    assert isolated(handlers_of_a_child) == []
 
 
 def sessions():
@@ -402,7 +402,7 @@ def sessions():
 
 
 def test_those_that_begin_alike_have_a_session_each():
-    assert apart(sessions) == [True, False]
+    assert isolated(sessions) == [True, False]
 
 
 # --- a parent's death ----------------------------------------------------------------
@@ -444,7 +444,7 @@ def parents_killed_at_random_instants(seed):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_parent_killed_at_any_time_after_the_fork_takes_its_child_along(seed):
-    lived = apart(parents_killed_at_random_instants, seed)
+    lived = isolated(parents_killed_at_random_instants, seed)
     # Or the parents have died too early to prove anything, or too late.
     assert lived in range(1, ROUNDS + 1)
 
@@ -461,7 +461,7 @@ def parent_of_two():
 
 
 def test_only_those_that_begin_alike_die_with_their_parent():
-    with started_apart(parent_of_two) as process:
+    with started_isolated(parent_of_two) as process:
         bound, free = int(process.said("bound")), int(process.said("free"))
         kill(process.pid)
         wait_for_end(bound)
@@ -485,4 +485,4 @@ def grandchild_of_a_child():
 
 
 def test_orphans_come_to_the_nearest_child_that_was_forked_here():
-    assert apart(grandchild_of_a_child) == {"adopted by me": True}
+    assert isolated(grandchild_of_a_child) == {"adopted by me": True}

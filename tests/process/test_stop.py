@@ -12,8 +12,8 @@ import pytest
 
 from psched.handlers.builtin import Exec
 from psched.runner.stop_flags import Reason
-from support.apart import apart, say, started_apart
 from support.bench import Bench
+from support.isolated import isolated, say, started_isolated
 from support.waiting import PATIENCE, stays, wait_until
 
 
@@ -133,7 +133,7 @@ def stopped_there(place):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_task_is_stopped_though_term_comes_where_exceptions_are_ignored(place):
-    with started_apart(stopped_there, place) as process:
+    with started_isolated(stopped_there, place) as process:
         assert process.result() == "Release()"
         assert process.text.count("raised ProcessStopError shutdown") == 1
         assert process.text.count("cleaned up") == 1
@@ -162,7 +162,7 @@ def killed_there(place):
 
 
 def test_what_a_kill_raises_where_it_is_ignored_is_raised_again():
-    with started_apart(killed_there, "in_a_finalizer") as process:
+    with started_isolated(killed_there, "in_a_finalizer") as process:
         assert process.result() == "Release()"
         assert "ValueError: killed for shutdown" in process.text
 
@@ -177,7 +177,7 @@ def program_stopped_while_it_is_forked():
 
 
 def test_a_program_is_stopped_though_term_comes_while_it_is_forked():
-    assert apart(program_stopped_while_it_is_forked) == "Release()"
+    assert isolated(program_stopped_while_it_is_forked) == "Release()"
 
 
 def ignores_other_things(_task):
@@ -205,7 +205,7 @@ def stopped_beside_others():
 
 
 def test_another_exception_that_is_ignored_is_told_and_disturbs_no_cleaning_up():
-    with started_apart(stopped_beside_others) as process:
+    with started_isolated(stopped_beside_others) as process:
         assert process.result() == "Release()"
         assert process.text.count("was not disturbed") == 1
         assert "KeyError: 'of a finalizer'" in process.text

@@ -10,8 +10,8 @@ import pytest
 from psched.master import leftover_processes
 from psched.process import tree
 from psched.process.spawn import spawn
-from support.apart import apart
-from support.trees import SCRIPTS
+from support.isolated import isolated
+from support.process_trees import SCRIPTS
 from support.waiting import has_ended, wait_for_end, wait_until
 
 
@@ -68,7 +68,7 @@ def cases():
 
 
 def test_only_orphans_that_a_dead_master_of_this_user_and_namespace_has_marked_are_killed():
-    assert apart(cases) == ["another_has_its_pid", "dead"]
+    assert isolated(cases) == ["another_has_its_pid", "dead"]
 
 
 def left_by_a_master(script):
@@ -106,7 +106,7 @@ def cleared(script):
 
 @pytest.mark.parametrize("name", ["daemons", "deaf", "stopped", "weed"])
 def test_nothing_is_left_of_what_the_tasks_of_a_killed_master_execute(name):
-    assert apart(cleared, SCRIPTS[name]) == []
+    assert isolated(cleared, SCRIPTS[name]) == []
 
 
 def marked_for_a_while():
@@ -121,4 +121,4 @@ def marked_for_a_while():
 
 
 def test_the_mark_is_there_while_a_master_runs_and_no_longer():
-    assert apart(marked_for_a_while) == [False, True, False]
+    assert isolated(marked_for_a_while) == [False, True, False]

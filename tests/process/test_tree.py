@@ -18,11 +18,11 @@ from psched.process.child import Child, reap
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
 from psched.runner.stop_flags import Reason
-from support.apart import apart
 from support.bench import Bench
 from support.cgroups import below, leave, own_cgroup
+from support.isolated import isolated
+from support.process_trees import COMET, SCRIPTS, SUBPROCESSES
 from support.processes import kill
-from support.trees import COMET, SCRIPTS, SUBPROCESSES
 from support.waiting import has_ended, wait_until
 
 
@@ -57,7 +57,7 @@ def killed(script):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_nothing_is_left_of_a_tree(name):
-    assert apart(killed, SCRIPTS[name]) == []
+    assert isolated(killed, SCRIPTS[name]) == []
 
 
 def killed_again_and_again(script, times):
@@ -73,7 +73,7 @@ def killed_again_and_again(script, times):
 
 
 def test_a_process_that_flees_from_pid_to_pid_is_caught():
-    assert apart(killed_again_and_again, COMET, 100) == []
+    assert isolated(killed_again_and_again, COMET, 100) == []
 
 
 def killed_below_another():
@@ -90,7 +90,7 @@ def killed_below_another():
 
 
 def test_nothing_is_left_below_another_process_which_lives_on():
-    assert apart(killed_below_another) == [[], False]
+    assert isolated(killed_below_another) == [[], False]
 
 
 def some_spared():
@@ -103,7 +103,7 @@ def some_spared():
 
 
 def test_who_is_spared_is_spared_with_all_below():
-    assert apart(some_spared) == [True, True]
+    assert isolated(some_spared) == [True, True]
 
 
 def zombie():
@@ -116,7 +116,7 @@ def zombie():
 
 
 def test_a_zombie_is_not_alive():
-    assert apart(zombie) == [True, False, 0, False]
+    assert isolated(zombie) == [True, False, 0, False]
 
 
 def seen_to_end():
@@ -138,7 +138,7 @@ def seen_to_end():
 
 
 def test_a_process_does_not_live_once_its_files_are_closed_though_it_is_no_zombie_yet():
-    assert not apart(seen_to_end)
+    assert not isolated(seen_to_end)
 
 
 def with_a_misleading_name():
@@ -153,7 +153,7 @@ def with_a_misleading_name():
 
 
 def test_the_state_of_a_process_does_not_depend_on_its_name():
-    assert apart(with_a_misleading_name) == [True, -signal.SIGKILL]
+    assert isolated(with_a_misleading_name) == [True, -signal.SIGKILL]
 
 
 def children_of_threads():
@@ -178,7 +178,7 @@ def children_of_threads():
 
 
 def test_the_children_of_every_thread_are_found():
-    assert apart(children_of_threads) == [True, True]
+    assert isolated(children_of_threads) == [True, True]
 
 
 def signals_to_nobody():
@@ -191,7 +191,7 @@ def signals_to_nobody():
 
 
 def test_who_is_gone_can_be_sent_signals_and_has_no_children():
-    assert apart(signals_to_nobody) == [[], [], False]
+    assert isolated(signals_to_nobody) == [[], [], False]
 
 
 def without_its_first_thread():
@@ -209,7 +209,7 @@ def without_its_first_thread():
 
 
 def test_a_process_whose_first_thread_has_ended_is_alive():
-    assert apart(without_its_first_thread) == [True, False, -signal.SIGKILL]
+    assert isolated(without_its_first_thread) == [True, False, -signal.SIGKILL]
 
 
 def told():
@@ -223,7 +223,7 @@ def told():
 
 
 def test_a_process_is_told_by_its_name_and_state():
-    assert apart(told) == [True, None, True]
+    assert isolated(told) == [True, None, True]
 
 
 # --- what cannot be killed -----------------------------------------------------------
@@ -276,7 +276,7 @@ def untouchable():
 
 @as_root
 def test_who_cannot_be_killed_is_reported_and_saves_nobody_else():
-    assert apart(untouchable) == [False, True, True, -signal.SIGKILL]
+    assert isolated(untouchable) == [False, True, True, -signal.SIGKILL]
 
 
 def two_ends():
@@ -315,7 +315,7 @@ def two_ends():
 
 @as_root
 def test_a_tree_that_does_not_die_is_told_once_and_holds_up_no_other():
-    assert apart(two_ends) == [True, True, True, False, True, True, True, True, True, False]
+    assert isolated(two_ends) == [True, True, True, False, True, True, True, True, True, False]
 
 
 # --- tasks ---------------------------------------------------------------------------
@@ -371,8 +371,8 @@ def ended(group, end, tasks):
 def test_when_a_task_is_over_nothing_is_left_of_its_tree(means, end, tasks):
     nothing = {script: [] for script in SCRIPTS}
     if means == "walk":
-        assert apart(ended, None, end, tasks, timeout=60) == nothing
+        assert isolated(ended, None, end, tasks, timeout=60) == nothing
         return
     with own_cgroup("tree") as group:
-        assert apart(ended, str(group), end, tasks, timeout=60) == nothing
+        assert isolated(ended, str(group), end, tasks, timeout=60) == nothing
         assert below(group) == []

@@ -20,9 +20,10 @@ from psched.process import tree
 from psched.triggers.custom import DEADLINE
 from psched.worker import trigger_helpers
 from psched.worker.lease_loop import LeaseLoop
-from support.apart import apart
 from support.bench import CLOCK, Bench
-from support.wild import HANDLERS
+from support.isolated import isolated
+from support.misbehaving_handlers import HANDLERS
+from support.waiting import Deadline
 
 TRIGGERS = """
     import ctypes, os, subprocess, sys, threading, time
@@ -168,9 +169,9 @@ class Scene:
         self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
 
     def until(self, condition):
-        give_up_at = CLOCK.monotonic() + 60
+        deadline = Deadline(60)
         while not condition():
-            assert CLOCK.monotonic() < give_up_at, "waited in vain"
+            assert not deadline.has_passed, "waited in vain"
             self.turn()
 
 
@@ -210,7 +211,7 @@ def beside_a_wild_one(how):
     ],
 )
 def test_a_trigger_that_misbehaves_is_quarantined_and_nothing_else_suffers(how, problem):
-    status, reason = apart(beside_a_wild_one, how)
+    status, reason = isolated(beside_a_wild_one, how)
     assert status == QUARANTINED
     assert problem in reason
     assert problem in reason
@@ -220,7 +221,7 @@ def test_a_trigger_that_misbehaves_is_quarantined_and_nothing_else_suffers(how, 
     "how", ["forks", "leaves_a_daemon", "leaves_a_thread", "prints", "spoils_the_process"]
 )
 def test_what_a_trigger_leaves_behind_is_killed_and_its_answer_counts(how):
-    assert apart(beside_a_wild_one, how) == [WAITING, ""]
+    assert isolated(beside_a_wild_one, how) == [WAITING, ""]
 
 
 def beside_ten_that_hang(how):
@@ -238,7 +239,7 @@ def beside_ten_that_hang(how):
 
 
 def test_no_other_schedule_waits_for_ten_triggers_that_hang():
-    states, took = apart(beside_ten_that_hang, "hangs")
+    states, took = isolated(beside_ten_that_hang, "hangs")
     # All of them are still being asked, or are to be asked again.
     assert states == [WAITING] * 10
     assert took < DEADLINE
@@ -263,7 +264,7 @@ def beside_one_whose_task_is_over(how):
     [("hangs", "has failed to answer 2 times"), ("boolean", "answered a value of type bool")],
 )
 def test_an_occurrence_that_has_run_is_over_whatever_its_trigger_does_then(how, problem):
-    before, next_time, reason = apart(beside_one_whose_task_is_over, how)
+    before, next_time, reason = isolated(beside_one_whose_task_is_over, how)
     assert next_time is None
     assert problem in reason
     assert how == "boolean" or before == WAITING
@@ -289,7 +290,7 @@ def gone():
 
 
 def test_a_store_is_not_back_because_there_is_nothing_to_ask_it_yet():
-    assert apart(asked_while_the_store_is_away) == "gone"
+    assert isolated(asked_while_the_store_is_away) == "gone"
 
 
 def told_to_go():
@@ -306,7 +307,7 @@ def told_to_go():
 
 
 def test_a_worker_that_leaves_gives_back_what_is_asked_and_settles_what_has_run():
-    over, due = apart(told_to_go)
+    over, due = isolated(told_to_go)
     assert over == [QUARANTINED, None, None]
     assert due[:2] == [WAITING, None]
 
@@ -319,7 +320,7 @@ def a_slow_one_with_a_short_lease():
 
 
 def test_a_lease_is_held_while_a_slow_trigger_is_asked():
-    assert apart(a_slow_one_with_a_short_lease) <= 2
+    assert isolated(a_slow_one_with_a_short_lease) <= 2
 
 
 def without_a_process():
@@ -349,7 +350,7 @@ def without_a_process():
 
 
 def test_a_row_whose_trigger_no_process_can_be_asked_is_left_to_others_and_told_once():
-    told, attempt, tries = apart(without_a_process)
+    told, attempt, tries = isolated(without_a_process)
     assert told == ["cannot fork: [Errno 11] Resource temporarily unavailable"]
     assert attempt == 0
     assert tries <= 4
@@ -367,7 +368,7 @@ def with_long_texts():
 
 
 def test_a_row_is_judged_whatever_stands_in_columns_that_are_for_people():
-    assert apart(with_long_texts) == WAITING
+    assert isolated(with_long_texts) == WAITING
 
 
 def outside(triggers, cron):
@@ -394,7 +395,7 @@ def outside(triggers, cron):
     ],
 )
 def test_a_module_that_is_not_allowed_is_not_imported_and_left_to_others(triggers, cron, reason):
-    status, attempt, next_time, told, imported = apart(outside, triggers, cron)
+    status, attempt, next_time, told, imported = isolated(outside, triggers, cron)
     assert (status, attempt, next_time, imported) == (WAITING, 0, 60, False)
     assert reason in told
     assert "triggers" in told

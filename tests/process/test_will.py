@@ -9,7 +9,7 @@ import pytest
 from psched.master import nonce_file
 from psched.master.nonce_file import NonceFile
 from psched.process import cgroup
-from support.leaving import KINDS, leave
+from support.odd_files import KINDS, leave
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from psched import AlreadyExistsError
 from psched.base.clock import SystemClock
 from psched.master.generation_spec import BAD_HANDLERS
 from support.processes import children, descendants, kill, runners, title
-from support.runlog import completed, never_two_at_once
+from support.run_log import completed, never_two_at_once
 from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 CLOCK = SystemClock()
@@ -24,7 +24,7 @@ def pids(run):
 
 
 def wait_for_crowd(service, key):
-    """Wait until a task and its companions are there; its run."""
+    """Wait until a task and its processes are there; its run."""
     return service.runs.wait(key, lambda runs: len(pids(runs[-1])) == 3)[-1]
 
 
@@ -34,7 +34,7 @@ def wait_for_crowd(service, key):
 def test_a_stuck_task_is_gone_with_all_it_started_and_is_tried_again(each_service):
     service = each_service
     service.configure(kill_timeout=0.5, kill_interval=0.2, graceful_kill_limit=1)
-    data = {"until": "gate", "stubborn": True, "companions": CROWD}
+    data = {"until": "gate", "stubborn": True, "processes": CROWD}
     service.add("stuck", data=data)
     master = service.start()
     first, *_ = service.runs.wait("stuck", lambda runs: len(runs) > 1, what="a second run")
@@ -64,14 +64,14 @@ def test_a_task_that_listens_is_stopped_at_its_time_limit_without_being_killed(s
 
 def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(each_service):
     service = each_service
-    service.add("doomed", data={"until": "never", "companions": CROWD})
+    service.add("doomed", data={"until": "never", "processes": CROWD})
     master = service.start()
     run = wait_for_crowd(service, "doomed")
     with service.schedules() as schedules:
         schedules["doomed"].delete()
         deleted = CLOCK.boottime()
         with pytest.raises(AlreadyExistsError):
-            schedules.add("doomed", "canary")
+            schedules.add("doomed", "recorder")
         wait_until(lambda: not schedules["doomed"].exists(), what="the removal")
         took = CLOCK.boottime() - deleted
 
@@ -91,7 +91,7 @@ def test_a_worker_runs_as_many_tasks_at_once_as_it_may(each_service):
     service = each_service
     service.configure(concurrency=3)
     for number in range(4):
-        data = {"until": f"gate{number}", "companions": CROWD if number == 0 else []}
+        data = {"until": f"gate{number}", "processes": CROWD if number == 0 else []}
         service.add(f"k{number}", data=data, next_time=1_000_000_000 + number)
     master = service.start()
     crowd = pids(wait_for_crowd(service, "k0"))
@@ -134,7 +134,7 @@ def test_a_runner_runs_as_many_tasks_as_it_may(service):
 
 
 def test_a_runner_that_is_used_again_leaves_nothing_of_a_task_to_the_next(service):
-    pids = [run.pid for run in seven_runs(service, companions=CROWD)]
+    pids = [run.pid for run in seven_runs(service, processes=CROWD)]
 
     # Fewer than it may, if what a task had started takes its time to die.
     assert [len([*same]) <= 3 for _, same in itertools.groupby(pids)].count(False) == 0
@@ -151,7 +151,7 @@ def test_handlers_that_start_a_thread_when_imported_are_refused_with_the_mend(se
         "threaded.py",
         """
         import threading
-        from canary import Dispatch
+        from recorder import Dispatch
 
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         """,
@@ -268,7 +268,7 @@ def test_a_master_that_cannot_fork_says_so_once_and_has_all_its_workers_when_it_
 def test_a_worker_that_is_killed_is_replaced_and_its_task_runs_on_another_at_once(each_service):
     service = each_service
     service.configure(processors=2)
-    service.add("long", data={"until": "gate", "companions": CROWD})
+    service.add("long", data={"until": "gate", "processes": CROWD})
     master = service.start()
     before = wait_for_crowd(service, "long")
     [worker] = [pid for pid in master.workers() if before.pid in descendants(pid)]

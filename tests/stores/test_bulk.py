@@ -15,7 +15,7 @@ from psched.client.collection import ScheduleCollection
 from psched.core.model import Row
 from psched.stores.sql import chunks
 from psched.stores.sql.chunks import in_chunks
-from support.crowd import fill, joined, number
+from support.big_tables import fill, joined, number
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
 

@@ -13,7 +13,7 @@ from psched.core.model import Row
 from support.compat import compat_factory
 from support.faketime import HostClock
 from support.stores import store_factory
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
 CLAIM = {"limit": 1, "alive_time": 60, "shortest": 6, "horizon": 0}
@@ -36,7 +36,7 @@ def after_a_step(tmp_path):
         ) as process:
             assert process.stdout.readline() == b"ready\n"
             clock.set(HOUR)
-            answer, _ = process.communicate(timeout=30)
+            answer, _ = process.communicate(timeout=HANG_TIMEOUT)
         return json.loads(answer)
 
     return run

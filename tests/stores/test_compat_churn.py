@@ -13,7 +13,7 @@ from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import claim
 from support.compat import compat_factory
 from support.perfectsched import Peer
-from support.storeclock import store_clock
+from support.store_clock import store_clock
 from support.stores import Sql
 
 START = 1_800_014_400

@@ -18,7 +18,7 @@ from psched.core.store_protocol import Settled
 from psched.stores.sql.dialects.sqlite import SQLITE
 from psched.testing.store_contract.bench import add, claim, ending, found
 from support.compat import compat_factory
-from support.storeclock import store_clock
+from support.store_clock import store_clock
 from support.stores import Sql
 
 START = 1_800_000_000.25

@@ -21,10 +21,10 @@ from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.sql.claims.skip_locked import SkipLocked
 from support.processes import kill
 from support.proxy import LOOPBACK, Fault, Proxy
-from support.runlog import exactly_once, in_order, never_two_at_once
+from support.run_log import exactly_once, in_order, never_two_at_once
 from support.service import services
 from support.stores import Sql, store_factory
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.galera
 
@@ -125,7 +125,7 @@ class TestRaces:
         def work(number):
             store, granted = stores[number], 0
             store.now()  # connected
-            together.wait(timeout=30)
+            together.wait(timeout=HANG_TIMEOUT)
             for count in itertools.count():
                 rows = store.claim(f"w{number}.{count}", **{**CLAIM, "limit": 3}).rows
                 granted += len(rows)
@@ -440,8 +440,8 @@ class TestMasters:
         alone, other, moving = start(0), start(1, 2, 0), start(0, 1, 2)
         with service.schedules() as schedules:
             for key in keys:
-                schedules.add(key, "canary", cron="* * * * *", next_time=times[-1])
-            schedules.add("long", "canary", next_time=times[-1], data={"until": "gate"})
+                schedules.add(key, "recorder", cron="* * * * *", next_time=times[-1])
+            schedules.add("long", "recorder", next_time=times[-1], data={"until": "gate"})
 
         def done():
             """The minutes that begin meanwhile are not of the backlog."""

@@ -19,7 +19,7 @@ from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
 from psched.stores.sql.dialects.packets import MeasuredConnection
 from support.servers import LOOPBACK
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 
@@ -41,7 +41,11 @@ def connect(database, name):
         def connect():
             return opened.enter_context(
                 pymysql.connect(
-                    host=LOOPBACK, port=database.server.port, user="root", database=name
+                    host=LOOPBACK,
+                    port=database.server.port,
+                    user="root",
+                    database=name,
+                    ssl_disabled=True,
                 )
             )
 
@@ -86,6 +90,12 @@ def unavailable():
     with pytest.raises(StoreUnavailableError) as raised:
         yield raised
     assert is_plainly_unavailable(raised.value), repr(raised.value)
+
+
+def wait_longer_for_locks(store):
+    """On the connection that the store has: a test may not find its statement within a second."""
+    longer = "SET SESSION innodb_lock_wait_timeout = 60"
+    store._connector.run(lambda connection: connection.exec_driver_sql(longer).close())
 
 
 class TestLocks:
@@ -175,7 +185,7 @@ class TestLocks:
             execute(other, "SELECT * FROM psched WHERE id = 'a' FOR UPDATE")
             wait_until(lambda: deadlocks() > before, what="the deadlock")
             other.rollback()
-            assert extended.result(timeout=20) == {"a", "b"}
+            assert extended.result(timeout=HANG_TIMEOUT) == {"a", "b"}
 
 
 class TestConnections:
@@ -214,13 +224,14 @@ class TestConnections:
         add(store, "k")
         other = connect()
         execute(other, "BEGIN", "SELECT * FROM psched FOR UPDATE")
+        wait_longer_for_locks(store)
         with ThreadPoolExecutor(1) as worker:
             deleted = worker.submit(store.delete, "k")
             wait_until(
                 lambda: kill_all_but_ours(database, "AND info LIKE 'DELETE%'"),
                 what="the waiting statement",
             )
-            assert isinstance(deleted.exception(timeout=20), UnknownOutcomeError)
+            assert isinstance(deleted.exception(timeout=HANG_TIMEOUT), UnknownOutcomeError)
         other.rollback()
         assert store.delete("k")
 
@@ -263,12 +274,13 @@ class TestConnections:
         add(store, "k")
         other = connect()
         execute(other, "BEGIN", "SELECT * FROM psched FOR UPDATE")
+        wait_longer_for_locks(store)
         with ThreadPoolExecutor(1) as worker:
             deleted = worker.submit(store.delete, "k")
             waiting = "SELECT 1 FROM information_schema.processlist WHERE info LIKE 'DELETE%'"
             wait_until(lambda: database.server.query(waiting), what="the waiting statement")
             database.server.kill()
-            assert isinstance(deleted.exception(timeout=20), UnknownOutcomeError)
+            assert isinstance(deleted.exception(timeout=HANG_TIMEOUT), UnknownOutcomeError)
         database.server.start()
         assert store.delete("k")
 

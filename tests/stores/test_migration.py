@@ -18,7 +18,7 @@ from psched.contrib.perfectsched.migration.source import PAGE
 from psched.core.definition import raw_data
 from psched.core.model import MIGRATING, Row
 from psched.core.policy import Run, opening
-from support.apart import say, started_apart
+from support.isolated import say, started_isolated
 from support.old_tables import OldTable, new_worker, old_worker, runs, schedule, task
 from support.stores import make_store
 from support.waiting import wait_until
@@ -833,26 +833,26 @@ def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql, payloa
 
 
 def move(url, log):
-    """Migrate while workers run; runs apart."""
+    """Migrate while workers run; runs isolated."""
     with migration_of("schedules", config.from_mapping({"url": url})) as migration:
-        # Connected already: or the old workers may be through with everything.
         say("ready")
         wait_until(lambda: Path(log).exists(), what="the first run")
+        Path(f"{log}.moving").touch()
         return migration.run(60).remaining
 
 
 def test_while_all_workers_run_every_occurrence_runs_once(database, old, tmp_path, now):
     """Every schedule has a backlog, on which both systems' workers work as fast as they can."""
     start = now // 60 * 60 - 20 * 60
-    keys = [f"k{n:02}" for n in range(40)]
+    keys = [f"k{n:02}" for n in range(24)]
     old.insert(*(schedule(key, at=start) for key in keys))
     log, end = str(tmp_path / "log"), str(tmp_path / "end")
     with contextlib.ExitStack() as started:
-        moves = [started.enter_context(started_apart(move, database.url, log)) for _ in range(2)]
+        moves = [started.enter_context(started_isolated(move, database.url, log)) for _ in range(2)]
         for process in moves:
             process.said("ready")
         for worker in (new_worker, new_worker, old_worker, old_worker):
-            started.enter_context(started_apart(worker, database.url, log, end))
+            started.enter_context(started_isolated(worker, database.url, log, end))
         assert [process.result(timeout=60) for process in moves] == [0, 0]
         last = start + 19 * 60
         wait_until(

@@ -16,7 +16,7 @@ from psched.stores.sql.claim_statements import as_seen
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.statements import Statements
 from psched.stores.sql.store import SqlStore
-from support.crowd import Cost, fill, joined, number, take_statistics
+from support.big_tables import Cost, fill, joined, number, take_statistics
 from support.stores import store_factory
 
 ROWS = 60_000

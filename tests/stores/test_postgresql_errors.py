@@ -14,7 +14,7 @@ from support.processes import kill
 from support.proxy import Proxy
 from support.servers import LOOPBACK
 from support.stores import store_factory
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 pytestmark = [
     pytest.mark.postgresql,
@@ -164,7 +164,7 @@ class TestLocks:
                 other.execute("SELECT * FROM psched WHERE id = 'a' FOR UPDATE")
                 other.rollback()
                 with contextlib.suppress(StoreUnavailableError):
-                    assert extended.result(timeout=20) == {"a", "b"}
+                    assert extended.result(timeout=HANG_TIMEOUT) == {"a", "b"}
                     return "deadlock detected" in database.server.log.read_text()
 
         # On a busy machine it may have looked too early.
@@ -228,7 +228,7 @@ class TestSerialization:
             extended = worker.submit(lambda: store.extend({"k": row.token}, **LEASE))
             wait_until(lambda: database.server.query(waiting), what="the worker to want the row")
             other.commit()
-            assert extended.result(timeout=20) == {"k"}
+            assert extended.result(timeout=HANG_TIMEOUT) == {"k"}
         assert database.server.log.read_text().count("could not serialize access") == said + 1
 
 
@@ -266,7 +266,7 @@ class TestConnections:
             other.execute("SELECT * FROM psched FOR UPDATE")
             deleted = worker.submit(store.delete, "k")
             wait_until(lambda: terminate("AND query LIKE 'DELETE%'"), what="the waiting statement")
-            assert isinstance(deleted.exception(timeout=20), UnknownOutcomeError)
+            assert isinstance(deleted.exception(timeout=HANG_TIMEOUT), UnknownOutcomeError)
         assert store.delete("k")
 
     def test_a_statement_that_is_stopped_for_its_time_is_not_applied(self, store, connect):

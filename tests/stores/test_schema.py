@@ -11,6 +11,7 @@ from psched.base.errors import SchemaError
 from psched.core.model import Row
 from psched.stores.sql.schema import VERSION
 from support.stores import Sql, make_store, store_factory
+from support.waiting import HANG_TIMEOUT
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def _init_at_once(url, count=4):
 
     def init(_number):
         store = make_store(url)
-        start.wait(timeout=30)
+        start.wait(timeout=HANG_TIMEOUT)
         return store.init()
 
     with ThreadPoolExecutor(count) as threads:

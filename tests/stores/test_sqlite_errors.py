@@ -17,8 +17,8 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Token
-from support.apart import say, started_apart
-from support.leaving import KINDS, leave
+from support.isolated import say, started_isolated
+from support.odd_files import KINDS, leave
 from support.stores import make_store, store_factory
 from support.waiting import wait_until
 
@@ -65,7 +65,7 @@ def lock(file):
 class TestLocks:
     def test_a_locked_database_is_not_written_and_that_is_known(self, store, file):
         add(store, "k")
-        with started_apart(lock, str(file)) as other:
+        with started_isolated(lock, str(file)) as other:
             other.said("locked")
             with unavailable("busy"):
                 store.claim("w.1", **CLAIM)
@@ -78,13 +78,13 @@ class TestLocks:
 
     def test_a_locked_database_can_be_read(self, store, open_store, file):
         add(store, "k")
-        with started_apart(lock, str(file)) as other:
+        with started_isolated(lock, str(file)) as other:
             other.said("locked")
             assert store.get("k").key == "k"
             assert open_store().look(["k"])
 
     def test_a_lock_that_passes_is_waited_for(self, store, file):
-        with started_apart(lock_often, str(file)) as other:
+        with started_isolated(lock_often, str(file)) as other:
             other.said("starts")
             for number in range(20):
                 add(store, f"k{number}")
@@ -123,7 +123,7 @@ def test_of_several_processes_that_write_none_starves(store, file, tmp_path):
     with contextlib.ExitStack() as started:
         writers = [
             started.enter_context(
-                started_apart(extend_for, f"sqlite:///{file}", key, owner, str(go))
+                started_isolated(extend_for, f"sqlite:///{file}", key, owner, str(go))
             )
             for key in keys
         ]

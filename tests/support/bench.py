@@ -1,6 +1,6 @@
 """A worker without a store: real runners run handlers, and what that comes to is told.
 
-To be used in a function that runs apart (see `support.apart`), since runners are forked.
+To be used in a function that runs isolated (see `support.isolated`), since runners are forked.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from psched.worker.running_task import RunningTask
 from psched.worker.task_guard import TaskGuard
 from psched.worker.task_table import TaskTable
 from psched.worker.worker import prepare_process
-from support.waiting import PATIENCE
+from support.waiting import Deadline
 
 CLOCK = SystemClock()
 
@@ -129,9 +129,9 @@ class Bench:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Work until something is so."""
-        give_up_at = CLOCK.monotonic() + PATIENCE
+        deadline = Deadline()
         while not condition():
-            assert CLOCK.monotonic() < give_up_at, "waited in vain"
+            assert not deadline.has_passed, "waited in vain"
             self.turn()
 
     @property

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import sqlalchemy
+from sqlalchemy.pool import NullPool
 
 from support.servers import find_binary
 
@@ -11,6 +12,16 @@ PACKAGES = {
     "mysql": ("mariadb", "mariadb-client-core"),
     "postgresql": ("psql", "postgresql-client"),
 }
+
+
+def engine_of(url: str) -> sqlalchemy.Engine:
+    """An engine of SQLAlchemy's whose statements are committed at once; without TLS."""
+    place = sqlalchemy.make_url(url)
+    # PyMySQL would make a context for TLS at each connection, which takes longer than a statement.
+    plain = {"ssl_disabled": True} if place.get_backend_name() == "mysql" else {}
+    return sqlalchemy.create_engine(
+        place, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=plain
+    )
 
 
 def client_of(url: str) -> list[str]:

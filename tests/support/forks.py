@@ -1,4 +1,4 @@
-"""A fork server by itself, to be used in a function that runs apart."""
+"""A fork server by itself, to be used in a function that runs isolated."""
 
 from collections.abc import Callable, Sequence
 

@@ -9,11 +9,11 @@ import os
 import time
 from pathlib import Path
 
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import NullPool
+from sqlalchemy import text
 
 import psched
 from psched.triggers import trigger
+from support.clients import engine_of
 from support.waiting import wait_until
 
 ALIVE_TIME = 300
@@ -38,7 +38,7 @@ class OldTable:
 
     def __init__(self, url, name="schedules"):
         self.url, self.name = url, name
-        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        self._engine = engine_of(url)
         self._connection = self._engine.connect()
 
     def close(self):
@@ -110,21 +110,28 @@ def task(key, *, at, **columns):
     return {"id": key, "timeout": at, "data": b'{"type":"t.x","n":1}', "created_at": 7, **columns}
 
 
+ALONE = 50
+"""How much an old worker runs before a migration begins, so that there is something to move."""
+
+
 def old_worker(url, log, end):
-    """Works on PerfectSched's table until a file exists; runs apart."""
+    """Works on PerfectSched's table until a file exists; runs isolated."""
     table = OldTable(url)
+    ran = itertools.count(1)
 
     def idle():
         while (row := table.claim(int(time.time()))) is not None:
             _note(log, "old", row["id"], row["next_time"])
             table.finish(row)
+            if next(ran) == ALONE:
+                wait_until(Path(f"{log}.moving").exists, what="the migration's beginning")
         return Path(end).exists()
 
     wait_until(idle, timeout=120, what="the end")
 
 
 def new_worker(url, log, end):
-    """Works on psched's table until a file exists; runs apart."""
+    """Works on psched's table until a file exists; runs isolated."""
     with psched.open({"url": url}) as schedules:
 
         def idle():

@@ -17,7 +17,7 @@ from pathlib import Path
 import pymysql
 from sqlalchemy.engine import make_url
 
-from support.walk import next_time
+from support.minute_by_minute import next_time
 
 POLL_INTERVAL = 0.1
 MAX_SELECT_ROW = 4
@@ -123,6 +123,7 @@ class Peer:
         if self._url.get_backend_name() == "sqlite":
             return sqlite3.connect(self._url.database, timeout=5, isolation_level=None)
         return pymysql.connect(
+            ssl_disabled=True,
             host=self._url.host,
             port=self._url.port,
             user=self._url.username,

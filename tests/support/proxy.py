@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Self
 
+from support.waiting import HANG_TIMEOUT
+
 LOOPBACK = "127.0.0.1"
 _CHUNK = 1 << 16
 _PERIOD = 0.02
@@ -145,7 +147,7 @@ class Proxy:
         """Let the request go on that was held; returns when the server has answered it."""
         self._late.clear()
         self._releasing = True
-        assert self._late.wait(timeout=20), "no request was held"
+        assert self._late.wait(HANG_TIMEOUT), "no request was held"
 
     def _run(self) -> None:
         while not self._stopping:

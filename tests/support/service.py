@@ -1,7 +1,7 @@
 """One installation of psched as a person has it: a folder, a psched.yml, handlers, masters.
 
 Commands and masters are started as from a shell, with `sys.executable -m`; what a master's
-processes do is seen from outside: exit statuses, the log, /proc and the canaries' run log.
+processes do is seen from outside: exit statuses, the log, /proc and the run log.
 """
 
 import contextlib
@@ -24,9 +24,10 @@ from click.testing import CliRunner, Result
 import psched
 from psched.app import make_store, read_config
 from psched.cli.commands import psched as psched_command
-from support.processes import Leashed, children, kill, title
-from support.runlog import RunLog
-from support.waiting import PATIENCE, wait_until
+from support.owned_process import OwnedProcess
+from support.processes import children, kill, title
+from support.run_log import RunLog
+from support.waiting import HANG_TIMEOUT, PATIENCE, wait_until
 
 SUPPORT = Path(__file__).parent
 
@@ -35,12 +36,12 @@ SETTINGS: Mapping[str, Any] = {
     "retry_wait": 1,
     "cgroup": "off",
     "load_path": ".",
-    "dispatch": "canary:Dispatch",
+    "dispatch": "recorder:Dispatch",
 }
 """Those of a new service, besides its url; so that no test waits for long."""
 
 
-class Master(Leashed):
+class Master(OwnedProcess):
     """A running master, and all that came of it.
 
     Args:
@@ -157,7 +158,7 @@ class Service:
 
     Attributes:
         config: the path of psched.yml.
-        runs: what canaries have noted.
+        runs: the run log.
         env: the environment of everything that is started here: nothing of the tests' own.
     """
 
@@ -175,7 +176,7 @@ class Service:
         }
         self._settings: dict[str, object] = {**SETTINGS, "url": url}
         self._masters: list[Master] = []
-        for name in "canary.py", "companion.py":
+        for name in "recorder.py", "lasting_process.py":
             shutil.copy(SUPPORT / name, folder)
         self.configure(**settings)
 
@@ -195,7 +196,7 @@ class Service:
         return path
 
     def open_gate(self, name: str) -> None:
-        """Let the canaries go that stay ``until`` this file exists."""
+        """Let the runs end that wait ``until`` this file exists."""
         (self.folder / name).touch()
 
     # --- schedules -------------------------------------------------------------------
@@ -204,7 +205,7 @@ class Service:
         """The schedules, as a program opens them."""
         return psched.open(self.config)
 
-    def add(self, key: str, type: str = "canary", **fields: Any) -> None:  # noqa: A002
+    def add(self, key: str, type: str = "recorder", **fields: Any) -> None:  # noqa: A002
         """Add a schedule, by default one that runs once, at once."""
         fields = {"next_time": 1_000_000_000, **fields}
         with self.schedules() as schedules:
@@ -273,7 +274,7 @@ class Service:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_TIMEOUT,
             check=False,
         )
 

@@ -4,8 +4,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 
-from sqlalchemy import create_engine, text
-from sqlalchemy.pool import NullPool
+from sqlalchemy import text
 
 from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
@@ -14,10 +13,13 @@ from psched.config.redis_urls import is_redis
 from psched.core.definition import payload_of
 from psched.core.model import Decision, Finish, Quarantine, Row
 from psched.stores.sql.store import SqlStore
+from support.clients import engine_of
+from support.waiting import scaled
 
 
-def make_store(url, *, table="psched", timeout=5.0, **how):
+def make_store(url, *, table="psched", timeout=None, **how):
     """A store as a worker makes it; not yet connected."""
+    timeout = timeout or scaled(5.0)
     how = {"table": table, "timeout": timeout, "clock": SystemClock(), **how}
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
@@ -51,7 +53,7 @@ class Sql:
     """
 
     def __init__(self, url, table="psched"):
-        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        self._engine = engine_of(url)
         self._table = self._engine.dialect.identifier_preparer.quote(table)
 
     def __call__(self, statement, **values):

@@ -21,10 +21,11 @@ from typing import Any
 import yaml
 
 import psched
-from support.processes import Leashed, children, title
+from support.owned_process import OwnedProcess
+from support.processes import children, title
 from support.servers import MissingServerError, find_binary
 from support.service import Service
-from support.waiting import PATIENCE, wait_until
+from support.waiting import HANG_TIMEOUT, PATIENCE, wait_until
 
 FILES = Path(__file__).resolve().parents[2] / "systemd"
 """The files that the repository ships."""
@@ -117,7 +118,7 @@ class Machine:
         self.log = home / "systemd.log"
         self._group = _control_groups() / f"{CGROUPS}{os.getpid()}-{home.name}"
         self._furnish()
-        self._leash = Leashed(
+        self._processes = OwnedProcess(
             ["/bin/sh", "-c", BOOT], output=self.log, cwd=home, env=self._environment()
         )
         try:
@@ -128,7 +129,7 @@ class Machine:
 
     def close(self) -> None:
         """End every process of it; mounts and names go with them."""
-        self._leash.close()
+        self._processes.close()
         _remove_groups(self._group)
 
     def run(self, *command: object, status: int | None = 0) -> str:
@@ -145,7 +146,7 @@ class Machine:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=HANG_TIMEOUT,
             check=False,
         )
         assert status in {None, done.returncode}, f"{command}: {done.returncode}\n{done.stdout}"
@@ -212,11 +213,11 @@ class Machine:
 
     def _wait_until_it_is_up(self) -> None:
         def up() -> bool:
-            if self._leash.status is not None:
+            if self._processes.status is not None:
                 said = self.log.read_text()
                 reason = f"a systemd cannot be booted here: {said.strip()}"
                 raise AssertionError(reason) if "allowed" in said else ForbiddenError(reason)
-            pids = [pid for pid in children(self._leash.pid) if "systemd" in title(pid)]
+            pids = [pid for pid in children(self._processes.pid) if "systemd" in title(pid)]
             if not pids:
                 return False
             self._init = pids[0]

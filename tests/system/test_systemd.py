@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from support.runlog import completed
+from support.run_log import completed
 from support.waiting import has_ended, stays, wait_for_text, wait_until
 
 ROTATE = "logrotate", "-f", "-s", "/var/lib/logrotate", "/etc/logrotate.d/psched"
@@ -14,7 +14,7 @@ ROTATE = "logrotate", "-f", "-s", "/var/lib/logrotate", "/etc/logrotate.d/psched
 SLOW = """
     import time
     from pathlib import Path
-    from canary import Dispatch
+    from recorder import Dispatch
 
     while not Path("gate").exists():
         time.sleep(0.01)
@@ -24,9 +24,9 @@ SLOW = """
 TALKER = """
     import logging, os, time
     from pathlib import Path
-    from canary import Canary, Dispatch as Before
+    from recorder import Recorder, Dispatch as Before
 
-    class Talker(Canary):
+    class Talker(Recorder):
         def run(self):
             self.note("start", worker=self.worker)
             number = 0
@@ -120,7 +120,7 @@ def test_a_service_whose_store_is_away_is_waited_for_longer_than_a_start_may_tak
 def test_each_task_has_a_control_group_below_the_units(unit):
     unit.configure(concurrency=2, cgroup="on")
     for key in "one", "two":
-        unit.service.add(key, data={"until": key, "companions": ["child", "daemon"]})
+        unit.service.add(key, data={"until": key, "processes": ["child", "daemon"]})
     unit.start()
     groups = {}
     for key in "one", "two":
@@ -184,7 +184,7 @@ def test_a_secret_that_systemd_hands_over_can_stand_for_a_setting(unit):
 
 
 def test_a_reload_brings_new_handlers_while_a_long_task_goes_on(unit):
-    unit.service.write("jobs.py", "from canary import Dispatch")
+    unit.service.write("jobs.py", "from recorder import Dispatch")
     unit.configure(dispatch="jobs:Dispatch")
     unit.service.add("long", data={"until": "gate"})
     unit.start()
@@ -195,7 +195,7 @@ def test_a_reload_brings_new_handlers_while_a_long_task_goes_on(unit):
         "jobs.py",
         """
         from pathlib import Path
-        from canary import Dispatch as Before
+        from recorder import Dispatch as Before
 
         def new(task):
             Path("new").touch()
@@ -218,7 +218,7 @@ def test_a_reload_brings_new_handlers_while_a_long_task_goes_on(unit):
 
 
 def test_a_reload_of_what_cannot_be_loaded_leaves_the_service_as_it_was(unit):
-    unit.service.write("jobs.py", "from canary import Dispatch")
+    unit.service.write("jobs.py", "from recorder import Dispatch")
     unit.configure(dispatch="jobs:Dispatch")
     unit.start()
 
@@ -271,7 +271,7 @@ def test_rotation_by_logrotate_loses_no_line(unit):
 
 def test_a_killed_master_is_restarted_nothing_of_its_tree_is_left_and_its_tasks_run_again(unit):
     unit.configure(concurrency=2, alive_time=300)
-    unit.service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    unit.service.add("long", data={"until": "gate", "processes": ["child", "daemon"]})
     unit.start()
     wait_for_three_processes(unit)
     before = unit.processes
@@ -324,7 +324,7 @@ def test_no_task_reads_what_is_secret_in_psched_itself(unit):
 def test_a_master_that_hangs_is_ended_by_the_watchdog_and_restarted(unit):
     unit.drop_in("watchdog", "[Service]\nWatchdogSec=3\n")
     unit.configure(concurrency=2)
-    unit.service.add("long", data={"until": "gate", "companions": ["child", "daemon"]})
+    unit.service.add("long", data={"until": "gate", "processes": ["child", "daemon"]})
     unit.start()
     wait_for_three_processes(unit)
     # A service that is well is left alone.
@@ -361,7 +361,7 @@ def test_a_stop_lets_running_tasks_finish(unit):
 
 def test_a_stop_that_takes_too_long_for_its_task_kills_and_releases_it(unit):
     unit.configure(graceful_timeout=1, graceful_kill_limit=1)
-    data = {"until": "gate", "stubborn": True, "companions": ["child", "daemon"]}
+    data = {"until": "gate", "stubborn": True, "processes": ["child", "daemon"]}
     unit.service.add("long", data=data)
     unit.start()
     wait_for_three_processes(unit)
@@ -418,9 +418,9 @@ def test_no_signal_to_all_processes_but_a_stop_costs_a_task(unit):
 
 
 def wait_for_three_processes(unit, key="long"):
-    """Wait until a task and both its companions run."""
+    """Wait until a task and both its processes run."""
 
     def seen():
         return {note["pid"] for run in unit.service.runs.runs(key) for note in run.notes}
 
-    wait_until(lambda: len(seen()) == 3, what="a task with two companions")
+    wait_until(lambda: len(seen()) == 3, what="a task with two processes")

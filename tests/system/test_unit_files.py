@@ -13,6 +13,7 @@ from psched.master.generation_spec import HOPELESS
 from psched.service.run import ALREADY_RUNNING
 from support.servers import MissingServerError, find_binary
 from support.systemd import FILES
+from support.waiting import HANG_TIMEOUT
 
 UNIT = (FILES / "psched.service").read_text()
 USAGE = 2
@@ -31,7 +32,11 @@ def tool(name, package="systemd"):
 def run(*command):
     """Run a tool; its output and errors, and its exit status."""
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=60
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_TIMEOUT,
     )
     return done.stdout + done.stderr, done.returncode
 

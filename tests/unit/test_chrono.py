@@ -13,7 +13,7 @@ from psched.core.definition import understand
 from psched.core.model import Row
 from psched.triggers.chrono import rewritten
 from psched.triggers.trigger import parse
-from support import walk
+from support import minute_by_minute
 
 DAY = 1440
 ZONES = ("UTC", "Asia/Tokyo", "America/Los_Angeles", "Europe/Berlin", "Australia/Lord_Howe")
@@ -68,7 +68,7 @@ def at(offset, *wall):
 )
 def test_in_a_zone_it_answers_as_perfectscheds_specs_say(text, zone, before, expected):
     assert read(text, zone).next_after(before) == expected
-    assert walk.next_time(text, before, zone) == expected
+    assert minute_by_minute.next_time(text, before, zone) == expected
 
 
 # --- what differs ------------------------------------------------------------------------
@@ -208,7 +208,7 @@ _LINES = st.tuples(
 def test_the_next_times_are_those_found_by_walking(text, zone, change, since):
     start = change + since
     try:
-        expected = walk.next_time(text, start, zone, minutes=5 * DAY)
+        expected = minute_by_minute.next_time(text, start, zone, minutes=5 * DAY)
     except ValueError:
         with pytest.raises(InvalidError):
             read(text, zone)
@@ -222,6 +222,6 @@ def test_the_next_times_are_those_found_by_walking(text, zone, change, since):
     trigger = read(text, zone)
     for _ in range(3):
         assert trigger.next_after(start) == expected
-        start, expected = expected, walk.next_time(text, expected, zone, minutes=DAY)
+        start, expected = expected, minute_by_minute.next_time(text, expected, zone, minutes=DAY)
         if expected is None:
             break

@@ -9,8 +9,8 @@ import pytest
 
 from psched.base import regular_files
 from psched.base.regular_files import NotRegularError
-from support.apart import apart
-from support.leaving import EMPTY, KINDS, leave
+from support.isolated import isolated
+from support.odd_files import EMPTY, KINDS, leave
 
 WAYS = {
     "to read": os.O_RDONLY,
@@ -108,4 +108,4 @@ def test_a_file_of_ours_that_may_not_be_opened_is_taken_back(what):
             for each in folder, path:
                 os.chown(each, 65534, 65534)
         changed = [{"file": str(path), "folder": folder}[each] for each in what]
-        assert apart(reading_without_the_rights_of_root, str(path), changed) == "ours"
+        assert isolated(reading_without_the_rights_of_root, str(path), changed) == "ours"

@@ -2,7 +2,7 @@
 
 A server is one process that belongs to the test process which started it. It needs no handler,
 no atexit and no signal to go with it: the kernel kills it when its parent dies, however that
-comes about. Its folder is in the session's home (see support.home), and goes with that.
+comes about. Its folder is in the session's home (see support.session_folders), and goes with that.
 """
 
 from support.servers.base import (

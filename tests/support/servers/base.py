@@ -1,4 +1,4 @@
-"""What all private servers share: a folder, a port, and a process on the kernel's leash."""
+"""What all private servers share: a folder, a port, and a process that dies with the tests."""
 
 import abc
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from support.servers.certificates import Certificates
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 LOOPBACK = "127.0.0.1"
 
@@ -197,7 +197,7 @@ class Server(Block):
         """Shut down cleanly, whoever is connected, and wait for the end."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(timeout=30)
+            self._process.wait(HANG_TIMEOUT)
 
     def kill(self) -> None:
         """Kill with signal 9 and wait for the end."""
@@ -226,10 +226,10 @@ class Server(Block):
     def _launch(self) -> bool:
         """Start the process; whether it lived to answer."""
         # A session of its own: an interrupt at the terminal is for the tests, which stop it.
-        leash = [find_binary("setpriv", "util-linux"), "--pdeathsig", "KILL", *self._privileges()]
+        prefix = [find_binary("setpriv", "util-linux"), "--pdeathsig", "KILL", *self._privileges()]
         with self.log.open("ab") as log:
             process = self._process = subprocess.Popen(
-                [*leash, "--", *self._command()],
+                [*prefix, "--", *self._command()],
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,

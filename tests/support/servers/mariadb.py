@@ -49,6 +49,7 @@ class MariaDB(SqlServer):
                 user="root",
                 database=database or None,
                 autocommit=True,
+                ssl_disabled=True,  # to make a context for TLS takes longer than the statement
                 connect_timeout=5,
                 read_timeout=30,
                 write_timeout=30,

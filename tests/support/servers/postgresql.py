@@ -11,9 +11,9 @@ from typing import Literal, Self
 
 import psycopg
 
-from support.home import drop_shared_memory
 from support.servers.base import LOOPBACK, SqlServer, find_binary, run_tool
 from support.servers.certificates import Certificates
+from support.session_folders import drop_shared_memory
 from support.waiting import wait_for_end, wait_until
 
 ADMINISTRATOR = "postgres"
@@ -252,8 +252,8 @@ class PostgreSQL(SqlServer):
 
     @classmethod
     def _run(cls, tool: str, *arguments: str, told: str = "") -> None:
-        leash = [find_binary("setpriv", "util-linux"), *cls._privileges(), "--"]
-        run_tool([*leash, cls._binary(tool), *arguments], told=told)
+        prefix = [find_binary("setpriv", "util-linux"), *cls._privileges(), "--"]
+        run_tool([*prefix, cls._binary(tool), *arguments], told=told)
 
     @classmethod
     def _binary(cls, name: str) -> str:

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from support.home import PREFIX, server_home
 from support.servers import LOOPBACK, MariaDB, MissingServerError, PostgreSQL, find_binary
 from support.servers.base import reserved_port
+from support.session_folders import PREFIX, session_folder
 from support.waiting import has_ended, wait_for_end, wait_until
 
 SERVERS = {"mariadb": MariaDB, "postgresql": PostgreSQL}
@@ -165,10 +165,10 @@ def test_a_server_dies_with_the_tests_that_are_killed(kind, request):
     request.getfixturevalue(f"{kind}_server")  # or it is skipped
     script = """
         import sys
-        from support.home import server_home
+        from support.session_folders import session_folder
         from support.servers import MariaDB, PostgreSQL
         kind = {"mariadb": MariaDB, "postgresql": PostgreSQL}[sys.argv[1]]
-        with server_home() as home, kind(home) as server:
+        with session_folder() as home, kind(home) as server:
             children = open(f"/proc/{server.pid}/task/{server.pid}/children").read()
             print(home, server.pid, children, flush=True)
             input()
@@ -186,7 +186,7 @@ def test_a_server_dies_with_the_tests_that_are_killed(kind, request):
     for pid in pids:
         wait_for_end(int(pid))
     os.utime(home, (0, 0))
-    with server_home():  # or another session that begins just now
+    with session_folder():  # or another session that begins just now
         wait_until(lambda: not Path(home).exists(), what="the next session to sweep up")
     assert int(pids[0]) not in makers_of_shared_memory()
 
@@ -272,29 +272,29 @@ def test_a_replica_follows_and_is_promoted(start_postgresql):
 @pytest.fixture
 def storage(tmp_path, monkeypatch):
     """Where homes are made, for once not shared with other sessions."""
-    monkeypatch.setattr("support.home.MEMORY", tmp_path / "none")
+    monkeypatch.setattr("support.session_folders.MEMORY", tmp_path / "none")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
 
 def test_a_home_is_gone_after_its_block(storage):
-    with server_home() as home:
+    with session_folder() as home:
         assert home.parent == storage
     assert not home.exists()
 
 
 @pytest.mark.usefixtures("storage")
 def test_a_home_in_use_is_not_swept_however_old():
-    with server_home() as home:
+    with session_folder() as home:
         os.utime(home, (0, 0))
-        with server_home():
+        with session_folder():
             assert home.exists()
 
 
 def test_a_home_in_the_making_is_not_swept(storage):
     young = storage / f"{PREFIX}young"
     young.mkdir()
-    with server_home():
+    with session_folder():
         assert young.exists()
 
 

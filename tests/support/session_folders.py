@@ -20,7 +20,7 @@ YOUTH = 60
 
 
 @contextlib.contextmanager
-def server_home() -> Iterator[Path]:
+def session_folder() -> Iterator[Path]:
     """A folder for this process's servers, in memory where there is room for it.
 
     Nothing is made less durable for that: the servers sync as they always do, only sooner.

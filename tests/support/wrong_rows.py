@@ -33,7 +33,7 @@ ODD = {
 """What may stand in a column, besides what belongs there."""
 
 
-def odd_row(case, number):
+def wrong_row(case, number):
     """Columns of a row, some of them odd."""
     columns = {"id": f"odd{number}", "type": "t", "next_time": 1, "next_run_time": 1}
     if case.maybe(0.2):

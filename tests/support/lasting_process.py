@@ -1,6 +1,6 @@
-"""What a task leaves behind if nobody kills it: says in the run log that it lives, for ever.
+"""A process that a handler starts: writes to the run log that it lives, until it is killed.
 
-Its arguments are the run log's path and the record that it adds to.
+Its arguments are the run log's path and the note that it repeats.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 
 
 def main() -> None:
-    """The companion's whole life."""
+    """Write the note again and again."""
     path, text = sys.argv[1:]
     record = {**json.loads(text), "event": "alive", "pid": os.getpid()}
     log = os.open(path, os.O_WRONLY | os.O_APPEND)

@@ -1,16 +1,17 @@
-"""Starts a command and answers for everything that comes of it.
+"""Starts a command and owns every process that comes of it.
 
-    python -I -S leash.py [--leave-zombies] OUTPUT COMMAND...
+    python -I -S process_owner.py [--leave-zombies] OUTPUT COMMAND...
 
-Run as a program of its own: as the subreaper of all that the command starts it is the one to
-whom every orphan comes, a daemon in a session of its own too, so that nothing can get away.
-When its standard input ends, because the test is over or has died, it kills all of them.
+It is a program of its own and a subreaper: every orphan below it becomes its child, also a daemon
+in a session of its own, so that nothing can get away. When its standard input ends, because the
+test is over or was killed, it kills all of them.
 
-It writes two lines to its standard output: the command's pid, and, when that has ended, its exit
-status (negative: the signal that killed it). The command's own output goes to a file.
+It writes two lines to its standard output: the command's pid and, when the command has exited, its
+exit status (negative: the number of the signal that killed it). The command's output is appended
+to a file.
 
-With --leave-zombies it reaps the command and no orphan: as process 1 of a container does that
-was not written for that.
+With --leave-zombies it reaps the command and no orphan, as a process 1 of a container that is no
+init.
 """
 
 import contextlib
@@ -24,26 +25,26 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    """The leash's whole life."""
+    """Start the command, and kill what is left of it when the test is over."""
     leaves_zombies = sys.argv[1] == "--leave-zombies"
     output, *command = sys.argv[1 + leaves_zombies :]
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Not to be told of its end before its pid is known.
+    # Its end must not be reported before its pid.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     pid = _start(command, output)
-    _say(pid)
+    _report(pid)
     reaped = pid if leaves_zombies else -1
     signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(pid, reaped))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     while os.read(0, 1):
         pass
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # From the top of the tree: what is dead forks no more, and what it has forked comes to us.
+    # From the top of the tree: a dead process forks no more, and its children become ours.
     while below := _children():
         for child in below:
             os.kill(child, signal.SIGKILL)
         os.waitpid(-1, 0)
-        # All the others, too: a storm leaves thousands, who would be looked at again for each.
+        # All that are dead at once: there may be thousands, and each turn lists all of them.
         _reap(pid)
 
 
@@ -65,23 +66,23 @@ def _start(command: list[str], output: str) -> int:
 
 
 def _children() -> list[int]:
-    """This process's own, those that wait to be reaped included."""
+    """The children of this process, zombies included."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return [int(pid) for pid in listed.split()]
 
 
 def _reap(command: int, which: int = -1) -> None:
-    """Reap one process, or by default whatever has ended, and tell of the command's end."""
+    """Reap one process, or by default all that have exited; report the command's exit status."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(which, os.WNOHANG)
             if pid == 0:
                 return
             if pid == command:
-                _say(os.waitstatus_to_exitcode(status))
+                _report(os.waitstatus_to_exitcode(status))
 
 
-def _say(number: int) -> None:
+def _report(number: int) -> None:
     with contextlib.suppress(BrokenPipeError):  # the test has died
         os.write(1, f"{number}\n".encode())
 

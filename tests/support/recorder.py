@@ -1,15 +1,15 @@
-"""Handlers that tell the run log what happens to them; see `support.runlog`.
+"""A handler that records in the run log what happens to it; see `support.run_log`.
 
-A copy of this file stands in the folder of each service under test, as a user's module would,
-beside the run log. What a canary does is said by its schedule's data:
+A copy of this file stands beside the run log in the folder of each service under test, as a user's
+module would. The schedule's data say what the handler does:
 
 ==============  =================================================================================
-``until``       stay until this file, in the same folder, exists
-``companions``  start these first: "child", a subprocess; "daemon", one in a session of its own
+``until``       wait until this file, in the same folder, exists
+``processes``   start these first: "child", a subprocess; "daemon", one in a session of its own
 ``fail``        raise, in the first so many attempts
-``kills``       whom to KILL, in the first ``times`` attempts: "worker", "server" (its fork
+``kills``       KILL a process in the first ``times`` attempts: "worker", "server" (its fork
                 server) or "runner"
-``stubborn``    take no notice of being stopped
+``stubborn``    ignore TERM
 ==============  =================================================================================
 """
 
@@ -28,12 +28,12 @@ FOLDER = Path(__file__).parent
 RUN_LOG = FOLDER / "runs"
 
 
-class CanaryError(Exception):
-    """It was told to fail."""
+class RecorderError(Exception):
+    """The schedule's data asked for a failure."""
 
 
-class Canary(Base):
-    """Does what its data say, and takes notes."""
+class Recorder(Base):
+    """Does what the schedule's data say, and records it."""
 
     def run(self) -> None:
         """Run it."""
@@ -41,8 +41,8 @@ class Canary(Base):
         self.note("start", worker=self.worker)
         how = "unclear"
         try:
-            for kind in data.get("companions", ()):
-                self.accompany(kind)
+            for kind in data.get("processes", ()):
+                self.start_process(kind)
             if self.task.attempt <= data.get("times", 0):
                 pids = {"worker": self.worker, "server": os.getppid(), "runner": os.getpid()}
                 os.kill(pids[data["kills"]], 9)
@@ -50,7 +50,7 @@ class Canary(Base):
             if "until" in data:
                 self.stay(FOLDER / data["until"])
             if self.task.attempt <= data.get("fail", 0):
-                raise CanaryError("as it was told")  # noqa: TRY301  # it is to be noted
+                raise RecorderError("as it was told")  # noqa: TRY301  # it is to be noted
             how = "returned"
         except BaseException as error:
             how = f"{type(error).__name__}: {error}"
@@ -72,9 +72,9 @@ class Canary(Base):
             self.note("alive")
             time.sleep(0.02)
 
-    def accompany(self, kind: str) -> None:
-        """Start a process that goes on until somebody kills it."""
-        program = str(FOLDER / "companion.py")
+    def start_process(self, kind: str) -> None:
+        """Start a process that runs until somebody kills it."""
+        program = str(FOLDER / "lasting_process.py")
         subprocess.Popen(
             [sys.executable, "-I", "-S", program, str(RUN_LOG), json.dumps(self.record)],
             start_new_session=kind == "daemon",
@@ -82,7 +82,7 @@ class Canary(Base):
 
     @property
     def record(self) -> dict[str, object]:
-        """Whose note it is."""
+        """The run to which a note belongs."""
         task = self.task
         return {
             "key": task.key,
@@ -92,7 +92,7 @@ class Canary(Base):
         }
 
     def note(self, event: str, **more: object) -> None:
-        """Write a line; see `support.runlog.Run`."""
+        """Write a line; see `support.run_log.Run`."""
         line = self.record | {"event": event, "pid": os.getpid(), **more}
         line["at"] = time.clock_gettime(time.CLOCK_BOOTTIME)
         with RUN_LOG.open("ab", buffering=0) as log:
@@ -100,6 +100,6 @@ class Canary(Base):
 
 
 class Dispatch(BaseDispatch):
-    """Routes of the tests' own; those of a single test are in a module of its own."""
+    """The route that all tests share; those of a single test are in a module of its own."""
 
-    routes = {"canary": Canary}  # noqa: RUF012  # as users write it
+    routes = {"recorder": Recorder}  # noqa: RUF012  # as users write it

@@ -1,8 +1,8 @@
-"""What really ran, and when: the notes of canaries, and what must be true of them.
+"""What really ran, and when: the notes of the recorder, and assertions about them.
 
-The oracle of every test that kills something. Times are those of the boot-time clock, which is
-the same for all processes of a machine. A run's last sign of life is the last line that any
-process of it has written, a daemon it has left behind too.
+Every test that kills something judges by it. Times are those of the boot-time clock, which is the
+same for all processes of a machine. A run's last sign of life is the last line that any of its
+processes has written, a daemon that it has left behind included.
 """
 
 import itertools
@@ -58,7 +58,7 @@ class Run:
 
 
 class RunLog:
-    """The notes of one service's canaries."""
+    """The notes of all runs of one service."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.apart import apart, say, started_apart
+from support.isolated import isolated, say, started_isolated
 from support.waiting import wait_for_end
 
 
@@ -18,7 +18,7 @@ def doubled(number):
 
 
 def test_a_function_runs_apart_with_its_arguments_and_gives_its_result():
-    assert apart(doubled, 21) == 42
+    assert isolated(doubled, 21) == 42
 
 
 def pid_and_threads():
@@ -26,7 +26,7 @@ def pid_and_threads():
 
 
 def test_it_runs_in_another_process_with_one_thread():
-    pid, *threads = apart(pid_and_threads)
+    pid, *threads = isolated(pid_and_threads)
     assert pid != os.getpid()
     assert threads == [1, 1]
 
@@ -37,7 +37,7 @@ def complaint():
 
 def test_what_it_raises_is_shown():
     with pytest.raises(AssertionError, match="ValueError: of the subject"):
-        apart(complaint)
+        isolated(complaint)
 
 
 def warning():
@@ -46,7 +46,7 @@ def warning():
 
 def test_a_warning_in_it_is_an_error():
     with pytest.raises(AssertionError, match="DeprecationWarning: careful"):
-        apart(warning)
+        isolated(warning)
 
 
 def deserted():
@@ -56,7 +56,7 @@ def deserted():
 
 
 def test_what_it_has_started_dies_with_it():
-    with started_apart(deserted) as process:
+    with started_isolated(deserted) as process:
         daemon = int(process.said("daemon"))
     wait_for_end(process.pid)
     wait_for_end(daemon)

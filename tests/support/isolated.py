@@ -6,7 +6,7 @@ psched does not fork beside a second thread, and the process that runs the tests
         return 2 * number
 
     def test_doubling():
-        assert apart(doubled, 21) == 42
+        assert isolated(doubled, 21) == 42
 
 The function is found by its module's file and its name; arguments and result travel as JSON.
 Whatever the function starts dies with the test at the latest, and warnings in it are errors.
@@ -23,14 +23,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from support.processes import Leashed
+from support.owned_process import OwnedProcess
 from support.waiting import PATIENCE, wait_until
 
 TESTS = Path(__file__).resolve().parent.parent
 
 
-class Apart(Leashed):
-    """A function that runs apart.
+class IsolatedCall(OwnedProcess):
+    """A function that runs isolated.
 
     Args:
         function: of a module's, not a nested one.
@@ -56,7 +56,7 @@ class Apart(Leashed):
         warnings = ["-W", "error", "-W", "ignore::ResourceWarning"]
         interpreter = [sys.executable, "-P", *warnings, *options]
         super().__init__(
-            [*interpreter, "-m", "support.apart", str(self._result), *subject],
+            [*interpreter, "-m", "support.isolated", str(self._result), *subject],
             output=self._output,
             cwd=work,
             env=_environment(),
@@ -97,24 +97,24 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started_apart(function: Callable[..., object], *arguments: object) -> Iterator[Apart]:
+def started_isolated(function: Callable[..., object], *arguments: object) -> Iterator[IsolatedCall]:
     """Run a function beside the test; a context manager that kills what is left of it."""
-    with tempfile.TemporaryDirectory(prefix="psched-apart-") as folder:
-        process = Apart(function, arguments, folder=Path(folder))
+    with tempfile.TemporaryDirectory(prefix="psched-call-") as folder:
+        process = IsolatedCall(function, arguments, folder=Path(folder))
         try:
             yield process
         finally:
             process.close()
 
 
-def apart(function: Callable[..., object], *arguments: object, timeout: float = PATIENCE) -> Any:
+def isolated(function: Callable[..., object], *arguments: object, timeout: float = PATIENCE) -> Any:
     """Run a function to its end; what it returned."""
-    with started_apart(function, *arguments) as process:
+    with started_isolated(function, *arguments) as process:
         return process.result(timeout=timeout)
 
 
 def say(*words: object) -> None:
-    """In a function that runs apart: tell the test something, in a line."""
+    """In a function that runs isolated: tell the test something, in a line."""
     os.write(1, f"{' '.join(map(str, words))}\n".encode())
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from psched.base.clock import SystemClock
-from support.runlog import (
+from support.run_log import (
     RunLog,
     completed,
     exactly_once,
