@@ -64,6 +64,8 @@ def _or_skip():
 @pytest.fixture(scope="session")
 def servers():
     """The folder in which this session's servers live."""
+    # In a run without them a test that starts one lacks a mark.
+    assert "PSCHED_TEST_NO_SERVERS" not in os.environ, "this test starts a server"
     with session_folder() as home:
         yield home
 

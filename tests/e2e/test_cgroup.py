@@ -85,45 +85,71 @@ def is_of_attempt(number, pid):
 
 def runner(master):
     """The runner that has started something."""
+    return busy_runners(master, 1)[0]
+
+
+def busy_runners(master, number):
+    """The runners that have started something, as soon as there are so many."""
 
     def found():
         below_workers = [pid for worker in master.workers() for pid in runners(worker)]
-        return [pid for pid in below_workers if children(pid)]
+        busy = [pid for pid in below_workers if children(pid)]
+        return busy if len(busy) >= number else []
 
-    return wait_until(found, what="a task that has started something")[0]
+    return wait_until(found, what=f"{number} tasks that have started something")
+
+
+FLEEING = ("storm", "comet", "weed", "meteors")
+"""Scripts that fork as fast as they can: each has the machine for itself."""
+
+TOGETHER = [tuple(name for name in SCRIPTS if name not in FLEEING), *((name,) for name in FLEEING)]
+
+each_script = pytest.mark.parametrize("names", TOGETHER, ids=["others", *FLEEING])
+
+
+def add_scripts(service, names):
+    """Add a task for each of these scripts, which run at the same time."""
+    service.configure(concurrency=len(names))
+    for name in names:
+        add(service, name, SCRIPTS[name] + "; sleep 1000", retry_wait=600)
 
 
 # --- ends ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_nothing_is_left_of_a_killed_workers_tasks_when_they_run_again(walking, start, name):
+@each_script
+def test_nothing_is_left_of_a_killed_workers_tasks_when_they_run_again(walking, start, names):
     service = walking
-    add(service, "s", SCRIPTS[name] + "; sleep 1000", retry_wait=600)
+    add_scripts(service, names)
     master = start()
-    before = [runner(master), *descendants(runner(master))]
+    busy = busy_runners(master, len(names))
+    before = {*busy, *(pid for each in busy for pid in descendants(each))}
     [worker] = master.workers()
 
     kill(worker)
 
-    master.wait_for_log(r"s: released, its worker has died")
+    for name in names:
+        master.wait_for_log(f"{name}: released, its worker has died")
     assert all(has_ended(pid) for pid in before)
-    service.wait_for_row("s", lambda seen: seen.row.attempt == 2)
+    for name in names:
+        service.wait_for_row(name, lambda seen: seen.row.attempt == 2)
     assert [pid for pid in master.descendants if is_of_attempt(1, pid)] == []
     assert master.stop(signal.SIGQUIT) == 0
     wait_until(lambda: not strangers(master), what="the end of all that the task has started")
     assert master.descendants == []
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_nothing_is_left_of_a_task_whose_runner_was_killed(walking, start, name):
+@each_script
+def test_nothing_is_left_of_a_task_whose_runner_was_killed(walking, start, names):
     service = walking
-    add(service, "s", SCRIPTS[name] + "; sleep 1000", retry_wait=600)
+    add_scripts(service, names)
     master = start()
 
-    kill(runner(master))
+    for each in busy_runners(master, len(names)):
+        kill(each)
 
-    service.wait_for_row("s", lambda seen: "killed by SIGKILL" in (seen.row.reason or ""))
+    for name in names:
+        service.wait_for_row(name, lambda seen: "killed by SIGKILL" in (seen.row.reason or ""))
     assert strangers(master) == []
     assert master.stop() == 0
     assert master.descendants == []

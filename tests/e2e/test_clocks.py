@@ -176,7 +176,8 @@ def test_hosts_that_are_minutes_fast_and_slow_run_all_once_in_order_and_in_time(
     not_a_word_of_trouble(*masters)
 
 
-@with_a_clock_of_its_own
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_a_host_whose_clock_steps_by_hours_goes_on_as_if_nothing_had_happened(service, make_clock):
     clock = make_clock()
     master = start(service, clock)
@@ -201,8 +202,14 @@ def test_a_host_whose_clock_steps_by_hours_goes_on_as_if_nothing_had_happened(se
     not_a_word_of_trouble(master)
 
 
-@with_a_clock_of_its_own
-@pytest.mark.parametrize("ahead", [FIVE_MINUTES, -FIVE_MINUTES])
+@pytest.mark.parametrize(
+    ("database", "ahead"),
+    [
+        pytest.param("mariadb", FIVE_MINUTES, marks=MARKS["mariadb"]),
+        pytest.param("postgresql", -FIVE_MINUTES, marks=MARKS["postgresql"]),
+    ],
+    indirect=["database"],
+)
 def test_on_a_wrong_host_commands_and_programs_count_from_the_time_of_the_store(
     service, make_clock, ahead
 ):

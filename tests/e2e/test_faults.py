@@ -6,7 +6,6 @@ long task goes on, and the log has one line when it begins and one when it ends.
 """
 
 import contextlib
-import os
 import re
 import signal
 import sys
@@ -292,7 +291,7 @@ class Work:
         self._service = service
         self._name = name
         self.long = f"{name} long"
-        os.truncate(service.runs.path, 0)
+        service.runs.clear()
         with service.schedules() as schedules:
             schedules.add(self.long, "recorder", data={"until": name})
             [now] = [seen.next_time for seen in schedules.list() if seen.key == self.long]

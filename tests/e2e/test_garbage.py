@@ -88,7 +88,7 @@ def cpu_time(pid):
 
 
 def test_rows_that_cost_a_parser_seconds_cost_a_worker_nothing(service):
-    brackets = gzip.compress(('{"a":[' + ",".join(["[]"] * 5_000_000) + "]}x").encode())
+    brackets = gzip.compress(b'{"a":[' + b"[]," * 5_000_000 + b"[]]}x", compresslevel=1)
     service.configure(concurrency=2)
     service.init()
     with service.sql() as connection:

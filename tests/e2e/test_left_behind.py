@@ -1,5 +1,6 @@
 """What a task leaves in the folders of its service keeps it neither from starting nor stopping."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -12,16 +13,19 @@ from support.waiting import wait_until
 LEFT = [*KINDS, "bytes"]
 
 
-def leave_all(service, kind):
-    """Put it in the place of every file of the service's."""
+def leave_all(service, kinds):
+    """Put something in the place of every file of the service's: of one kind after the other."""
     run = service.folder / "run"
     run.mkdir(exist_ok=True)
-    names = ["nonces.1.1", "master.1.sock", *(path.name for path in run.glob("master.*"))]
-    paths = [run / name for name in names]
-    # There a folder with something in it stays: it may be somebody's.
-    paths += [service.folder / name for name in ("log", "pid") if kind != "full folder"]
-    for path in paths:
-        if kind == "device" and path.parent != run:
+    names = {"nonces.1.1", "master.1.sock", *(path.name for path in run.glob("master.*"))}
+    paths = [
+        *(run / name for name in sorted(names)),
+        service.folder / "log",
+        service.folder / "pid",
+    ]
+    for path, kind in zip(paths, itertools.cycle(kinds), strict=False):
+        # In the place of these files a folder with something in it stays: it may be somebody's.
+        if kind in {"device", "full folder"} and path.parent != run:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -40,18 +44,20 @@ def serves(log, generation):
     return log.is_file() and f"generation {generation} serves" in log.read_text(errors="replace")
 
 
-@pytest.mark.parametrize("kind", LEFT)
-def test_a_master_starts_reopens_reloads_tells_and_stops_whatever_was_left(service, kind):
+@pytest.mark.parametrize("first", [0, 3, 6])
+def test_a_master_starts_reopens_reloads_tells_and_stops_whatever_was_left(service, first):
+    """Each kind in the place of each file is for the tests of the modules that make the files."""
+    kinds = LEFT[first:] + LEFT[:first]
     log = service.folder / "log"
     service.configure(log="log", pid_file="pid")
     service.env["INVOCATION_ID"] = "1"
-    leave_all(service, kind)
+    leave_all(service, kinds)
 
     master = service.start(generation=0)
     wait_until(lambda: serves(log, 1), what="a log of its own")
     assert service.psched("status").returncode == 0
 
-    leave_all(service, kind)
+    leave_all(service, kinds)
     master.send(signal.SIGUSR2)
     master.send(signal.SIGHUP)
     wait_until(lambda: serves(log, 2), what="the next generation")

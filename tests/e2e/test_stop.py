@@ -38,8 +38,7 @@ def test_a_stop_with_nothing_to_do_is_quick(service):
     assert master.descendants == []
 
 
-def test_a_task_that_outlasts_graceful_timeout_is_stopped_and_released(each_service):
-    service = each_service
+def test_a_task_that_outlasts_graceful_timeout_is_stopped_and_released(service):
     service.configure(graceful_timeout=1, graceful_kill_limit=60, retry_wait=600)
     service.add("long", data={"until": "gate"})
     service.add("done", data={"until": "gate"}, next_time=1_000_000_001)
@@ -171,27 +170,19 @@ def test_term_again_and_again_is_no_more_than_term(service):
     assert service.row("long").status == "finished"
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGHUP,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGTTIN,
-        signal.SIGTTOU,
-        signal.SIGWINCH,
-    ],
-)
-def test_nothing_undoes_a_stop(service, number):
+def test_nothing_undoes_a_stop(service):
+    others = [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
+    others += [signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH]
     service.add("long", data={"until": "gate"})
     master = service.start()
     [worker] = master.workers()
     service.runs.wait("long")
 
-    master.send(signal.SIGTERM)
-    master.send(number)
+    for number in signal.SIGTERM, *others:
+        master.send(number)
     master.wait_for_log("stopping")
-    master.send(number)
+    for number in others:
+        master.send(number)
     stays(lambda: master.workers() == [worker], seconds=0.5, what="the one worker")
     service.open_gate("gate")
 

@@ -1,4 +1,4 @@
-"""Two masters on one MariaDB, thousands of due occurrences: once each, in order, come what may."""
+"""Two masters on one MariaDB, a thousand due occurrences: once each, in order, come what may."""
 
 import signal
 from collections import defaultdict
@@ -10,7 +10,7 @@ from support.run_log import exactly_once, in_order, never_two_at_once
 from support.waiting import wait_until
 
 MINUTE = 60
-SCHEDULES = 200
+SCHEDULES = 100
 OCCURRENCES = 10
 
 
@@ -86,17 +86,17 @@ def test_deaths_of_workers_and_masters_lose_nothing_and_double_only_what_they_ki
     first, second = busy.start(generation=0), busy.start(generation=0)
     killed = set()
 
-    backlog.wait_for(200)
+    backlog.wait_for(100)
     for master in first, second:
         worker = master.wait_for_workers(2)[0]
         killed.add(worker)
         kill(worker)
-    backlog.wait_for(600)
+    backlog.wait_for(300)
     # A master alone: its workers see to what they ran.
     killed |= {*first.workers()}
     first.kill()
     third = busy.start()
-    backlog.wait_for(1000)
+    backlog.wait_for(500)
     # A host: a master with all its workers, so that nobody is left to release anything.
     lost = [third.pid, *third.workers()]
     killed |= {*lost}

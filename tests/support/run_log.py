@@ -7,6 +7,7 @@ processes has written, a daemon that it has left behind included.
 
 import itertools
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -62,22 +63,37 @@ class RunLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._notes: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        self._read = 0  # bytes
         path.touch()
 
     def runs(self, *keys: str) -> list[Run]:
         """All runs, or those of some schedules, in the order in which they started."""
-        notes: dict[tuple[str, int], list[dict[str, Any]]] = {}
-        # What has no line feed yet is being written.
-        for line in self.path.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                note = json.loads(line)
-                notes.setdefault((note["key"], note["fence"]), []).append(note)
+        self._read_on()
         # A handler may note something before its run is said to start.
-        begun = [each for each in notes.values() if any(note["event"] == "start" for note in each)]
-        runs = map(_run, begun)
-        return sorted(
-            (run for run in runs if not keys or run.key in keys), key=lambda run: run.started
-        )
+        begun = [
+            notes
+            for (key, _), notes in self._notes.items()
+            if (not keys or key in keys) and any(note["event"] == "start" for note in notes)
+        ]
+        return sorted(map(_run, begun), key=lambda run: run.started)
+
+    def clear(self) -> None:
+        """Forget all runs so far."""
+        os.truncate(self.path, 0)
+        self._read = 0
+        self._notes.clear()
+
+    def _read_on(self) -> None:
+        """Read what was written since the last time: tests ask often, and the log grows."""
+        with self.path.open("rb") as log:
+            log.seek(self._read)
+            # What has no line feed yet is being written.
+            whole = log.read().rpartition(b"\n")[0].splitlines(keepends=True)
+        for line in whole:
+            note = json.loads(line)
+            self._notes.setdefault((note["key"], note["fence"]), []).append(note)
+        self._read += sum(map(len, whole)) + bool(whole)
 
     def wait(
         self,
@@ -163,7 +179,7 @@ def _run(notes: Sequence[dict[str, Any]]) -> Run:
         started=start["at"],
         last_sign=max(note["at"] for note in notes),
         end=ends[0] if ends else None,
-        notes=notes,
+        notes=[*notes],
     )
 
 
