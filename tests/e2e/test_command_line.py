@@ -24,8 +24,8 @@ HANDLERS = """
 """
 
 
-def test_the_commands_of_the_readme_work_one_after_another(make_service, database):
-    service = make_service(database.url, load_path=None, dispatch=None)
+def test_the_commands_of_the_readme_work_one_after_another(make_service, tmp_path):
+    service = make_service(f"sqlite:///{tmp_path}/psched.db", load_path=None, dispatch=None)
     service.write("myapp/schedules.py", HANDLERS)
 
     first, again = service.psched("init"), service.psched("init")

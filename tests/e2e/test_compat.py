@@ -160,9 +160,8 @@ def test_beside_perfectscheds_workers_each_occurrence_is_run_once_and_in_order(m
     assert " ERROR " not in master.text
 
 
-@pytest.mark.parametrize(
-    "database", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
-)
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_while_triggers_are_modified_no_occurrence_is_lost(mix):
     mixed = mix(schedules=4, occurrences=60, processors=2)
     master = mixed.service.start()
@@ -237,6 +236,8 @@ def test_whoever_is_killed_nothing_is_lost_and_only_what_was_killed_is_run_again
     assert {("s0", mixed.first), *(run.occurrence for run in mixed.run_by(slow))} <= cut_short
 
 
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_the_commands_work_on_perfectscheds_table(make_service, database):
     service = make_service(database.url, type="rdb_compat", table="jobs")
     assert "created table jobs" in service.psched("init").stdout

@@ -92,7 +92,7 @@ def test_rows_that_cost_a_parser_seconds_cost_a_worker_nothing(service):
     service.configure(concurrency=2)
     service.init()
     with service.sql() as connection:
-        for n in range(6):
+        for n in range(4):
             connection.execute(
                 f"INSERT INTO psched (id, next_time, {'data' if n % 2 else 'options'})"  # noqa: S608
                 " VALUES (?, 1, ?)",
@@ -102,7 +102,7 @@ def test_rows_that_cost_a_parser_seconds_cost_a_worker_nothing(service):
     master = service.start()
     [worker] = master.workers()
     service.wait_for_finish("good")
-    for n in range(6):
+    for n in range(4):
         service.wait_for_row(f"bad{n}", lambda seen: seen.status == "quarantined")
     assert master.workers() == [worker]
     # Parsing one of them takes a second at least.

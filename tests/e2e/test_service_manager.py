@@ -5,13 +5,15 @@ import socket
 
 import pytest
 
+from support.waiting import HANG_TIMEOUT, scaled
+
 
 @pytest.fixture
 def manager(tmp_path):
     """The socket at which a service manager listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
-        listening.settimeout(20)
+        listening.settimeout(HANG_TIMEOUT)
         yield listening
 
 
@@ -86,7 +88,7 @@ def test_the_watchdog_is_fed_again_and_again_within_its_interval(service, manage
     service.env["WATCHDOG_USEC"] = "1500000"
     master = service.start()
 
-    manager.settimeout(1.5)
+    manager.settimeout(scaled(1.5))
     for _ in range(4):
         assert told(manager, "WATCHDOG")["WATCHDOG"] == "1"
     assert master.stop() == 0

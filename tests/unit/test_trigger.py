@@ -44,14 +44,14 @@ def runs(cron, *, after, timezone="UTC", times=1, dst_policy="debian"):
 
 
 @pytest.mark.parametrize("dst_policy", DST_POLICIES)
-@pytest.mark.parametrize(
-    "vector", [known for known in VECTORS if "next" in known], ids=lambda known: known["cron"]
-)
-def test_the_next_time_is_the_known_one(vector, dst_policy):
-    trigger = parse(vector["cron"], vector["timezone"], dst_policy=dst_policy)
-    expected = vector.get(dst_policy, vector["next"])
+def test_the_next_time_is_the_known_one(dst_policy):
+    vectors = [known for known in VECTORS if "next" in known]
 
-    assert trigger.next_after(vector["after"]) == expected, vector["why"]
+    def is_wrong(vector):
+        trigger = parse(vector["cron"], vector["timezone"], dst_policy=dst_policy)
+        return trigger.next_after(vector["after"]) != vector.get(dst_policy, vector["next"])
+
+    assert [vector for vector in vectors if is_wrong(vector)] == []
 
 
 @pytest.mark.parametrize(
