@@ -301,10 +301,10 @@ class SqlServer(Server):
     def drop_database(self, name: str) -> None:
         """Drop a database; fails where a test has left a transaction open on it."""
 
-    def create_database(self) -> str:
+    def create_database(self, options: str = "") -> str:
         """Create an empty database and return its name."""
         name = f"psched_{next(self._numbers)}"
-        self.query(f"CREATE DATABASE {name}")
+        self.query(f"CREATE DATABASE {name} {options}")
         return name
 
 
