@@ -11,19 +11,19 @@ from support.waiting import has_ended, stays, wait_for_end, wait_until
 
 
 @pytest.fixture
-def crowded(service):
+def with_two_tasks(service):
     """A service with two workers, and a task on each that has a child and a daemon of its own."""
     service.configure(processors=2)
-    crowd(service)
+    add_two_tasks(service)
     return service
 
 
-def crowd(service):
+def add_two_tasks(service):
     for key in "one", "two":
         service.add(key, data={"until": "gate", "processes": ["child", "daemon"]})
 
 
-def wait_for_crowd(service, keys=("one", "two")):
+def wait_for_trees(service, keys=("one", "two")):
     """Wait until the tasks and all their processes are there; the pids of each task's tree."""
     return {
         key: {
@@ -67,10 +67,10 @@ def finish_all(service, master):
         assert {run.scheduled_time for run in [*cut, last]} == {1_000_000_000}
 
 
-def test_a_killed_runner_takes_its_tree_along_and_its_task_is_tried_again(crowded):
-    service = crowded
+def test_a_killed_runner_takes_its_tree_along_and_its_task_is_tried_again(with_two_tasks):
+    service = with_two_tasks
     master = service.start()
-    trees = wait_for_crowd(service)
+    trees = wait_for_trees(service)
 
     kill(runner_of(service, "one"))
 
@@ -82,10 +82,10 @@ def test_a_killed_runner_takes_its_tree_along_and_its_task_is_tried_again(crowde
     finish_all(service, master)
 
 
-def test_a_killed_worker_takes_all_it_ran_along_which_is_released_at_once(crowded):
-    service = crowded
+def test_a_killed_worker_takes_all_it_ran_along_which_is_released_at_once(with_two_tasks):
+    service = with_two_tasks
     master = service.start()
-    trees = wait_for_crowd(service)
+    trees = wait_for_trees(service)
 
     kill(worker_of(master, service, "one"))
 
@@ -98,10 +98,10 @@ def test_a_killed_worker_takes_all_it_ran_along_which_is_released_at_once(crowde
     finish_all(service, master)
 
 
-def test_the_death_of_every_worker_at_once_is_survived(crowded):
-    service = crowded
+def test_the_death_of_every_worker_at_once_is_survived(with_two_tasks):
+    service = with_two_tasks
     master = service.start()
-    trees = wait_for_crowd(service)
+    trees = wait_for_trees(service)
 
     for worker in master.workers():
         kill(worker)
@@ -112,10 +112,10 @@ def test_the_death_of_every_worker_at_once_is_survived(crowded):
     finish_all(service, master)
 
 
-def test_nothing_survives_the_death_of_the_master_and_the_next_one_carries_on(crowded):
-    service = crowded
+def test_nothing_survives_the_death_of_the_master_and_the_next_one_carries_on(with_two_tasks):
+    service = with_two_tasks
     master = service.start()
-    wait_for_crowd(service)
+    wait_for_trees(service)
 
     master.send(signal.SIGKILL)
 
@@ -161,7 +161,7 @@ def test_the_next_master_kills_what_one_that_was_killed_with_its_workers_has_lef
     shell = service.start(*twice, *service.master_command, "-c", "psched.yml", generation=0)
     shell.wait_for_log("generation 1 serves")
     [first] = children(shell.pid)
-    tree = wait_for_crowd(service, ["s"])["s"]
+    tree = wait_for_trees(service, ["s"])["s"]
     workers = children(first)
     for pid in workers:
         kill(pid, signal.SIGSTOP)  # so that none has a moment to act for another
@@ -205,7 +205,7 @@ def test_a_fork_server_that_is_killed_is_replaced_and_its_tasks_run_again_at_onc
     service.add("long", data={"until": "gate", "processes": ["child", "daemon"]})
     master = service.start()
     [worker] = master.workers()
-    tree = wait_for_crowd(service, ["long"])["long"]
+    tree = wait_for_trees(service, ["long"])["long"]
 
     kill(server_of(worker))
 

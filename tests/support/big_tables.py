@@ -1,4 +1,4 @@
-"""Tables with very many rows, made by the database itself, and what a statement costs on them."""
+"""Tables with very many rows, filled by the database itself, and what a statement costs there."""
 
 import json
 import re

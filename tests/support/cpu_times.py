@@ -35,13 +35,13 @@ class _Meter:
     """Notes with each phase of each test what has been used since the one before it."""
 
     def __init__(self) -> None:
-        self._before = _used()
+        self._before = used()
         self._tests: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self):
         report = yield
-        now = _used()
+        now = used()
         report.cpu = now - self._before
         self._before = now
         return report
@@ -70,7 +70,7 @@ class _Meter:
         terminalreporter.write_line(f"{measured:8.2f}  all tests; {total:.2f} with pytest's own")
 
 
-def _used() -> float:
+def used() -> float:
     """CPU seconds of this process and of all that came of it, whether it has ended or not."""
     times = os.times()
     return sum(times[:4]) + sum(_of_tree(child) for child in _children(os.getpid()))

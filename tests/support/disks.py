@@ -1,4 +1,4 @@
-"""Small disks, which can be full."""
+"""Small disks, which a test can fill."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""A fork server by itself, to be used in a function that runs isolated."""
+"""A fork server without a worker, for functions that run isolated."""
 
 from collections.abc import Callable, Sequence
 

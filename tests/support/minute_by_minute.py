@@ -1,7 +1,7 @@
-"""PerfectSched's next times by walking from minute to minute: slow, plain, and psched-free.
+"""PerfectSched's next times, found by trying one minute after the other, without psched.
 
-What a line means is written here once more, from what chrono does, and not taken from
-`psched.triggers.chrono`: the two are compared.
+This second reading of cron lines, made from what chrono does, is compared with
+`psched.triggers.chrono`.
 """
 
 import itertools

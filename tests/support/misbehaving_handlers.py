@@ -1,4 +1,4 @@
-"""Handlers that do what no handler should, and some that are merely clever."""
+"""Handlers that do what no handler should, and some that do unusual things that are allowed."""
 
 import faulthandler
 import logging

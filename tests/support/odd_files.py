@@ -1,4 +1,4 @@
-"""What a task can leave in the place of a file."""
+"""What a task can leave where psched expects a file: FIFOs, links, sockets, folders, devices."""
 
 import os
 import socket

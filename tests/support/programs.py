@@ -1,4 +1,4 @@
-"""Programs in another language, as they stand behind ``run --exec``."""
+"""A program in another language, run for every task by ``psched run --exec``."""
 
 from support.service import Master, Service
 

@@ -1,4 +1,4 @@
-"""The folder in which a test process keeps its servers' data, thrown away at the end."""
+"""The folder of a test process for its servers' data; it is deleted at the end."""
 
 import contextlib
 import fcntl
@@ -16,14 +16,14 @@ ROOM = 2**30
 """Bytes. A server takes some 40 MB; containers often have no more than 64 MB of it at all."""
 
 YOUTH = 60
-"""Seconds for which a folder that nobody holds is left alone: it may be in the making."""
+"""Seconds for which a folder that nobody has locked is left alone: it may just be made."""
 
 
 @contextlib.contextmanager
 def session_folder() -> Iterator[Path]:
     """A folder for this process's servers, in memory where there is room for it.
 
-    Nothing is made less durable for that: the servers sync as they always do, only sooner.
+    The servers sync to it as they do to a disk.
     """
     storage = _storage()
     _sweep(storage)
@@ -46,9 +46,9 @@ def _storage() -> Path:
 
 
 def _sweep(storage: Path) -> None:
-    """Remove the folders whose sessions were killed: nobody holds their locks any more."""
+    """Remove the folders of processes that were killed: nobody has locked them any more."""
     for home in storage.glob(f"{PREFIX}*"):
-        # Another user's folder cannot be opened, a living session's cannot be locked.
+        # Another user's folder cannot be opened, that of a process that lives cannot be locked.
         with contextlib.suppress(OSError):
             holder = os.open(home, os.O_RDONLY)
             try:
@@ -61,10 +61,10 @@ def _sweep(storage: Path) -> None:
 
 
 def drop_shared_memory(folder: Path) -> None:
-    """Drop what PostgreSQL servers with their data below the folder have left when killed.
+    """Drop the shared memory of PostgreSQL servers that were killed, with data below the folder.
 
-    Each has a small piece of shared memory, of System V's kind, by which it knows that its data is
-    in use. It drops that itself, but for one that is killed and not started again.
+    Each server has a small piece of System V shared memory, by which it knows that its data is in
+    use. A server that was killed does not drop it, unless it is started again.
     """
     if not (locks := list(folder.rglob("postmaster.pid"))):
         return

@@ -1,4 +1,4 @@
-"""Rows that somebody got wrong, or meant badly; and an oracle that finds the columns at fault."""
+"""Random rows with wrong or malicious columns, and a second judge of which columns are wrong."""
 
 import json
 import unicodedata
@@ -47,7 +47,7 @@ def wrong_row(case, number):
 
 BIDI = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
-# --- the oracle --------------------------------------------------------------------------
+# --- the judge ---------------------------------------------------------------------------
 
 
 def problems(columns):
