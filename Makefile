@@ -1,9 +1,12 @@
 # What a developer does often. The work itself is in bin/ and .ci/.
 
-.PHONY: test lint format demo
+.PHONY: test quick lint format demo
 
 test:
 	bin/test
+
+quick:
+	bin/test --quick
 
 lint:
 	.ci/run lint

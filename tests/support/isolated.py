@@ -140,13 +140,16 @@ class _Pytest(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        del sys.modules["pytest"]
+        if sys.modules["pytest"] is self:
+            del sys.modules["pytest"]
         return getattr(importlib.import_module("pytest"), name)
 
 
 def _main(result: str, file: str, name: str, arguments: str) -> None:
-    sys.modules["pytest"] = _Pytest("pytest")
+    stand_in = sys.modules["pytest"] = _Pytest("pytest")
     function = getattr(_module(file), name)
+    if "pytest" in function.__code__.co_names:
+        _ = stand_in.raises  # imported now: the function may give up its rights
     with Path(result).open("w") as written:  # now: the function may give up its rights
         json.dump(function(*json.loads(arguments)), written)
 
