@@ -301,10 +301,10 @@ class SqlServer(Server):
     def drop_database(self, name: str) -> None:
         """Drop a database; fails where a test has left a transaction open on it."""
 
-    def create_database(self, options: str = "") -> str:
+    def create_database(self) -> str:
         """Create an empty database and return its name."""
         name = f"psched_{next(self._numbers)}"
-        self.query(f"CREATE DATABASE {name} {options}")
+        self.query(f"CREATE DATABASE {name}")
         return name
 
 

@@ -84,16 +84,6 @@ class PostgreSQL(SqlServer):
         if proof:
             self.query(f"GRANT {proof} TO {name}")
 
-    def create_database(self, options: str = "") -> str:
-        """Create an empty database and return its name."""
-        return super().create_database(options or self._as_files)
-
-    @functools.cached_property
-    def _as_files(self) -> str:
-        """The quicker way to copy so little, which older servers know as the only one."""
-        [[version]] = self.query("SHOW server_version_num")
-        return "STRATEGY FILE_COPY" if int(str(version)) >= 150_000 else ""
-
     def drop_database(self, name: str) -> None:
         """Drop a database; fails where a test has left a transaction open on it."""
         # A client that was killed may not be gone yet; others that are merely connected are cut.
