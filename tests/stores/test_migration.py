@@ -850,7 +850,7 @@ def test_while_all_workers_run_every_occurrence_runs_once(database, old, tmp_pat
         moves = [started.enter_context(started_isolated(move, database.url, log)) for _ in range(2)]
         for process in moves:
             process.said("ready")
-        for worker in (new_worker, new_worker, old_worker, old_worker):
+        for worker in new_worker, new_worker, old_worker:
             started.enter_context(started_isolated(worker, database.url, log, end))
         assert [process.result(timeout=60) for process in moves] == [0, 0]
         last = start + 19 * 60
