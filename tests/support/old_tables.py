@@ -114,6 +114,10 @@ ALONE = 50
 """How much an old worker runs before a migration begins, so that there is something to move."""
 
 
+TASK = 0.005
+"""Seconds that a task takes an old worker: so it is not through before anything has moved."""
+
+
 def old_worker(url, log, end):
     """Works on PerfectSched's table until a file exists; runs isolated."""
     table = OldTable(url)
@@ -122,6 +126,7 @@ def old_worker(url, log, end):
     def idle():
         while (row := table.claim(int(time.time()))) is not None:
             _note(log, "old", row["id"], row["next_time"])
+            time.sleep(TASK)
             table.finish(row)
             if next(ran) == ALONE:
                 wait_until(Path(f"{log}.moving").exists, what="the migration's beginning")
