@@ -172,7 +172,7 @@ def test_a_changed_program_changes_what_differs_and_nothing_else(small):
     # What does not make sense leaves all as it is.
     program.write('s.add("a", cron="61 * * * *", run=plain)')
     master.send(signal.SIGHUP)
-    master.wait_for_log("psched.errors.InvalidError: cron: ")
+    master.wait_for_log("InvalidError: cron: ")
     assert set(keys(program)) == {"a", "b", "c"}
     assert len(master.workers(2)) == 1
     assert master.stop() == 0
