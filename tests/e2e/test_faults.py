@@ -16,10 +16,10 @@ import psycopg
 import pymysql
 import pymysql.constants.ER
 import pytest
+from psched.stores.redis.claiming import CLAIM
 
 from psched.base.clock import SystemClock
 from psched.stores.redis import scripts
-from psched.stores.redis.claiming import CLAIM
 from psched.stores.sql.schema import VERSION
 from support.disks import small_disk
 from support.processes import kill

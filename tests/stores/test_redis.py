@@ -19,10 +19,11 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
+from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config.tls import Tls
 from psched.core.model import FINISHED, QUARANTINED, Finish, Row, Settlement
 from psched.core.policy import Run, conclusion, opening
-from psched.stores.redis import claiming
+from psched.stores.redis import scripts
 from psched.stores.redis.store import MOST_ADDED
 from support.proxy import Proxy
 from support.servers import LOOPBACK
@@ -290,7 +291,7 @@ class TestRestarts:
         add(store, "k")
         redis_cli("FLUSHDB")
         store.disconnect()
-        with pytest.raises(SchemaError, match="find out where they have gone"):
+        with pytest.raises(SchemaError, match="find out where they are"):
             store.claim("w.1", **CLAIM)
 
 
@@ -580,4 +581,14 @@ def test_every_script_is_sent_whole_only_once(store, redis_cli):
         add(store, f"k{number}")
     after = redis_cli("INFO", "commandstats")["cmdstat_eval"]["calls"]
     assert after - before <= 1
-    assert len(claiming.CLAIM.digest) == 40
+    assert len(scripts.CLAIM.digest) == 40
+
+
+def test_the_scripts_and_the_rest_of_psched_agree_on_columns_and_the_longest_lease():
+    columns = re.search(r"COLUMNS = \{(.*?)\}", scripts.CLAIM.text, re.DOTALL)[1]
+    longest = re.search(r"LONGEST_LEASE = (\d+) \* (\d+)", scripts.CLAIM.text).groups()
+
+    # next_run_time is a score, the key is a member.
+    expected = [name for name in Row.__slots__ if name not in {"key", "next_run_time", "seen"}]
+    assert re.findall(r"'(\w+)'", columns) == expected
+    assert int(longest[0]) * int(longest[1]) == LONGEST_ALIVE_TIME

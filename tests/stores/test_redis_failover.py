@@ -207,6 +207,8 @@ class TestSentinels:
             assert wait_until(extended, timeout=60, what="a primary") == {"a"}
             assert dict(store.examine())["server"].endswith(f":{new.port}")
             assert any("cannot connect to" in text for text in seen)
+            # Until the last of them has heard of it, each makes the outcome of a write unknown.
+            watched.wait_for_switch()
             assert [row.key for row in store.claim("w.2", **CLAIM).rows] == ["b"]
             assert store.settle([finish(row)]) == {"a": Settled.DONE}
 

@@ -1,4 +1,4 @@
-"""What an error of Redis, or of its driver, says about the request that met it."""
+"""Which of psched's exceptions an error of Redis or of its driver becomes."""
 
 import re
 
@@ -18,7 +18,7 @@ from redis.exceptions import (
 from psched.base.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 
 _LOST = (ReadOnlyError, MasterDownError)
-"""It is no primary, or not any more: the one that is must be looked for."""
+"""This server is not the primary, or no longer: another must be found."""
 
 _PASSING = {
     "BUSY": "somebody's script keeps it busy",
@@ -31,7 +31,7 @@ _PASSING = {
     "READONLY": "it is a replica",
     "TRYAGAIN": "it does not serve",
 }
-"""The words with which it refuses what it may take later, and what they mean."""
+"""Error codes of refusals that pass, and what they mean."""
 
 _CODES = {
     AuthenticationError: "NOAUTH",
@@ -41,25 +41,25 @@ _CODES = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
 }
-"""The driver takes these words away, and has an exception for each."""
+"""Exceptions for which the driver removes the code from the text."""
 
 _CLUSTER = (AskError, ClusterCrossSlotError)
 
-# What a server adds for programmers: where in a script it happened, and what it was sent.
-_ASIDE = re.compile(r"\.? ?script: \w{40}.*|, with args beginning with:.*", re.DOTALL)
+# Details that a server adds: the place in the script, and the arguments.
+_DETAILS = re.compile(r"\.? ?script: \w{40}.*|, with args beginning with:.*", re.DOTALL)
 
 
 def breaks(error: RedisError) -> bool:
-    """Whether the connection is no use any more."""
-    # If no replica follows it, they may follow another.
+    """Whether the connection must be closed after this error."""
+    # A primary without replicas may have been replaced: the replicas follow another one.
     if isinstance(error, _LOST) or _code(error) == "NOREPLICAS":
         return True
-    # All others come from the driver, which has closed it.
+    # Other exceptions are the driver's own, which has closed the connection.
     return not isinstance(error, ResponseError)
 
 
 def exception_of(error: RedisError, *, writing: bool) -> StoreError:
-    """What to raise.
+    """The exception to raise instead.
 
     Args:
         error: the driver's.
@@ -77,14 +77,14 @@ def exception_of(error: RedisError, *, writing: bool) -> StoreError:
         )
     if isinstance(error, ResponseError):
         return StoreError(f"the database refused: {explain(error)}")
-    # The driver's own: there was no answer, or none that can be understood.
+    # The driver's own error: no answer arrived, or none that can be parsed.
     kind = UnknownOutcomeError if writing else StoreUnavailableError
     return kind(f"the connection to the database broke: {explain(error)}")
 
 
 def explain(error: BaseException) -> str:
-    """An error in a line, without what was sent."""
-    text = _ASIDE.sub("", " ".join(str(error).split()))
+    """An error in one line, without the arguments of the request."""
+    text = _DETAILS.sub("", " ".join(str(error).split()))
     code = _code(error)
     return text if code is None or text.startswith(code) else f"{code} {text}"
 

@@ -1,4 +1,4 @@
-"""A connection of the driver's without its habits: it tries nothing twice, and ends in time."""
+"""The driver's connection without its retries, and with a bound for each request."""
 
 import socket
 import ssl
@@ -11,13 +11,13 @@ from psched.stores.deadline_socket import Budget
 from psched.stores.redis.encoding import Argument
 
 
-class Line(Connection):
+class DriverConnection(Connection):
     """The driver's connection, on a socket that keeps to a budget.
 
     Args:
-        path: of the server's socket on this host; None: it is reached by ``host`` and ``port``.
-        tls: what encrypts; None: nothing.
-        budget: how long a request may take.
+        path: the server's socket on this host; None: connect to ``host`` and ``port``.
+        tls: how to encrypt; None: do not.
+        budget: the time that a request may take.
         how: the driver's own arguments.
     """
 
@@ -31,7 +31,7 @@ class Line(Connection):
         self._path = path
         self._tls = tls
         self._budget = budget
-        # None of its retries, and no questions of its own on our connection.
+        # No retries, and no requests of the driver's own.
         super().__init__(protocol=2, driver_info=None, health_check_interval=0, **how)
 
     def _connect(self) -> socket.socket:
@@ -49,14 +49,14 @@ class Line(Connection):
 
     @property
     def socket(self) -> socket.socket | None:
-        """The connection itself; None: it is closed."""
+        """The open socket; None: the connection is closed."""
         return self._sock
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # whatever it answers
-        """Send a command; its answer.
+        """Send a command and return its answer.
 
         Raises:
-            RedisError: it was refused, or the connection broke.
+            RedisError: the server refused it, or the connection broke.
         """
         self.send_command(*command)
         return self.read_response()
