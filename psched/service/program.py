@@ -30,7 +30,7 @@ from psched.core.declare import declare
 from psched.core.definition import check_name, understand
 from psched.core.model import ENDED, Row
 from psched.core.store_protocol import Store
-from psched.files.applying import carry_out, remove
+from psched.files.apply import carry_out, remove
 from psched.files.plan import is_of, plan
 from psched.process import early_signals, kernel
 from psched.service.embedded import become_master, program_command, program_name, with_program

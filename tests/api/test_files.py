@@ -3,7 +3,7 @@
 import pytest
 
 from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError
-from psched.files.applying import carry_out, make_plan, reconcile
+from psched.files.apply import carry_out, make_plan, reconcile
 
 WANTED = [
     {"key": "a", "cron": "0 9 * * *"},

@@ -13,7 +13,7 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
 from psched.base.payload import CARRIED_IN
-from psched.contrib.perfectsched.migration.moving import open_migration
+from psched.contrib.perfectsched.migration.migrator import open_migration
 from psched.contrib.perfectsched.migration.source import PAGE
 from psched.core.definition import raw_data
 from psched.core.model import MIGRATING, Row

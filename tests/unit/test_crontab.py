@@ -8,8 +8,8 @@ import pytest
 from psched import config
 from psched.base.errors import ConfigError
 from psched.contrib.crontab.command import host_zone
-from psched.contrib.crontab.crontab import Remark, parse
 from psched.contrib.crontab.crontab_to_schedules import Host, carry
+from psched.contrib.crontab.parser import Remark, parse
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 HOMES = {"root": "/root", "ann": "/home/ann", "www-data": "/var/www"}

@@ -11,8 +11,8 @@ from psched import config
 from psched.base.errors import ConfigError, InvalidError
 from psched.core.declare import FIELDS, declare
 from psched.files.document import Reader
+from psched.files.export import export, text_of
 from psched.files.plan import declared, plan
-from psched.files.writing import export, text_of
 
 SETTINGS = config.from_mapping(
     {

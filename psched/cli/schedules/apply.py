@@ -18,11 +18,11 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.model import WAITING
 from psched.files import preview
-from psched.files.applying import carry_out, look_at_all, make_plan
+from psched.files.apply import carry_out, look_at_all, make_plan
 from psched.files.document import Document, Reader
+from psched.files.export import export as exported
+from psched.files.export import text_of
 from psched.files.plan import Item, Plan
-from psched.files.writing import export as exported
-from psched.files.writing import text_of
 
 PENDING = 3
 """Exit status: there is something to do, and it was only to be looked at."""

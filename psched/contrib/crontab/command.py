@@ -14,10 +14,10 @@ from psched.cli.output import write_whole
 from psched.cli.refusals import refusing
 from psched.cli.schedules.apply import apply_documents
 from psched.cli.schedules.listing import text
-from psched.contrib.crontab import crontab
+from psched.contrib.crontab import parser
 from psched.contrib.crontab.crontab_to_schedules import Host, carry
 from psched.files.document import Document
-from psched.files.writing import text_of
+from psched.files.export import text_of
 from psched.triggers.zone import find_zone, zone_names
 
 _LOCALTIME = Path("/etc/localtime")
@@ -79,7 +79,7 @@ def import_crontab(
         home=_home,
     )
     find_zone(host.timezone)
-    read = crontab.parse(_content(file), system=is_system)
+    read = parser.parse(_content(file), system=is_system)
     declarations, remarks = carry(read, host, settings)
     document = Document(label or f"crontab:{name}", list(declarations))
     for remark in remarks:

@@ -14,7 +14,7 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.contrib.crontab.crontab import Crontab, Entry, Remark
+from psched.contrib.crontab.parser import Crontab, Entry, Remark
 from psched.core.declare import declare
 from psched.core.definition import WORDS_LENGTH
 

@@ -10,8 +10,8 @@ from psched.cli.options import Place
 from psched.cli.refusals import refusing
 
 if TYPE_CHECKING:
-    from psched.contrib.perfectsched.migration.judging import Left
-    from psched.contrib.perfectsched.migration.moving import Migration
+    from psched.contrib.perfectsched.migration.migrator import Migration
+    from psched.contrib.perfectsched.migration.planner import Left
 
 _PROGRESS = 5.0
 """Seconds between two lines about a large table."""
@@ -64,7 +64,7 @@ def migrate(
     Workers of both may run meanwhile. OLD_TABLE loses each row that psched's table has got; what
     is running, or what psched cannot hold, stays there. Run it again until nothing is left.
     """
-    from psched.contrib.perfectsched.migration.moving import open_migration  # noqa: PLC0415  # SQLAlchemy
+    from psched.contrib.perfectsched.migration.migrator import open_migration  # noqa: PLC0415  # SQLAlchemy
 
     with open_migration(
         read_config(*place),

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from psched.base.clock import Clock
 from psched.base.errors import SchemaError
 from psched.config import Config
-from psched.contrib.perfectsched.migration.kinds import KINDS, Kind, Old
+from psched.contrib.perfectsched.migration.source_systems import KINDS, Kind, Old
 from psched.stores.sql.connector import Connector
 
 PAGE = 200

@@ -69,7 +69,7 @@ from psched.base.errors import (
 from psched.base.lease_times import lease_time
 from psched.config.tls import Tls
 from psched.contrib.perfectsched.store.claims import Claims
-from psched.contrib.perfectsched.store.held import Held
+from psched.contrib.perfectsched.store.lease_writer import Held
 from psched.contrib.perfectsched.store.leases import Leases, is_leased
 from psched.contrib.perfectsched.store.reader import Reader
 from psched.contrib.perfectsched.store.rows import Stored, as_row, as_stored

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.perfectsched.migration.destination import Copy
-from psched.contrib.perfectsched.migration.kinds import NOT_ENFORCED, Kind, Old, is_marked
+from psched.contrib.perfectsched.migration.source_systems import NOT_ENFORCED, Kind, Old, is_marked
 from psched.core.model import Row
 
 MOST_NAMED = 1000

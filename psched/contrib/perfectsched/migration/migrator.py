@@ -18,9 +18,9 @@ from psched.base.errors import (
 from psched.base.retry import retry_while_unavailable
 from psched.config import Config, tls, urls
 from psched.contrib.perfectsched.migration.destination import Copy, Destination
-from psched.contrib.perfectsched.migration.judging import Judge, Left, Move
-from psched.contrib.perfectsched.migration.kinds import Old, is_marked
+from psched.contrib.perfectsched.migration.planner import Judge, Left, Move
 from psched.contrib.perfectsched.migration.source import Source
+from psched.contrib.perfectsched.migration.source_systems import Old, is_marked
 from psched.stores.sql.chunks import divided
 
 T = TypeVar("T")
