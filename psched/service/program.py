@@ -100,10 +100,8 @@ def start(
     if "catchup" not in settings and not _says_catchup(given, whole):
         settings["catchup"] = "latest"
     name = program_name()
-    if whole.type == "rdb_compat":
-        raise ConfigError(
-            "type: PerfectSched's table has no room for labels; use one of psched's own"
-        )
+    if not whole.store_kind.keeps_options:
+        raise ConfigError(f"type: a store of type {whole.type} keeps no labels; use another")
     label = name if label is None else label
     if "/" in check_name("label", label):
         raise InvalidError("label", "must be without /, which divides it from a job's key")

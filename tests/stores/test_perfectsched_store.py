@@ -145,7 +145,7 @@ def test_a_payload_that_is_no_object_is_carried_and_kept_when_the_row_is_changed
     assert store.replace(row, changed(row, delay=5))
     row = store.get("report.eu")
     assert (row.delay, raw_data(row)) == (5, stored)
-    with pytest.raises(InvalidError, match="type: stands inside data"):
+    with pytest.raises(InvalidError, match="type: is kept inside the data"):
         store.replace(row, changed(row, type="other"))
     # An object that takes its place is one.
     assert store.replace(row, changed(row, type="other", data='{"n":1}'))
@@ -301,7 +301,7 @@ def test_what_goes_beyond_the_end_of_its_columns_rests(store, sql, row, caplog):
     assert row()[:2] == (NEVER, LONG_AGO)
     resting = found(store, "k")
     assert (resting.status, resting.next_run_time) == (FINISHED, None)
-    assert "k: goes to rest: the table holds no time after January 2038" in caplog.text
+    assert "k: is put at rest: the table holds no time after January 2038" in caplog.text
 
 
 # --- beside others -------------------------------------------------------------------------

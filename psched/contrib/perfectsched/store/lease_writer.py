@@ -1,8 +1,15 @@
-"""What the holder of leases may write: extend, settle, replace the payload.
+"""Claiming rows, and all that the holder of a lease may write: extend, settle, replace the data.
 
-Each request reads the rows and the store's clock first: that tells what became of an earlier
-request whose answer was lost, and all new times are literals worked out from that clock. Then
-each row is written on condition that it is still as it was read.
+Every write is conditional on the row being exactly as it was read.
+
+**A claim** reads some due rows and then writes one row per statement. Two workers that claim a
+row in the same second would write the same ``timeout``; so only the answer to a statement about
+this one row tells which of them has it. For the same reason a claim whose answer was lost counts
+as not held: that lease expires.
+
+**The holder's requests** read the rows and the store's clock first. What they read tells what
+became of an earlier request whose answer was lost, and every new time is computed from that clock
+and written as a literal.
 """
 
 import logging
@@ -12,152 +19,127 @@ from typing import Any
 
 from sqlalchemy import TextClause
 
-from psched.base.errors import StoreBusyError, StoreUnavailableError
-from psched.contrib.perfectsched.store.leases import Lease, Leases
-from psched.contrib.perfectsched.store.reader import Reader
-from psched.contrib.perfectsched.store.rows import LATEST, NEVER, Stored, as_row, join_data
-from psched.contrib.perfectsched.store.statements import Statements, as_seen
-from psched.core.model import QUARANTINED, Settlement, Token
-from psched.core.store_protocol import Settled
+from psched.base.clock import Clock
+from psched.base.errors import (
+    StoreBusyError,
+    StoreSlowError,
+    StoreUnavailableError,
+    UnknownOutcomeError,
+)
+from psched.contrib.perfectsched.store.leases import HeldLeases, Lease
+from psched.contrib.perfectsched.store.rows import LATEST, NEVER, StoredRow, as_row, join_data
+from psched.contrib.perfectsched.store.statements import Statements, as_seen, read_rows
+from psched.core.model import QUARANTINED, Row, Settlement, Token
+from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.failures import UnfitError
 
 _log = logging.getLogger("psched.store")
 
+_CLAIM_LIMIT = 100
+"""Rows in one claim; each costs a round trip."""
+
+_SPARE = 4
+"""Rows that a claim reads beyond those wanted, because other workers claim some of them first."""
+
 _ROUNDS = 5
-"""How often a row that has changed since it was read is read again."""
+"""How many times rows are read and written, when other clients change them in between."""
 
 _CLOCK_STEP = 5
-"""Seconds; if the store's clock has been set back by more, nobody waits until it is right again."""
+"""Seconds; if the store's clock was set back by more, nothing waits until it has caught up."""
 
 _PUT_OFF = 3600
-"""Seconds until a row that could not be understood is looked at again."""
+"""Seconds until a row that could not be understood is due again."""
 
 
-class Held:
-    """Writes to the rows of one table that we hold.
+class LeaseWriter:
+    """Writes the leases of one table's rows.
 
     Args:
         connector: the connection.
         sql: the table's statements.
-        leases: those that we hold.
+        clock: measures how long a claim takes.
+        patience: seconds after which a claim sends no further statement if it has a row already.
+
+    Attributes:
+        leases: the leases that this process holds.
     """
 
-    def __init__(self, connector: Connector, sql: Statements, leases: Leases) -> None:
+    def __init__(
+        self, connector: Connector, sql: Statements, *, clock: Clock, patience: float
+    ) -> None:
         self._connector = connector
         self._sql = sql
-        self._leases = leases
-        self._reader = Reader(connector, sql)
+        self._clock = clock
+        self._patience = patience
+        self._by_host_clock = connector.dialect.host_clock
+        self.leases = HeldLeases()
+
+    def claim(self, owner: str, limit: int, length: int, horizon: float) -> Claimed:
+        """Claim up to ``limit`` due rows for ``length`` seconds; see `Store.claim`."""
+        limit = min(limit, _CLAIM_LIMIT)
+        now, near = self._read_near(limit + _SPARE, horizon, length)
+        if now is None:
+            return Claimed()
+        due = [row for row in near if row.timeout <= now]
+        next_due = near[len(due)].timeout if len(due) < len(near) else None
+        rows, tried = self._claim_each(owner, due, limit, floor(now), length)
+        more = tried < len(due) or len(due) == limit + _SPARE
+        # No row counts as `expired`: one that waited for a retry looks like one that was leased.
+        return Claimed(rows=rows, now=now, next_due=next_due, more=more)
 
     def extend(self, tokens: Mapping[str, Token], length: int) -> set[str]:
         """Move the end of leases to now + length; the keys of those that were still held."""
-        found = {key: self._leases.of(key, token) for key, token in tokens.items()}
-        mine = {key: lease for key, lease in found.items() if lease and not lease.over}
+        found = {key: self.leases.get(key, token) for key, token in tokens.items()}
+        held = {key: lease for key, lease in found.items() if lease and not lease.settled}
         for _ in range(_ROUNDS):
-            now, rows = self._reader.look([*mine])
-            for key, lease in [*mine.items()]:
-                if key not in rows or not lease.stands(rows[key], now):
-                    self._leases.lose(key)
-                    del mine[key]
-            if self._extended(mine, now, length):
-                return {*mine}
+            now, rows = read_rows(self._connector, self._sql, [*held])
+            for key, lease in [*held.items()]:
+                if key not in rows or not lease.holds(rows[key], now):
+                    self.leases.drop(key)
+                    del held[key]
+            if self._write_ends(held, now, length):
+                return {*held}
         raise StoreUnavailableError("leases change faster than they can be extended")
 
-    def _extended(self, leases: Mapping[str, Lease], now: float, length: int) -> bool:
-        """Write the leases' new end; whether all of them have it now."""
-        # After a lease's end another may claim the row, and write the same end: of such a one,
-        # only the answer to a statement of its own tells whether we have extended it.
-        over = {key: lease for key, lease in leases.items() if lease.timeout <= now}
-        alive = {key: lease for key, lease in leases.items() if key not in over}
-        done = self._extended_at_once(alive, floor(now), length)
-        for key, lease in over.items():
-            done &= self._extended_at_once({key: lease}, floor(now), length)
-        return done
-
-    def _extended_at_once(self, leases: Mapping[str, Lease], second: int, length: int) -> bool:
-        if not leases:
-            return True
-        until = second + length + 1
-        known = [(key, lease.next_time, lease.timeout) for key, lease in leases.items()]
-        for lease in leases.values():
-            lease.extending(until, second)
-        if self._write(*self._sql.extend(known, until)) < len(known):
-            return False
-        for lease in leases.values():
-            lease.extended(until)
-        return True
-
     def settle(self, ends: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """See `Backend.settle`.
+        """End leases; see `Store.settle`.
 
         Raises:
-            StoreBusyError: a row is locked, or there was no time for all of them; it tells what
-                became of those before.
+            StoreBusyError: a row is locked, or there was no time for all rows; the error has the
+                results of the others.
         """
         results: dict[str, Settled] = {}
-        todo: dict[str, tuple[Settlement, Lease]] = {}
+        pending: dict[str, tuple[Settlement, Lease]] = {}
         for end in ends:
-            lease = self._leases.of(end.key, end.token)
+            lease = self.leases.get(end.key, end.token)
             if lease is None:
                 results[end.key] = Settled.PREEMPTED
-            elif lease.over:
-                removed = lease.endings[-1] is None
+            elif lease.settled:
+                removed = lease.results[-1] is None
                 results[end.key] = Settled.DONE if end.remove or not removed else Settled.PREEMPTED
             else:
-                todo[end.key] = end, lease
+                pending[end.key] = end, lease
         for _ in range(_ROUNDS):
-            if not todo:
+            if not pending:
                 return results
-            now, rows = self._reader.look([*todo])
-            for key, (end, lease) in [*todo.items()]:
+            now, rows = read_rows(self._connector, self._sql, [*pending])
+            for key, (end, lease) in [*pending.items()]:
                 try:
-                    result = self._settled(end, lease, rows.get(key), now)
+                    result = self._settle_one(end, lease, rows.get(key), now)
                 except StoreBusyError as busy:
                     raise type(busy)(str(busy), results) from None
                 if result:
                     results[key] = result
-                    del todo[key]
+                    del pending[key]
         raise StoreUnavailableError("rows change faster than they can be settled")
 
-    def _settled(
-        self, end: Settlement, lease: Lease, row: Stored | None, now: float
-    ) -> Settled | None:
-        """Settle one lease; None: the row has changed since it was read."""
-        if row is None or not lease.stands(row, now):
-            if lease.ended_as(row):
-                lease.over = True
-                return Settled.DONE
-            self._leases.lose(end.key)
-            return Settled.PREEMPTED
-        if row.version != end.version:
-            return Settled.REDEFINED
-        values = as_seen(row)
-        if end.remove:
-            statement = self._sql.remove
-            lease.endings.append(None)
-        else:
-            following, until = _times(end, lease, row, now)
-            statement = self._sql.settle
-            values |= {"following": following, "until": until}
-            lease.endings.append((following, until))
-        try:
-            if not self._write(statement, values):
-                return None
-        except UnfitError as error:
-            _log.error("%s: %s", end.key, error)  # its text says all
-            self._leases.lose(end.key)
-            return Settled.PREEMPTED
-        lease.over = True
-        if end.status == QUARANTINED:
-            _log.error("%s: put off by an hour: %s", end.key, end.reason)
-        return Settled.DONE
-
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """See `Backend.update_data`."""
-        lease = self._leases.of(key, token)
+        """Replace the data of a leased row; False if the lease is not held."""
+        lease = self.leases.get(key, token)
         for _ in range(_ROUNDS):
-            now, rows = self._reader.look([key])
-            if lease is None or key not in rows or not lease.stands(rows[key], now):
+            now, rows = read_rows(self._connector, self._sql, [key])
+            if lease is None or key not in rows or not lease.holds(rows[key], now):
                 return False
             row = rows[key]
             values = {**as_seen(row), "new_data": join_data(as_row(row).type, data)}
@@ -165,13 +147,144 @@ class Held:
                 return True
         raise StoreUnavailableError(f"{key}: changes faster than its data can be replaced")
 
+    def _read_near(
+        self, limit: int, horizon: float, length: int
+    ) -> tuple[float | None, Sequence[StoredRow]]:
+        """Read the store's clock, and the rows that are due now or within the horizon."""
+        values = {"horizon": horizon, "limit": limit}
+        if self._by_host_clock:
+            values |= {"length": length, "even": self._connector.evenness.seconds()}
+        found = self._connector.read(lambda c: c.execute(self._sql.due, values).all())
+        if not found:
+            return None, []
+        self._connector.refuse_read_only(found[0][1])
+        now, rows = float(found[0][0]), [StoredRow(*columns[2:]) for columns in found]
+        # The clock may have been set before the database read it.
+        if self._by_host_clock and self._connector.evenness.seconds() <= length:
+            rows = [row for row in rows if row.never_leased]
+        return now, rows
+
+    def _claim_each(
+        self, owner: str, due: Sequence[StoredRow], limit: int, second: int, length: int
+    ) -> tuple[Sequence[Row], int]:
+        """Claim due rows one by one until there are enough.
+
+        If the store becomes unavailable, the rows that were claimed before are returned. A row that
+        another client has locked is skipped.
+
+        Args:
+            owner: the owner of the leases.
+            due: the rows that were due …
+            second: … in this second of the store's clock.
+            limit: how many rows to claim.
+            length: the length of the leases, seconds.
+
+        Returns:
+            The claimed rows, and how many of the due ones were tried.
+        """
+        claimed: list[Row] = []
+        busy: StoreBusyError | None = None
+        until = second + length + 1
+        give_up_at = self._clock.monotonic() + self._patience
+        for tried, row in enumerate(due):
+            late = (claimed or busy) and self._clock.monotonic() > give_up_at
+            if len(claimed) == limit or late:
+                break
+            try:
+                won = self._claim_one(row, until)
+            except StoreBusyError as error:
+                busy = error
+                if isinstance(error, StoreSlowError):
+                    break
+                continue
+            except (StoreUnavailableError, UnknownOutcomeError) as error:
+                if claimed:
+                    _log.warning("%s: %s", row.id, error)
+                    return claimed, tried
+                if isinstance(error, UnknownOutcomeError):
+                    raise ClaimUnknownError(owner, [row.id]) from error
+                raise
+            if won:
+                lease = self.leases.add(row, owner, until, second)
+                claimed.append(as_row(row, lease.token, lease.attempt))
+        else:
+            tried = len(due)
+        if busy is not None and not claimed:
+            raise busy
+        return claimed, tried
+
+    def _claim_one(self, row: StoredRow, until: int) -> bool:
+        try:
+            return self._write(self._sql.claim, {**as_seen(row), "until": until}) == 1
+        except UnfitError as error:
+            _log.error("%s: %s", row.id, error)  # the error's text names the value
+            return False
+
+    def _write_ends(self, leases: Mapping[str, Lease], now: float, length: int) -> bool:
+        """Write the new end of leases; whether all of them have it now."""
+        # Once a lease has ended, another worker may claim the row and write the same end. So only
+        # the answer to a statement about this one row tells whether the lease was extended.
+        ended = {key: lease for key, lease in leases.items() if lease.timeout <= now}
+        running = {key: lease for key, lease in leases.items() if key not in ended}
+        done = self._write_end(running, floor(now), length)
+        for key, lease in ended.items():
+            done &= self._write_end({key: lease}, floor(now), length)
+        return done
+
+    def _write_end(self, leases: Mapping[str, Lease], second: int, length: int) -> bool:
+        """Write the new end of leases in one statement; whether all of them have it now."""
+        if not leases:
+            return True
+        until = second + length + 1
+        known = [(key, lease.next_time, lease.timeout) for key, lease in leases.items()]
+        for lease in leases.values():
+            lease.note_extension(until, second)
+        if self._write(*self._sql.extend(known, until)) < len(known):
+            return False
+        for lease in leases.values():
+            lease.confirm_extension(until)
+        return True
+
+    def _settle_one(
+        self, end: Settlement, lease: Lease, row: StoredRow | None, now: float
+    ) -> Settled | None:
+        """Settle one lease; None if the row has changed since it was read."""
+        if row is None or not lease.holds(row, now):
+            if lease.has_left(row):
+                lease.settled = True
+                return Settled.DONE
+            self.leases.drop(end.key)
+            return Settled.PREEMPTED
+        if row.version != end.version:
+            return Settled.REDEFINED
+        values = as_seen(row)
+        if end.remove:
+            statement = self._sql.remove
+            lease.results.append(None)
+        else:
+            following, until = _times_after(end, lease, row, now)
+            statement = self._sql.settle
+            values |= {"following": following, "until": until}
+            lease.results.append((following, until))
+        try:
+            if not self._write(statement, values):
+                return None
+        except UnfitError as error:
+            _log.error("%s: %s", end.key, error)  # the error's text names the value
+            self.leases.drop(end.key)
+            return Settled.PREEMPTED
+        lease.settled = True
+        if end.status == QUARANTINED:
+            _log.error("%s: put off by an hour: %s", end.key, end.reason)
+        return Settled.DONE
+
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
-        """Send one statement that writes; the number of rows it met."""
+        """Send one statement that writes; the number of rows that it matched."""
         return self._connector.run(lambda c: c.execute(statement, values).rowcount)
 
 
-def _times(end: Settlement, lease: Lease, row: Stored, now: float) -> tuple[object, int]:
-    """What ``next_time`` and ``timeout`` are to be after a settle."""
+def _times_after(end: Settlement, lease: Lease, row: StoredRow, now: float) -> tuple[object, int]:
+    """The ``next_time`` and the ``timeout`` of a row after a settle."""
     earliest = floor(now) + (end.wait + 1 if end.wait else 0)
     if end.status == QUARANTINED:
         return row.next_time, min(floor(now) + _PUT_OFF, LATEST)
@@ -179,13 +292,13 @@ def _times(end: Settlement, lease: Lease, row: Stored, now: float) -> tuple[obje
         return end.next_time if end.next_time is not None else row.next_time, NEVER
     not_before = end.not_before or 0
     if end.next_time > LATEST or not_before > LATEST:
-        _log.error("%s: goes to rest: the table holds no time after January 2038", end.key)
+        _log.error("%s: is put at rest: the table holds no time after January 2038", end.key)
         return row.next_time, NEVER
     if end.next_time == row.next_time:
-        # Not in a second from which this lease's end was worked out: the next lease's end would
-        # be the same. See "The token" in `psched.contrib.perfectsched.store.store`.
+        # Later than every second from which an end of this lease was computed, because the next
+        # lease could have the same end otherwise. See "The token" in `store`.
         earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
     elif end.not_before is not None and not end.wait:
-        # Not now, if that is past: see "Moving on" in `psched.contrib.perfectsched.store.store`.
+        # Exactly then, also if that is past. See "The next occurrence" in `store`.
         return end.next_time, not_before
     return end.next_time, min(max(not_before, earliest), LATEST)
