@@ -56,7 +56,7 @@ def test_what_it_cannot_move_is_named_and_its_exit_status_is_1(service, make_old
     assert "\n    bad\\x1b: id: " in done.stdout
     assert "\n    worse: cron: " in done.stdout
     assert done.stderr.endswith(
-        "Error: 2 rows remain; mend those that are refused, and run it again\n"
+        "Error: 2 rows remain; correct those that are refused, and run it again\n"
     )
     assert old.keys == ["bad\x1b", "worse"]
 
@@ -66,7 +66,7 @@ def test_what_it_cannot_move_is_named_and_its_exit_status_is_1(service, make_old
     [
         (["schedules"], "there is no table 'schedules'"),
         (["psched"], "is psched's own"),
-        (["psched_info", "--kind", "perfectqueue"], "has not the columns of perfectqueue's"),
+        (["psched_info", "--kind", "perfectqueue"], "does not have the columns of perfectqueue's"),
         (["schedules", "--url", "nonsense"], "url: must be"),
     ],
 )

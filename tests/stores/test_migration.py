@@ -13,7 +13,7 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
 from psched.base.payload import CARRIED_IN
-from psched.contrib.perfectsched.migration.migrator import open_migration
+from psched.contrib.perfectsched.migration.migrator import open_migrator
 from psched.contrib.perfectsched.migration.source import PAGE
 from psched.core.definition import raw_data
 from psched.core.model import MIGRATING, Row
@@ -30,7 +30,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs/migration.md"
 
 def migration_of(table, settings, url=None):
     rng = random.Random()  # noqa: S311  # jitter
-    return open_migration(settings, table, url=url, clock=SystemClock(), rng=rng)
+    return open_migrator(settings, table, url=url, clock=SystemClock(), rng=rng)
 
 
 @pytest.fixture
@@ -296,15 +296,18 @@ class TestPerfectSched:
             schedule("at rest", at=now - 9000, timeout=2**31 - 1),
         )
         migration = make_migration(old, catchup_limit=100)
-        assert migration.look(dry=True).late == migration.late == 1
-        assert "the first worker that takes one drops the oldest" in migration.late_note
-        assert make_migration(old).look(dry=True).late == 0
+        assert migration.run_pass(dry=True).overdue == migration.overdue == 1
+        assert (
+            "the first worker that claims such a schedule drops the oldest"
+            in migration.overdue_note
+        )
+        assert make_migration(old).run_pass(dry=True).overdue == 0
 
     def test_a_dry_run_changes_nothing(self, old, store, make_migration, now):
         old.insert(schedule("a", at=LATER), schedule("b", at=now - 9, timeout=now + 9))
         old.insert(schedule("c", at=LATER, cron="nonsense"))
         before = old.rows
-        left = make_migration(old).look(dry=True)
+        left = make_migration(old).run_pass(dry=True)
         assert (left.ready, left.running, left.refused) == (1, 1, 1)
         assert old.rows == before
         assert not [*store.rows()]
@@ -377,9 +380,9 @@ class TestPerfectQueue:
             task("later", at=LATER, created_at=now - age),
         )
         migration = make_migration(old)
-        assert migration.look(dry=True).late == migration.late == 1
-        assert "they are run all the same" in migration.late_note
-        assert make_migration(old, expire=0).look(dry=True).late == 0
+        assert migration.run_pass(dry=True).overdue == migration.overdue == 1
+        assert "they are run all the same" in migration.overdue_note
+        assert make_migration(old, expire=0).run_pass(dry=True).overdue == 0
         assert migration.run(0).remaining == 0
         assert moved(store, "later")[0].options is None
         rows = store.claim("w.1", limit=9, alive_time=60, shortest=6, horizon=0).rows
@@ -432,7 +435,7 @@ class TestPerfectQueue:
         migration.run(0)
         (row,) = moved(store, "k")
         assert json.loads(row.options) == {"resource": "user1", "max_running": 2}
-        assert migration.idle
+        assert migration.not_enforced
 
     def test_what_may_be_running_is_left(self, make_old, migrate, now):
         old = make_old("tasks")
@@ -459,7 +462,7 @@ class TestPerfectQueue:
     [
         ("nothing", "there is no table 'nothing'"),
         ("psched", "is psched's own"),
-        ("psched_info", "has not the columns of perfectsched's"),
+        ("psched_info", "does not have the columns of perfectsched's"),
     ],
 )
 def test_a_table_of_another_kind_is_refused(database, store, make_migration, table, told):  # noqa: ARG001  # the table is there
@@ -490,8 +493,8 @@ STEPS = [
     for part, step in [
         ("_destination", "insert"),
         ("_source", "mark"),
-        ("_destination", "release"),
-        ("_source", "clear"),
+        ("_destination", "activate"),
+        ("_source", "delete_marked"),
     ]
     for when in ("before", "after")
 ]
@@ -686,7 +689,7 @@ def test_a_second_migration_that_read_earlier_withdraws_no_copy_of_the_first(
 
     def mark_after_the_other(seen):
         early._source.mark = mark
-        left = late.look()
+        left = late.run_pass()
         assert (left.changed, store.get("k").status) == (1, MIGRATING)
         return mark(seen)
 
@@ -767,7 +770,7 @@ def test_an_old_database_is_encrypted_as_ours_unless_its_url_says_otherwise(
 
     def encryption(url):
         with migration_of("schedules", settings, url) as migration:
-            assert migration.look(dry=True).ready == 1
+            assert migration.run_pass(dry=True).ready == 1
             connector = migration._source._connector
             query = connector.dialect.encryption
             return connector.read(lambda c: c.exec_driver_sql(query).one())[-1]

@@ -1,4 +1,4 @@
-"""The moving itself: what the package's docstring promises, page by page."""
+"""The four writes that the package's docstring describes, page by page."""
 
 import random
 from collections import Counter
@@ -14,44 +14,45 @@ from psched.base.errors import (
     SchemaError,
     StoreError,
     StoreUnavailableError,
+    UnknownOutcomeError,
 )
 from psched.base.retry import retry_while_unavailable
 from psched.config import Config, tls, urls
-from psched.contrib.perfectsched.migration.destination import Copy, Destination
-from psched.contrib.perfectsched.migration.planner import Judge, Left, Move
+from psched.contrib.perfectsched.migration.destination import Destination, NewRow
+from psched.contrib.perfectsched.migration.planner import Move, Planner, Report
 from psched.contrib.perfectsched.migration.source import Source
-from psched.contrib.perfectsched.migration.source_systems import Old, is_marked
+from psched.contrib.perfectsched.migration.source_systems import OldRow, is_marked
 from psched.stores.sql.chunks import divided
 
 T = TypeVar("T")
 
-_LOOKS = 10
-"""How often the whole old table is looked at without waiting in between."""
+_PASSES = 10
+"""How many times the whole old table is read without a pause in between."""
 
-_LOOK_AGAIN = 1.0
-"""Seconds between two looks at rows that are running."""
+_PAUSE = 1.0
+"""Seconds between two passes while rows are running."""
 
 _TRIES = 6
-"""How often a page is tried while a database is unavailable."""
+"""How many times a page is tried while a database is unavailable."""
 
 
-class Migration:
+class Migrator:
     """Moves the rows of one table into another.
 
     Args:
         source: the old table.
-        destination: psched's.
-        settings: the installation's.
+        destination: psched's table.
+        settings: of psched, which converted rows must be valid for.
         lease_time: the longest lease of an old worker, seconds.
-        clock: measures how long we wait.
-        progress: told after every page how many rows were looked at and moved.
+        clock: measures and makes the pauses.
+        progress: is called after every page with the numbers of rows that were read and moved.
 
     Attributes:
-        moved: rows that were moved so far.
-        others: copies at rest that came from elsewhere, by their origin.
-        idle: whether rows had what psched keeps and does not act upon.
-        late: rows that had waited so long that `late_note` concerns them.
-        late_note: what becomes of those, for people.
+        moved: the number of rows that were moved so far.
+        others: the number of staged copies from each other origin.
+        not_enforced: whether rows had values that psched keeps and does not enforce.
+        overdue: the number of rows to which `overdue_note` applies.
+        overdue_note: what happens to these rows, for people.
         title: what is moved, for people.
     """
 
@@ -67,185 +68,180 @@ class Migration:
     ) -> None:
         self._source = source
         self._destination = destination
-        self._judge = Judge(source.kind, source.origin, settings, lease_time)
+        self._planner = Planner(source.system, source.origin, settings, lease_time)
         self._clock = clock
         self._progress = progress
         self.moved = 0
-        self.idle = False
-        self.late = 0
-        self.late_note = source.kind.late
-        self.title = f"{source.kind.name}: {source.title}"
+        self.not_enforced = False
+        self.overdue = 0
+        self.overdue_note = source.system.overdue_note
+        self.title = f"{source.system.name}: {source.title}"
         self.others: Counter[str] = Counter()
 
-    def run(self, wait: float) -> Left:
-        """Move what can be moved, and look again at what is running for so many seconds.
+    def run(self, wait: float) -> Report:
+        """Move all rows that can be moved, and wait so many seconds for those that are running.
 
         Returns:
-            What is left in the old table.
+            The report of the last pass, which tells what remains in the old table.
         """
         deadline = self._clock.monotonic() + wait
-        looks = 0
+        passes = 0
         while True:
-            before, left = self.moved, self.look()
-            looks += 1
-            # Rows may have been added behind us, or changed under our hands.
-            if looks < _LOOKS and (self.moved > before or left.changed):
+            before, report = self.moved, self.run_pass()
+            passes += 1
+            # Others may have added rows that sort before the last page, or changed rows.
+            if passes < _PASSES and (self.moved > before or report.changed):
                 continue
-            if not left.running + left.changed or self._clock.monotonic() >= deadline:
-                return left
-            self._clock.sleep(_LOOK_AGAIN)
+            if not report.running + report.changed or self._clock.monotonic() >= deadline:
+                return report
+            self._clock.sleep(_PAUSE)
 
-    def look(self, *, dry: bool = False) -> Left:
-        """Go through the whole old table once.
-
-        Args:
-            dry: move nothing, only look.
-        """
+    def run_pass(self, *, dry: bool = False) -> Report:
+        """Read the whole old table once, and move what can be moved unless ``dry``."""
         self._repair(dry=dry)
-        total, last = Left(), None
+        total, last = Report(), None
         while True:
-            page, left = self._patiently(partial(self._go_through, last, dry=dry))
+            page, report = self._retry(partial(self._move_page, last, dry=dry))
             if not page:
                 return total
             last = page[-1]
-            total.add(left)
-            self.idle |= left.idle > 0
-            self.late += left.late
+            total.add(report)
+            self.not_enforced |= report.not_enforced > 0
+            self.overdue += report.overdue
             self._progress(total.seen, self.moved)
 
     def _repair(self, *, dry: bool) -> None:
-        """Release the copies whose rows were taken, withdraw those whose rows are gone."""
+        """Finish what was interrupted: activate copies of marked rows, delete those without row."""
         self.others.clear()
         last = ""
-        while copies := self._patiently(partial(self._destination.unreleased, last)):
+        while copies := self._retry(partial(self._destination.staged_after, last)):
             last = copies[-1].key
-            ours = [copy for copy in copies if copy.origin == self._judge.origin]
-            # One that is not at rest is no copy: somebody has set its status by SQL.
-            others = (copy for copy in copies if copy.at_rest and copy not in ours)
+            ours = [copy for copy in copies if copy.origin == self._planner.origin]
+            # If it is not staged, it is no copy: somebody has set the row's status by SQL.
+            others = (copy for copy in copies if copy.is_staged and copy not in ours)
             self.others.update(copy.origin for copy in others)
             if ours and not dry:
-                self._patiently(partial(self._settle, ours))
+                self._retry(partial(self._repair_page, ours))
 
-    def _settle(self, copies: Sequence[Copy]) -> None:
-        # Looked at after the copies, or one that has just been made would seem to have no row.
-        olds = self._source.look([copy.key for copy in copies])
-        self._destination.withdraw([copy for copy in copies if copy.key not in olds])
-        self._finish([copy for copy in copies if self._is_taken(olds.get(copy.key))])
+    def _repair_page(self, copies: Sequence[NewRow]) -> None:
+        # The old rows are read after the copies: a copy that was made in between has a row.
+        olds = self._source.read([copy.key for copy in copies])
+        self._destination.delete_staged([copy for copy in copies if copy.key not in olds])
+        self._activate([copy for copy in copies if self._is_marked(olds.get(copy.key))])
 
-    def _go_through(self, after: Old | None, *, dry: bool) -> tuple[Sequence[Old], Left]:
+    def _move_page(self, after: OldRow | None, *, dry: bool) -> tuple[Sequence[OldRow], Report]:
         """Read a page and move what can be moved of it; may be repeated after any failure."""
-        page, left = self._source.page(after), Left()
-        left.seen = len(page)
-        there = self._destination.look([old.key for old in page])
-        judged = (self._judge.judge(old, there.get(old.key), left) for old in page)
-        moves = [move for move in judged if move is not None]
-        left.ready = len(moves)
+        page, report = self._source.page(after), Report()
+        report.seen = len(page)
+        existing = self._destination.read([old.key for old in page])
+        planned = (self._planner.plan(old, existing.get(old.key), report) for old in page)
+        moves = [move for move in planned if move is not None]
+        report.ready = len(moves)
         if not dry:
-            self._finish([move.copy for move in moves if move.taken])
-            self._withdraw_stale([move for move in moves if move.stale], left)
-            todo = [move for move in moves if not move.taken and not move.stale]
-            for batch in divided(todo, _payload):
-                self._take(self._insert(batch, left), left)
-        return page, left
+            self._activate([move.copy for move in moves if move.marked])
+            self._delete_stale([move for move in moves if move.stale], report)
+            unmarked = [move for move in moves if not move.marked and not move.stale]
+            for batch in divided(unmarked, _payload_size):
+                self._mark(self._insert(batch, report), report)
+        return page, report
 
-    def _withdraw_stale(self, moves: Sequence[Move], left: Left) -> None:
-        """Withdraw copies of what their rows are no more; the next look copies them anew."""
-        # Looked at once more: another `psched migrate` may have read the row later than we did.
-        olds = self._source.look([move.old.key for move in moves])
-        left.changed += len(moves)
-        self._destination.withdraw(
+    def _delete_stale(self, moves: Sequence[Move], report: Report) -> None:
+        """Delete copies of former states of their rows; the next pass copies these rows again."""
+        # Another migration may have read a row, and made the copy, after this one has read the row.
+        olds = self._source.read([move.old.key for move in moves])
+        report.changed += len(moves)
+        self._destination.delete_staged(
             [
                 move.stale
                 for move in moves
                 if move.stale is not None
                 and (old := olds.get(move.old.key)) is not None
-                and not self._is_taken(old)
-                and old.fingerprint(self._judge.origin) != move.stale.token
+                and not self._is_marked(old)
+                and old.fingerprint(self._planner.origin) != move.stale.token
             ]
         )
 
-    def _insert(self, moves: Sequence[Move], left: Left) -> Sequence[Move]:
-        """Write the copies that are missing; returns those moves whose copies are there."""
+    def _insert(self, moves: Sequence[Move], report: Report) -> Sequence[Move]:
+        """Write the copies that are missing; returns the moves whose copies exist."""
         missing = [(move.row, move.copy) for move in moves if move.row is not None]
         try:
             self._destination.insert(missing)
-        except (SchemaError, StoreUnavailableError):
+        except (SchemaError, StoreUnavailableError, UnknownOutcomeError):
             raise
         except (StoreError, AlreadyExistsError) as error:
             if len(moves) > 1:
-                return [done for move in moves for done in self._insert([move], left)]
+                return [done for move in moves for done in self._insert([move], report)]
             if isinstance(error, AlreadyExistsError):
-                left.changed += 1
+                report.changed += 1
             else:
-                left.refuse(moves[0].old.key, str(error))
+                report.refuse(moves[0].old.key, str(error))
             return []
         return moves
 
-    def _take(self, moves: Sequence[Move], left: Left) -> None:
-        """Mark rows that are as their copies say, and release these; withdraw the others'."""
-        taken = moves
+    def _mark(self, moves: Sequence[Move], report: Report) -> None:
+        """Mark rows that are as their copies say, and activate these; delete the other copies."""
+        marked = moves
         if self._source.mark([move.old for move in moves]) < len(moves):
-            olds = self._source.look([move.old.key for move in moves])
-            taken = [move for move in moves if self._is_taken(olds.get(move.old.key))]
-            lost = [move for move in moves if move not in taken]
-            self._destination.withdraw([move.copy for move in lost])
-            left.changed += len(lost)
-        self._finish([move.copy for move in taken])
+            olds = self._source.read([move.old.key for move in moves])
+            marked = [move for move in moves if self._is_marked(olds.get(move.old.key))]
+            lost = [move for move in moves if move not in marked]
+            self._destination.delete_staged([move.copy for move in lost])
+            report.changed += len(lost)
+        self._activate([move.copy for move in marked])
 
-    def _finish(self, copies: Sequence[Copy]) -> None:
-        """Release copies of rows that are taken, and delete those."""
-        # One that is not there any more was released before; somebody has deleted it since.
-        self._destination.release([copy for copy in copies if copy.at_rest])
-        self.moved += self._source.clear([copy.key for copy in copies])
+    def _activate(self, copies: Sequence[NewRow]) -> None:
+        """Activate the copies of marked rows, and delete these rows."""
+        # If a copy no longer exists, it was activated before, and somebody has deleted it since.
+        self._destination.activate([copy for copy in copies if copy.is_staged])
+        self.moved += self._source.delete_marked([copy.key for copy in copies])
 
-    def _is_taken(self, old: Old | None) -> bool:
-        return old is not None and is_marked(self._judge.kind, old)
+    def _is_marked(self, old: OldRow | None) -> bool:
+        return old is not None and is_marked(self._planner.system, old)
 
-    def _patiently(self, work: Callable[[], T]) -> T:
-        """Do some work, again and again while a database is unavailable."""
+    def _retry(self, work: Callable[[], T]) -> T:
         return retry_while_unavailable(work, clock=self._clock, tries=_TRIES)
 
 
 @contextmanager
-def open_migration(
+def open_migrator(
     settings: Config,
     table: str,
     *,
     url: str | None = None,
-    kind: str | None = None,
+    system: str | None = None,
     lease_time: int = 300,
     clock: Clock,
     rng: random.Random,
     progress: Callable[[int, int], None] = lambda _seen, _moved: None,
-) -> Iterator[Migration]:
+) -> Iterator[Migrator]:
     """Open a migration into the table that the settings name.
 
     Args:
-        settings: the installation's.
-        table: the old one.
-        url: its database's; None: the settings'. It brings its own password; and its own
-            encryption, if it says anything of that.
-        kind: `Kind.name` of its system; None: its columns tell.
+        settings: name psched's database and table.
+        table: the old table.
+        url: the old database; None: psched's. The password for it comes from this url only, and so
+            does the encryption, if the url has an option about that.
+        system: `SourceSystem.name`; None: the columns of the old table tell.
         lease_time: the longest lease of an old worker, seconds.
-        clock: this host's clocks.
+        clock: measures and makes the pauses.
         rng: draws the pauses between tries.
-        progress: see `Migration`.
+        progress: see `Migrator`.
 
     Raises:
-        ConfigError: psched's table is not where rows are kept, or the url cannot be used.
-        SchemaError: one of the tables is not there, or is of another kind.
+        ConfigError: the settings name no table of psched's own, or the url cannot be used.
+        SchemaError: one of the tables does not exist, or has other columns.
     """
     if settings.type != "rdb":
         raise ConfigError(
             f"type: {settings.type} keeps no table of psched's own; set it to rdb, and table to"
-            " the one that `psched init` makes"
+            " the one that `psched init` creates"
         )
-    old = settings if url is None else _elsewhere(settings, url)
-    source = Source(old, table, kind=kind, clock=clock, rng=rng)
+    old = settings if url is None else _for_old_database(settings, url)
+    source = Source(old, table, system=system, clock=clock, rng=rng)
     destination = Destination(settings, clock=clock, rng=rng)
     try:
         destination.check()
-        yield Migration(
+        yield Migrator(
             source,
             destination,
             settings,
@@ -258,25 +254,24 @@ def open_migration(
         destination.disconnect()
 
 
-def _elsewhere(settings: Config, url: str) -> Config:
-    """The settings for another database: what is about psched's own alone is left out.
+def _for_old_database(settings: Config, url: str) -> Config:
+    """The settings for the old database; the url means what it means to the old system.
 
-    Where a url says nothing of encryption it is encrypted as psched's: no password goes to a
-    server that nobody has checked because somebody forgot an option.
-
-    The url means what it means to PerfectSched and PerfectQueue.
+    Settings that apply only to psched's database are left out. If the url says nothing about
+    encryption, the settings' encryption applies: otherwise somebody who forgets an option would
+    send the password to a server that was not verified.
     """
     encryption = {name: getattr(settings, name) for name in tls.SETTINGS}
-    alone = settings.with_settings(
+    plain = settings.with_settings(
         url=urls.from_sequel(url),
         password_file=None,
         claim_strategy="auto",
         **dict.fromkeys(tls.SETTINGS),
     )
-    if alone.url.startswith("sqlite") or urls.tls_options(alone.url):
-        return alone
-    return alone.with_settings(**encryption)
+    if plain.url.startswith("sqlite") or urls.tls_options(plain.url):
+        return plain
+    return plain.with_settings(**encryption)
 
 
-def _payload(move: Move) -> int:
+def _payload_size(move: Move) -> int:
     return len(move.old.values["data"] or "")

@@ -1,30 +1,35 @@
-"""What to do with one row of the old table, given what stands under its key in psched's."""
+"""What to do with one row of the old table, given the row with the same key in psched's table."""
 
 from dataclasses import dataclass, field
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.contrib.perfectsched.migration.destination import Copy
-from psched.contrib.perfectsched.migration.source_systems import NOT_ENFORCED, Kind, Old, is_marked
+from psched.contrib.perfectsched.migration.destination import NewRow
+from psched.contrib.perfectsched.migration.source_systems import (
+    NOT_ENFORCED,
+    OldRow,
+    SourceSystem,
+    is_marked,
+)
 from psched.core.model import Row
 
-MOST_NAMED = 1000
-"""Rows that are named one by one in a report."""
+_MOST_NAMED = 1000
+"""Rows that a report names one by one."""
 
 
 @dataclass(slots=True)
-class Left:
-    """What a look at the old table has left there.
+class Report:
+    """What a pass over the old table, or over a page of it, has found.
 
     Attributes:
-        seen: rows that were looked at.
+        seen: rows that were read.
         ready: rows that can be moved.
         running: rows that may be leased.
-        changed: rows that changed under our hands.
-        reasons: why others cannot move, by key; the first of them.
-        unnamed: rows that cannot move, beyond those.
-        idle: rows with what psched keeps and does not act upon.
-        late: rows that can be moved, and have waited so long that `Kind.late` concerns them.
+        changed: rows that others changed during the pass.
+        reasons: why rows cannot be moved, by key, for the first of these rows.
+        unnamed: the number of the other rows that cannot be moved.
+        not_enforced: rows with values that psched keeps and does not enforce.
+        overdue: rows that can be moved and to which `SourceSystem.overdue_note` applies.
     """
 
     seen: int = 0
@@ -33,34 +38,34 @@ class Left:
     changed: int = 0
     reasons: dict[str, str] = field(default_factory=dict)
     unnamed: int = 0
-    idle: int = 0
-    late: int = 0
+    not_enforced: int = 0
+    overdue: int = 0
 
     @property
     def refused(self) -> int:
-        """Rows that cannot move as they are."""
+        """The number of rows that cannot be moved as they are."""
         return len(self.reasons) + self.unnamed
 
     @property
     def remaining(self) -> int:
-        """Rows that are still in the old table."""
+        """The number of rows that stay in the old table."""
         return self.running + self.changed + self.refused
 
     def refuse(self, key: str, reason: str) -> None:
-        """Note a row that cannot move."""
-        if len(self.reasons) < MOST_NAMED:
+        """Note a row that cannot be moved."""
+        if len(self.reasons) < _MOST_NAMED:
             self.reasons[key] = reason
         else:
             self.unnamed += 1
 
-    def add(self, page: "Left") -> None:
-        """Add what a look at a further page has left."""
+    def add(self, page: "Report") -> None:
+        """Add the report of a further page."""
         self.seen += page.seen
         self.ready += page.ready
         self.running += page.running
         self.changed += page.changed
-        self.idle += page.idle
-        self.late += page.late
+        self.not_enforced += page.not_enforced
+        self.overdue += page.overdue
         self.unnamed += page.unnamed
         for key, reason in page.reasons.items():
             self.refuse(key, reason)
@@ -71,67 +76,69 @@ class Move:
     """A row that is to be moved.
 
     Attributes:
-        old: the row, as it was seen.
-        copy: its copy as it should be, or as it was found if the row is taken already.
-        row: what the copy is made of; None if it is there.
-        taken: the row is marked: it only remains to release the copy, if there is one still.
-        stale: what is there is the copy of another state of the row.
+        old: the row as it was read.
+        copy: the staged copy that is wanted; or, if the row is marked, the one that was found.
+        row: the row that the copy becomes; None if the copy exists.
+        marked: whether the row is marked: what remains is to activate the copy, if it still exists.
+        stale: the copy that was found, if it was made of another state of the row.
     """
 
-    old: Old
-    copy: Copy
+    old: OldRow
+    copy: NewRow
     row: Row | None = None
-    taken: bool = False
-    stale: Copy | None = None
+    marked: bool = False
+    stale: NewRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
-    """Decides about rows.
+class Planner:
+    """Decides what to do with each row.
 
     Attributes:
-        kind: the old system.
-        origin: the old table, as copies name it.
-        settings: the installation's.
+        system: the old system.
+        origin: the old table, as staged copies name it.
+        settings: of psched, which converted rows must be valid for.
         lease_time: the longest lease of an old worker, seconds.
     """
 
-    kind: Kind
+    system: SourceSystem
     origin: str
     settings: Config
     lease_time: int
 
-    def judge(self, old: Old, there: Copy | None, left: Left) -> Move | None:
-        """What to do with a row.
+    def plan(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
+        """Decide what to do with a row; None if it stays, and the report says why.
 
         Args:
             old: the row.
-            there: what stands under its key in psched's table.
-            left: is told, if the row stays.
+            existing: the row with the same key in psched's table.
+            report: counts the row.
         """
-        ours = there is None or there.origin == self.origin
-        if there is not None and there.at_rest and not ours:
-            left.refuse(old.key, f"is being moved from elsewhere: {there.origin}")
-        elif is_marked(self.kind, old):
-            return Move(old, there or Copy(old.key), taken=True)
-        elif there is not None and not there.at_rest:
-            left.refuse(old.key, "psched has a schedule with this key already")
-        elif self.kind.may_be_leased(old, self.lease_time):
-            left.running += 1
+        ours = existing is None or existing.origin == self.origin
+        if existing is not None and existing.is_staged and not ours:
+            report.refuse(old.key, f"is being moved from elsewhere: {existing.origin}")
+        elif is_marked(self.system, old):
+            return Move(old, existing or NewRow(old.key), marked=True)
+        elif existing is not None and not existing.is_staged:
+            report.refuse(old.key, "psched has a schedule with this key already")
+        elif self.system.may_be_leased(old, self.lease_time):
+            report.running += 1
         else:
-            return self._converted(old, there, left)
+            return self._converted(old, existing, report)
         return None
 
-    def _converted(self, old: Old, there: Copy | None, left: Left) -> Move | None:
+    def _converted(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
         try:
-            new = self.kind.convert(old, self.settings)
+            new = self.system.convert(old, self.settings)
         except InvalidError as error:
-            left.refuse(old.key, str(error))
+            report.refuse(old.key, str(error))
             return None
-        left.idle += any(old.values.get(name) is not None for name in NOT_ENFORCED)
-        left.late += new.late
-        copy = Copy.of(new.row, old.fingerprint(self.origin), self.origin)
-        if there is None:
+        report.not_enforced += any(old.values.get(name) is not None for name in NOT_ENFORCED)
+        report.overdue += new.overdue
+        copy = NewRow.staged(new.row, old.fingerprint(self.origin), self.origin)
+        if existing is None:
             return Move(old, copy, new.row)
-        # The copy that was found may be of another version's making: that one is released.
-        return Move(old, there) if there.token == copy.token else Move(old, copy, stale=there)
+        if existing.token == copy.token:
+            # Another version of psched may have converted the row differently: its copy stands.
+            return Move(old, existing)
+        return Move(old, copy, stale=existing)
