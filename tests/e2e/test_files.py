@@ -188,7 +188,7 @@ def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
     assert service.invoke("import-crontab", tab, *words, "--system").exit_code == 2
     told = service.invoke("import-crontab", tab, *words, "-o", made)
     assert (told.exit_code, told.stdout) == (1, "")
-    assert "tab:5: not carried over: @reboot" in told.stderr
+    assert "tab:5: not imported: @reboot" in told.stderr
     assert "tab:4: cron runs it as ann" in told.stderr
 
     text = (service.folder / "tab.yml").read_text()
@@ -223,7 +223,7 @@ def test_a_crontab_that_exec_type_does_not_let_run_is_told(service):
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (["tab"], 2, "is a user named before each command of tab? Say --system if so"),
+        (["tab"], 2, "does a user precede each command of tab? Use --system if so"),
         (["cron.d/nothing"], 1, "cron.d/nothing: cannot be read: No such file"),
         (["tab", "--user", "ann", "-t", "Mars"], 1, "'Mars' is not a zone"),
         (["tab", "--user", "ann", "--apply", "-o", "x"], 2, "--apply or --output"),
