@@ -146,7 +146,7 @@ def test_what_rests_stays_at_rest_and_is_named(service):
         "label reports: 2 unchanged\n= weekly (unchanged: it stays cancelled)\n"
     )
     assert service.row("weekly").status == "cancelled"
-    assert service.invoke("export").stderr == "weekly: is cancelled, which no file can say\n"
+    assert service.invoke("export").stderr == "weekly: is cancelled, which a file cannot declare\n"
 
 
 def test_mistakes_are_told_before_anything_is_done(service):
@@ -168,7 +168,7 @@ def test_what_cannot_be_understood_is_left_out_of_an_export_and_named(service):
     written = service.invoke("export")
     assert written.exit_code == 1
     assert written.stdout == ("label: null\nschedules:\n  good:\n    type: t\n    cron: '@daily'\n")
-    assert written.stderr.startswith("bad: left out, for it cannot be understood: cron: ")
+    assert written.stderr.startswith("bad: left out, because it cannot be understood: cron: ")
 
 
 CRONTAB = """\

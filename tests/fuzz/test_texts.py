@@ -165,7 +165,7 @@ def test_schedule_files(tmp_path):
 
 
 def test_a_fault_in_reading_a_schedule_is_found(monkeypatch, tmp_path):
-    monkeypatch.setattr(Reader, "_take_schedule", lambda *_: {}["k"])
+    monkeypatch.setattr(Reader, "_read_schedule", lambda *_: {}["k"])
     with pytest.raises(KeyError) as found:
         check_schedule_files(tmp_path, 600)
     assert any("case 1:schedules:" in note for note in found.value.__notes__)

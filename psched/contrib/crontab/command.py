@@ -17,7 +17,7 @@ from psched.cli.schedules.listing import text
 from psched.contrib.crontab import parser
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
 from psched.files.document import Document
-from psched.files.export import text_of
+from psched.files.export import to_yaml
 from psched.triggers.zone import find_zone, zone_names
 
 _LOCALTIME = Path("/etc/localtime")
@@ -144,7 +144,7 @@ def _write(document: Document, output: Path | None, *, force: bool) -> None:
         each["key"]: {name: value for name, value in each.items() if name != "key"}
         for each in document.schedules
     }
-    content = text_of({document.label: by_key})
+    content = to_yaml({document.label: by_key})
     if output is None:
         click.echo(content, nl=False)
     else:
