@@ -1,4 +1,4 @@
-"""What is wanted becomes what there is, on real stores, also while others are at work."""
+"""Plans are made and applied on real stores, also while other clients change schedules."""
 
 import pytest
 

@@ -139,7 +139,7 @@ def test_what_rests_stays_at_rest_and_is_named(service):
     service.invoke("apply", path)
     service.invoke("cancel", "weekly")
 
-    # The same file twice is no doubled key.
+    # Naming the same file twice does not count as declaring a key twice.
     again = service.invoke("apply", path, str(service.folder / "." / "s.yml"))
 
     assert again.stdout == (

@@ -137,7 +137,7 @@ def test_a_program_gets_what_perfectqueue_would_have_given_it(service, make_old)
 
 
 def test_killed_in_the_middle_and_run_again_every_task_runs_once(each_service, database):
-    """Beside a running master, which begins with what has been moved, however old it is."""
+    """While a master runs, which runs every task that has been moved, however old it is."""
     each_service.configure(expire=0)
     old = OldTable(database.url, "tasks")
     with contextlib.closing(old):

@@ -75,7 +75,7 @@ def make_migration(settings):
 
 @pytest.fixture
 def migrate(make_migration):
-    """Moves a table once; what is left."""
+    """Moves a table once; returns the report."""
     return lambda old, wait=0, **changes: make_migration(old, **changes).run(wait)
 
 
@@ -95,7 +95,7 @@ PAYLOADS = {
     b"\x1f\x8bbroken": ("", {"data_base64": "H4ticm9rZW4="}),
     b"[1]": ("", {"data": "[1]"}),
 }
-"""And their type, if it is not that of the key, with what else is in them."""
+"""Payloads, with the type (empty: that of the key) and the data that they become."""
 
 SHAPES = {
     "text": b"hello world",
@@ -202,7 +202,7 @@ class TestPerfectSched:
     def test_what_may_be_running_is_left_until_it_is_not(self, old, store, migrate, now):
         old.insert(
             schedule("leased", at=now - 60, timeout=now + LEASE - 1),
-            # That of a worker whose clock is ahead.
+            # The lease of a worker whose clock is ahead.
             schedule("ahead", at=now - 60, timeout=now + LEASE + 50),
             schedule("waiting", at=now + 60),
             schedule("delayed", at=now + 60, delay=30, timeout=now + 90),
@@ -389,7 +389,7 @@ class TestPerfectQueue:
         assert {row.key for row in rows} == {"old", "due"}
         for row in rows:
             assert isinstance(opening(row, settings, now + 60), Run)
-            # The time to expire is as long as for what has been pushed now.
+            # The task expires as late as one that is pushed now.
             last = store.now() + settings.expire
             assert opening(row, settings, last).status == "expired"
             assert row.created_at < now - 86_400
@@ -401,7 +401,7 @@ class TestPerfectQueue:
         assert migrate(old).remaining == 0
         (row,) = moved(store, "k.1")
         assert raw_data(row) == raw
-        # And is never mistaken for an object that looks the same.
+        # The payload is never mistaken for an object that looks the same.
         carries = row.options is not None and "payload" in json.loads(row.options)
         assert carries is (not raw.startswith(b"{") or raw == b"{broken")
 
@@ -441,7 +441,7 @@ class TestPerfectQueue:
         old = make_old("tasks")
         old.insert(
             task("leased", at=now + LEASE - 9, owner=77),
-            # By a version that does not write the owner.
+            # Leased by a version that does not write the owner.
             task("old", at=now + LEASE - 9, owner=0),
             task("expired", at=now - 1, owner=78),
         )
@@ -502,7 +502,7 @@ MARKED = ("_source", "mark", "after")
 
 
 def break_off(migration, place, error):
-    """Let a step fail, once, before or after it has been applied."""
+    """Make a step fail, once, before or after it has been applied."""
     part, step, when = place
     home = getattr(migration, part)
     work, failures = getattr(home, step), [error]
@@ -522,7 +522,7 @@ def break_off(migration, place, error):
 
 @pytest.fixture
 def killed(make_migration):
-    """Migrates and is killed at a step."""
+    """Migrates, and is killed at a step."""
 
     def killed(old, place):
         migration = make_migration(old)
@@ -596,7 +596,7 @@ def test_an_outage_at_any_step_is_waited_out(old, store, make_migration, now):
 def test_a_worker_that_has_lost_its_lease_changes_no_row_that_was_taken(
     old, store, killed, migrate, now
 ):
-    """It extends and finishes without knowing that its lease has ended."""
+    """The worker extends and finishes without knowing that its lease has ended."""
     old.insert(schedule("k", at=now - 60))
     row = old.claim(now)
     old("UPDATE schedules SET timeout = :past", past=now - 1)
@@ -620,9 +620,10 @@ def test_what_is_deleted_while_it_is_half_moved_is_deleted(old, store, killed, m
 def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(
     make_old, killed, migrate, now, newer
 ):
-    """The conditions of heartbeat, finish, acquire and clearing away.
+    """The conditions by which heartbeat, finish, acquire and cleanup find rows.
 
-    With the column owner of the workers that write it; without, of 0.7's and of those before them.
+    If the table has the column owner, the conditions of the workers that write it; otherwise those
+    of 0.7 and of the workers before it.
     """
     old = make_old("tasks", newer=newer)
     old.insert(task("k", at=now - 5))
@@ -631,7 +632,7 @@ def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(
     if newer:
         conditions += ["id = 'k' AND 1300000000 < timeout", "1300000000 < timeout"]
     else:
-        # What has no created_at is deleted by the worker of 0.7 that finds it due.
+        # A worker of 0.7 deletes a due row without created_at.
         conditions += [f"timeout <= {now}"]
     for condition in conditions:
         assert old(f"UPDATE tasks SET data = '' WHERE {condition}") == 0  # noqa: S608
@@ -678,7 +679,7 @@ def test_a_row_whose_status_somebody_has_set_is_nobodys_copy(old, store, make_mi
 def test_a_second_migration_that_read_earlier_withdraws_no_copy_of_the_first(
     old, store, make_migration, now
 ):
-    """It has seen the row before a worker ran it; the first one has copied it since."""
+    """The second one read the row before a worker ran it; the first one copied it afterwards."""
     start = now - now % 60 - 60
     old.insert(schedule("k", at=start))
     early, late = make_migration(old), make_migration(old)
@@ -759,7 +760,7 @@ def test_an_old_database_is_encrypted_as_ours_unless_its_url_says_otherwise(
     target = make_store(ours)
     target.init()
     target.disconnect()
-    # Nor is a way to claim that is for our database refused for the old one.
+    # A claim_strategy for psched's database is not refused because of the old database.
     settings = config.from_mapping(
         {"url": ours, "ssl_ca": str(certificates.authority), "claim_strategy": "update_first"}
     )
@@ -805,7 +806,7 @@ MYSQL_WAY = "`CONVERT(data USING utf8mb4)` instead of\n`data` in the JSON_SET"
     [
         ("sqlite", "data"),
         ("mariadb", "data"),
-        # MySQL takes no other way.
+        # MySQL accepts only this form.
         ("mariadb", "CONVERT(data USING utf8mb4)"),
     ],
     indirect=["database"],
@@ -838,14 +839,14 @@ def test_the_way_back_that_is_documented_is_one(old, store, migrate, sql, payloa
 def move(url, log):
     """Migrate while workers run; runs apart."""
     with migration_of("schedules", config.from_mapping({"url": url})) as migration:
-        # Connected already: or the old workers may be through with everything.
+        # Connected before the workers start, because these may have run everything soon.
         say("ready")
         wait_until(lambda: Path(log).exists(), what="the first run")
         return migration.run(60).remaining
 
 
 def test_while_all_workers_run_every_occurrence_runs_once(database, old, tmp_path, now):
-    """Every schedule has a backlog, on which both systems' workers work as fast as they can."""
+    """Every schedule has a backlog, which the workers of both systems run as fast as they can."""
     start = now // 60 * 60 - 20 * 60
     keys = [f"k{n:02}" for n in range(40)]
     old.insert(*(schedule(key, at=start) for key in keys))
