@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import random
 from dataclasses import replace as changed
 from functools import partial
 
@@ -10,7 +11,13 @@ import pytest
 
 from psched import config
 from psched.base.clock import SystemClock
-from psched.base.errors import InvalidError, NotFoundError, NotSupportedError, StoreUnavailableError
+from psched.base.errors import (
+    ConfigError,
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+    StoreUnavailableError,
+)
 from psched.client.collection import ScheduleCollection
 from psched.contrib.perfectsched.store.rows import LATEST, NEVER, split_data
 from psched.core.catchup import iso
@@ -20,6 +27,7 @@ from psched.core.model import FINISHED, Finish, Release, Retry
 from psched.core.policy import Run, conclusion, opening
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import Settled
+from psched.stores import create
 from psched.testing.store_contract.bench import (
     LEASE,
     LONG_AGO,
@@ -233,6 +241,14 @@ def test_what_would_need_a_count_of_attempts_is_refused_by_name(store, sql, coll
     ):
         with pytest.raises(InvalidError, match=f"^{name}: PerfectSched's table does not count"):
             request(**setting)
+
+
+def test_a_url_that_cannot_be_used_is_refused_by_name():
+    """Though the store is made by its import path, as a user's own store is."""
+    url = "mysql://db/x?read_timeout=soon"
+    settings = config.from_mapping({"url": url, "type": "rdb_compat", "table": "psched"})
+    with pytest.raises(ConfigError, match=r"^url: "):
+        create(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311  # jitter
 
 
 def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):

@@ -38,7 +38,7 @@ class Statements:
         # Fails if the table is not there, or lacks a column.
         self.check = text(f"SELECT {columns} FROM {table} WHERE 1 = 0")
         self.rows = text(f"{read} id IN :ids").bindparams(bindparam("ids", expanding=True))
-        # By a clock that was set, leases may seem to have ended.
+        # If the host's clock was set forward, leases may only seem to have ended.
         claimable = (
             " AND (timeout = next_time + delay OR :length < :even)" if dialect.host_clock else ""
         )
