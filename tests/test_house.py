@@ -87,6 +87,13 @@ def test_the_differences_between_databases_stand_in_one_package():
     }
 
 
+def test_only_the_configuration_knows_what_contrib_has():
+    """A store of contrib is told from others by `StoreKind`, not by its name."""
+    naming = {path for path in MODULES if "rdb_compat" in path.read_text()}
+    packages = {path.relative_to(ROOT / "psched").parts[0] for path in naming}
+    assert packages == {"config", "contrib"}
+
+
 def test_the_settings_that_the_readme_names_exist():
     section = README.partition("| setting | default | |")[2].partition("\n\n")[0]
     named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines()[2:]))

@@ -227,8 +227,10 @@ class Queue(abc.ABC):
 
     def _ended(self, seen: Row, status: str, mark: str) -> Row | None:
         """The row at rest, or marked for its holder; None: it is kept no longer."""
-        if self._settings.type == "rdb_compat":
-            raise NotSupportedError("PerfectSched's table knows no schedules that have ended")
+        if not self._settings.store_kind.keeps_status:
+            raise NotSupportedError(
+                f"a store of type {self._settings.type} keeps no ended schedules"
+            )
         if seen.owner is not None:
             return changed(seen, status=mark)
         keep = seen.cron is not None

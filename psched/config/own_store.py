@@ -8,6 +8,7 @@ from psched.config import references
 from psched.config.kinds import text, unlike
 from psched.config.problems import RefusedError
 from psched.config.references import Surroundings
+from psched.config.store_kinds import STORE_KINDS
 
 
 class StoreOptions(Mapping[str, object]):
@@ -41,16 +42,14 @@ NO_OPTIONS = StoreOptions()
 class StoreType:
     """One of the kinds of store that there are, or a class of the user's own."""
 
-    KNOWN = ("rdb", "rdb_compat", "redis")
-
     def describe(self) -> str:
         """See `Kind.describe`."""
-        return f"{', '.join(self.KNOWN)}, or module:Class, the import path of a store of your own"
+        return f"{', '.join(STORE_KINDS)}, or module:Class, the import path of a store of your own"
 
     def read(self, value: object, around: Surroundings) -> str:
         """See `Kind.read`."""
         word = text(self, value, around)
-        if word not in self.KNOWN and not re.fullmatch(r"\w[\w.]*:\w+", word):
+        if word not in STORE_KINDS and not re.fullmatch(r"\w[\w.]*:\w+", word):
             raise RefusedError(f"must be {self.describe()}")
         return word
 

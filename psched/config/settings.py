@@ -28,6 +28,7 @@ from psched.config.kinds import (
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
 from psched.config.references import Surroundings
+from psched.config.store_kinds import STORE_KINDS, USERS_OWN, StoreKind
 from psched.config.store_settings import StoreSettings
 from psched.config.tls import Tls, chosen_tls
 
@@ -212,6 +213,11 @@ class Config(StoreSettings):
     pid_file: Annotated[
         Path | None, File(), "A file that holds the master's process id while it runs."
     ] = None
+
+    @property
+    def store_kind(self) -> StoreKind:
+        """How the kind of store differs from others."""
+        return STORE_KINDS.get(self.type, USERS_OWN)
 
     @property
     def driver_timeout(self) -> float:

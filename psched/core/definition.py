@@ -397,12 +397,11 @@ def _refuse_deep(field: str, text: str, value: Any) -> None:  # noqa: ANN401  # 
 def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | None:
     if cron is None:
         return None
-    reading = "perfectsched" if settings.type == "rdb_compat" else "crontab"
     return triggers.parse(
         cron,
         timezone,
         dst_policy=settings.dst_policy,
-        reading=reading,
+        reading=settings.store_kind.cron_reading,
         load_path=settings.load_path,
         allowed=settings.triggers,
     )

@@ -143,7 +143,7 @@ def _concluded(
 def _finished(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
     if (leased.cron, leased.timezone) == (current.cron, current.timezone):
         return _following(current, definition)
-    if definition.settings.type == "rdb_compat":
+    if definition.settings.store_kind.new_trigger_starts_at_cursor:
         return _carried_on(leased, current, definition, now)
     # What another trigger would have shown before it was set was never scheduled.
     onward = _following(current, definition, since=math.ceil(now) - 1)

@@ -30,8 +30,8 @@ from psched.core.declare import declare
 from psched.core.definition import check_name, understand
 from psched.core.model import ENDED, Row
 from psched.core.store_protocol import Store
-from psched.files.applying import carry_out, remove
-from psched.files.plan import is_of, plan
+from psched.files.apply import apply_plan, remove
+from psched.files.plan import has_label, plan
 from psched.process import early_signals, kernel
 from psched.service.embedded import become_master, program_command, program_name, with_program
 from psched.service.generation import Served, current_worker_boot
@@ -100,10 +100,8 @@ def start(
     if "catchup" not in settings and not _says_catchup(given, whole):
         settings["catchup"] = "latest"
     name = program_name()
-    if whole.type == "rdb_compat":
-        raise ConfigError(
-            "type: PerfectSched's table has no room for labels; use one of psched's own"
-        )
+    if not whole.store_kind.keeps_options:
+        raise ConfigError(f"type: a store of type {whole.type} keeps no labels; use another")
     label = name if label is None else label
     if "/" in check_name("label", label):
         raise InvalidError("label", "must be without /, which divides it from a job's key")
@@ -254,11 +252,11 @@ class Program:
         )
         for key, why in made.refused.items():
             _log.error("the job %r is not declared: it %s", key, why)
-        carry_out(
+        apply_plan(
             replace(made, refused={}),
             schedules,
             settings=self._settings,
-            tell=lambda done, key: _log.info("the job %r was %s", key, done),
+            report=lambda done, key: _log.info("the job %r was %s", key, done),
         )
 
     def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
@@ -280,7 +278,7 @@ class Program:
         left: dict[str, None] = {}  # one that runs meanwhile may come twice
         for number, metadata in enumerate(schedules.list(), start=1):
             row = metadata.row
-            if is_of(row, self.label) and row.key not in keys and row.status not in ENDED:
+            if has_label(row, self.label) and row.key not in keys and row.status not in ENDED:
                 left[row.key] = None
             if not number % _LOT:
                 yield

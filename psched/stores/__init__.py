@@ -24,20 +24,11 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     if settings.type == "redis":
         return _redis(settings, clock)
     if ":" in settings.type:
-        return _own(settings, clock, rng)
+        loader.extend_path(settings.load_path)
+        return _by_path(settings.type, settings, clock, rng)
+    if path := settings.store_kind.class_path:
+        return _by_path(path, settings, clock, rng)
     # SQLAlchemy takes its time.
-    if settings.type == "rdb_compat":
-        from psched.contrib.perfectsched.store.store import PerfectSchedStore  # noqa: PLC0415
-
-        return PerfectSchedStore(
-            settings.url,
-            tls=settings.tls,
-            table=settings.table,
-            timeout=settings.driver_timeout,
-            alive_time=settings.alive_time,
-            clock=clock,
-            rng=rng,
-        )
     from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
     return SqlStore(
@@ -72,15 +63,16 @@ def _redis(settings: Config, clock: Clock) -> Store:
     )
 
 
-def _own(settings: Config, clock: Clock, rng: random.Random) -> Store:
-    """A store of the user's own, by its class's import path."""
-    loader.extend_path(settings.load_path)
+def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:
+    """A store by its class's import path; most are a user's own."""
     try:
-        make = loader.load_object(settings.type)
+        make = loader.load_object(path)
     except LoadError as error:
         raise ConfigError(f"type: {error}") from error
     try:
         store: Store = make(settings, clock=clock, rng=rng)
+    except ConfigError:
+        raise
     except Exception as error:
         # Most likely something is missing in the setting that is all its own.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error

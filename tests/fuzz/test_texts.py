@@ -17,7 +17,7 @@ from psched.cli.commands import load
 from psched.cli.commands import psched as psched_command
 from psched.config import kinds
 from psched.contrib.crontab import command as crontab_command
-from psched.contrib.crontab import crontab
+from psched.contrib.crontab import parser
 from psched.files.document import Reader
 from support.fuzzing import cases, told
 
@@ -165,7 +165,7 @@ def test_schedule_files(tmp_path):
 
 
 def test_a_fault_in_reading_a_schedule_is_found(monkeypatch, tmp_path):
-    monkeypatch.setattr(Reader, "_take_schedule", lambda *_: {}["k"])
+    monkeypatch.setattr(Reader, "_read_schedule", lambda *_: {}["k"])
     with pytest.raises(KeyError) as found:
         check_schedule_files(tmp_path, 600)
     assert any("case 1:schedules:" in note for note in found.value.__notes__)
@@ -179,7 +179,7 @@ def check_crontabs(count):
     for case in cases("crontab", count):
         content = case.spoilt(CRONTAB) if case.maybe(0.8) else case.text(400)
         with told(case, content), bounded_cpu():
-            read = crontab.parse(content, system=case.maybe())
+            read = parser.parse(content, system=case.maybe())
             assert len(read.entries) <= content.count("\n") + 1
 
 
@@ -188,7 +188,7 @@ def test_crontabs():
 
 
 def test_a_fault_in_reading_a_crontab_is_found(monkeypatch):
-    monkeypatch.setattr(crontab, "_number", int)  # of "JAN"
+    monkeypatch.setattr(parser, "_number", int)  # of "JAN"
     with pytest.raises(ValueError, match="invalid literal"):
         check_crontabs(1500)
 

@@ -13,7 +13,7 @@ from psched.config import from_mapping
 from psched.core.declare import declare
 from psched.core.definition import encode, payload_text, raw_data, understand
 from psched.core.model import Row
-from psched.files.plan import differing, plan
+from psched.files.plan import non_defaults, plan
 
 SETTINGS = from_mapping({"url": "sqlite:////none"}, environ={})
 
@@ -91,7 +91,7 @@ def test_an_object_is_given_as_it_was_written():
 def test_files_keep_how_the_payload_is_carried():
     fields = {"cron": "@daily", "data": {"data": "hello"}, "payload": "text"}
     row = declare("k", fields, SETTINGS, lambda: 0)
-    exported = differing(row, SETTINGS)
+    exported = non_defaults(row, SETTINGS)
     assert (exported["data"], exported["payload"]) == ({"data": "hello"}, "text")
     again = plan([{"key": "k", **exported}], [row], None, settings=SETTINGS)
     assert [item.key for item in again.unchanged] == ["k"]

@@ -18,11 +18,11 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.model import WAITING
 from psched.files import preview
-from psched.files.applying import carry_out, look_at_all, make_plan
+from psched.files.apply import apply_plan, make_plan, read_all
 from psched.files.document import Document, Reader
+from psched.files.export import export as exported
+from psched.files.export import to_yaml
 from psched.files.plan import Item, Plan
-from psched.files.writing import export as exported
-from psched.files.writing import text_of
 
 PENDING = 3
 """Exit status: there is something to do, and it was only to be looked at."""
@@ -66,7 +66,7 @@ def apply(
     settings = read_config(*place)
     reader = Reader(settings, label)
     if _STANDARD_INPUT in paths:
-        reader.take(sys.stdin.read(), Path("standard input"))
+        reader.read_text(sys.stdin.read(), Path("standard input"))
     documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
     with open_schedules(settings) as schedules:
         apply_documents(
@@ -114,11 +114,11 @@ def apply_documents(
             sys.exit(PENDING)
         return
 
-    def tell(done: str, key: str) -> None:
+    def report(done: str, key: str) -> None:
         click.echo(f"{key}: {_DONE.get(done, done)}", err=as_json)
 
     for made in plans:
-        carry_out(made, schedules, settings=settings, prune=prune, tell=tell)
+        apply_plan(made, schedules, settings=settings, prune=prune, report=report)
 
 
 @click.command()
@@ -135,11 +135,11 @@ def export(place: Place, path: Path, label: str | None, *, force: bool) -> None:
     """
     settings = read_config(*place)
     with open_schedules(settings) as schedules:
-        rows = look_at_all(schedules, label)
+        rows = read_all(schedules, label)
     documents, remarks, omitted = exported(rows, settings)
     if label is not None and label not in documents:
         documents = {label: {}}
-    content = text_of(documents)
+    content = to_yaml(documents)
     if str(path) == "-":
         click.echo(content, nl=False)
     else:

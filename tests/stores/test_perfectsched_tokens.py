@@ -1,4 +1,4 @@
-"""PerfectSched's table: a lease's token is new with every claim, and no other lease obeys it."""
+"""PerfectSched's table: each claim has a new token, and a token writes to its own lease only."""
 
 import contextlib
 import tempfile
@@ -26,7 +26,7 @@ MINUTE = 60
 
 
 def fast(connection, milliseconds):
-    """SQLite's session without waiting for the disk: a test's power does not fail."""
+    """SQLite's session, but it does not wait for the disk: tests survive no power failure."""
     standing = SQLITE.begin_session(connection, milliseconds)
     connection.exec_driver_sql("PRAGMA synchronous = OFF").close()
     return standing
@@ -59,7 +59,7 @@ class Unanswered:
 
     @contextlib.contextmanager
     def losing(self, fault):
-        """See `fault`."""
+        """Set `fault` for the requests within."""
         self.fault = fault
         try:
             yield
@@ -67,7 +67,7 @@ class Unanswered:
             self.fault = None
 
     def arrive(self, place):
-        """A late request arrives; nobody waits for its answer."""
+        """Let a late request arrive; nobody waits for its answer."""
         self._execute(*self.late.pop(place))
 
     def _send(self, work):
@@ -101,11 +101,11 @@ def extended(store, row, alive_time=60):
     return bool(store.extend({row.key: row.token}, alive_time=alive_time, shortest=1))
 
 
-# --- what once went wrong ------------------------------------------------------------------
+# --- single sequences ----------------------------------------------------------------------
 
 
 def test_a_repeated_release_does_not_end_the_lease_of_who_came_next(open_store, clock):
-    """All in one second, as far as the store lets them."""
+    """All in the same second, as far as the store permits it."""
     one, two, three = open_store(), open_store(), open_store()
     lost = Unanswered(one)
     add(one, "k")
@@ -193,14 +193,14 @@ def test_nobody_waits_for_a_clock_that_was_set_back(open_store, clock):
 
 @dataclass(eq=False)
 class Held:
-    """A lease as the table shows it, whoever knows of it.
+    """A lease as the table shows it, also if its worker does not know of it.
 
     Attributes:
-        worker: the number of who claimed it.
+        worker: the number of the worker that claimed it.
         tokens: all pairs of next_time and timeout that it has had.
-        row: as its worker has got it; None: the claim was not answered.
+        row: the row that the claim returned; None: the claim was not answered.
         decision: how its worker settles it, once that is decided.
-        faultless: all its requests were answered.
+        faultless: whether all its requests were answered.
     """
 
     worker: int
@@ -211,9 +211,9 @@ class Held:
 
 
 class Interleavings(RuleBasedStateMachine):
-    """Workers claim, extend and settle one schedule; answers and requests are lost, or late.
+    """Workers claim, extend and settle one schedule; requests and answers are lost, or late.
 
-    What the table shows after each executed write tells whose the lease is: no worker is asked.
+    The holder of the lease is found out from the table after each write, not from the workers.
     """
 
     faults = st.sampled_from([None, None, None, "request", "reply", "late"])
@@ -304,16 +304,16 @@ class Interleavings(RuleBasedStateMachine):
         with line.losing(fault):
             try:
                 yield
-            except StoreUnavailableError:
+            except (StoreUnavailableError, UnknownOutcomeError):
                 lease.faultless = False
 
     def is_surely_held(self, lease):
-        """Whether its worker must be told that the lease is held."""
+        """Whether a request of its worker must succeed."""
         end = lease.tokens[-1][1]
         return self.holder is lease and lease.faultless and self.clock.now < end
 
     def wrote(self, subject, met):
-        """A write was executed: it must have been the holder's, or a claim of a free row."""
+        """Check a write that was executed: only the holder writes, or a claim of a free row."""
         if not met:
             return
         request, lease = subject

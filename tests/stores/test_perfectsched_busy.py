@@ -31,7 +31,7 @@ def store(database):
     indirect=True,
 )
 class TestLockedRow:
-    """It is its own affair: the others are claimed, extended and settled."""
+    """A locked row does not keep the others from being claimed, extended and settled."""
 
     @contextlib.contextmanager
     def locked(self, sql, key):
@@ -67,7 +67,7 @@ class TestLockedRow:
     "database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
 )
 def test_many_leases_on_a_slow_link_are_settled_in_several_requests_that_end_in_time(database):
-    """Each takes two timeouts at most: others wait to be extended."""
+    """Each request takes two timeouts at most, because other leases wait to be extended."""
     timeout, keys = 1.0, [f"k{number}" for number in range(8)]
     with Proxy(database.server.port) as proxy:
         url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")

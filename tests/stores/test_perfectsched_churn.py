@@ -19,9 +19,9 @@ from support.stores import Sql
 START = 1_800_014_400
 MINUTE = 60
 BACKLOG = 180
-"""Minutes that nobody has worked on before."""
+"""Minutes of each schedule that are due when the test begins."""
 
-# Whatever the trigger is, it fires every five minutes: these are what is counted.
+# Every one of the triggers fires every five minutes; only these occurrences are counted.
 EVERY = 5 * MINUTE
 CRONS = (
     "* * * * *",
@@ -39,7 +39,7 @@ CHANGES = {
 
 
 class Churn:
-    """Workers of psched and of PerfectSched, and somebody who changes what they run."""
+    """Workers of psched and of PerfectSched, and a client that changes their schedules."""
 
     def __init__(self, url, table_clock, open_store, *, rng, folder):
         self.rng = rng
@@ -64,7 +64,7 @@ class Churn:
             )
 
     def step(self):
-        """One of those who take part does something."""
+        """One worker, or the client, does something."""
         ruby = [self.modify, self.modify, self.acquire, self.finish]
         self.rng.choice([*ruby, self.claim, self.claim, self.end, self.end, self.wait])()
 
@@ -82,7 +82,7 @@ class Churn:
             self.running.append((store, row))
 
     def end(self):
-        """A task of psched's ends, most often well."""
+        """A task of psched's ends, in most cases with success."""
         if not self.running:
             return
         store, row = self.running.pop(self.rng.randrange(len(self.running)))
@@ -109,7 +109,7 @@ class Churn:
             assert store.extend({row.key: row.token}, alive_time=60, shortest=1)
 
     def work_off(self):
-        """Nothing is changed any more, and psched works off what is left."""
+        """No more changes: psched runs all that is still due."""
         while self.acquired:
             self.finish()
         while self.running:

@@ -1,4 +1,4 @@
-"""Schedules as a file that declares them: the inverse of reading it and applying it.
+"""Writes schedules as a file; reading and applying that file gives the same schedules.
 
 The order is stable and defaults are left out, so that two exports can be compared.
 """
@@ -13,27 +13,28 @@ from psched.base.texts import visible
 from psched.config import Config
 from psched.core.definition import decode, payload_limit, said_about, understand
 from psched.core.model import DELETING, WAITING, Row
-from psched.files.plan import differing
+from psched.files.plan import non_defaults
 
 _FIRST = ("type", "cron", "timezone", "delay", "data")
-"""Fields, in the order in which a person tells them; others follow."""
+"""The fields that come first, in this order."""
 
 _LINE = 100
-"""Columns, as far as a text can be broken."""
+"""Columns, unless a text cannot be broken."""
 
 Documents = Mapping[str | None, Mapping[str, Mapping[str, Any]]]
-"""Labels, keys, and fields."""
+"""The fields of each schedule, by label and key."""
 
 
 def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[str], Sequence[str]]:
-    """What a file would have to declare for these schedules to be there.
+    """Find out what a file has to declare to get these schedules.
 
     Args:
-        rows: the schedules; what runs only once is none of a file's matters.
-        settings: the installation's.
+        rows: the schedules; those that run only once are skipped.
+        settings: tell the defaults.
 
     Returns:
-        That; what the file cannot say, for people; and what had to be left out.
+        The documents; remarks on what a file cannot declare; and remarks on schedules that had to
+        be left out.
     """
     documents: dict[str | None, dict[str, dict[str, Any]]] = {}
     remarks, omitted = list[str](), list[str]()
@@ -44,20 +45,20 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
             understand(row, settings)
             decode("data", row.data or "{}", most=payload_limit(settings.data_limit))
         except InvalidError as error:
-            omitted.append(f"{row.key}: left out, for it cannot be understood: {error}")
+            omitted.append(f"{row.key}: left out, because it cannot be understood: {error}")
             continue
-        fields = differing(row, settings)
+        fields = non_defaults(row, settings)
         label = said_about(row, "label")
         fields.pop("label", None)
         first = {name: fields[name] for name in _FIRST if name in fields}
         documents.setdefault(label, {})[row.key] = first | fields
         if row.status != WAITING:
-            remarks.append(f"{row.key}: is {row.status}, which no file can say")
+            remarks.append(f"{row.key}: is {row.status}, which a file cannot declare")
     return documents, remarks, omitted
 
 
-def text_of(documents: Documents) -> str:
-    """A file's content: a document for each label, the one of nobody's schedules last."""
+def to_yaml(documents: Documents) -> str:
+    """The content of a file: a document for each label; schedules without a label come last."""
     ordered = sorted(documents, key=lambda label: (label is None, label or ""))
     contents = [{"label": label, "schedules": dict(documents[label])} for label in ordered]
     return yaml.dump_all(
@@ -71,15 +72,15 @@ def text_of(documents: Documents) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper; texts of several lines are written as such, and nothing is shared."""
+    """PyYAML's safe dumper, but texts of several lines stay readable, and there are no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Write what occurs twice out twice."""
+        """Write an object that occurs twice in full both times."""
         del data
         return True
 
     def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Write what cannot be seen as escapes, of which only this style has some."""
+        """Write invisible characters as escapes, which only this style has."""
         unicode = self.allow_unicode
         self.allow_unicode = visible(text) == text
         super().write_double_quoted(text, split)

@@ -1,8 +1,9 @@
-"""PerfectSched's table: what is kept in it, and what becomes of it while others write too."""
+"""The store on PerfectSched's table: what the table keeps, and what other writers may do to it."""
 
 import gzip
 import itertools
 import json
+import random
 from dataclasses import replace as changed
 from functools import partial
 
@@ -10,7 +11,13 @@ import pytest
 
 from psched import config
 from psched.base.clock import SystemClock
-from psched.base.errors import InvalidError, NotFoundError, NotSupportedError, StoreUnavailableError
+from psched.base.errors import (
+    ConfigError,
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+    StoreUnavailableError,
+)
 from psched.client.collection import ScheduleCollection
 from psched.contrib.perfectsched.store.rows import LATEST, NEVER, split_data
 from psched.core.catchup import iso
@@ -20,6 +27,7 @@ from psched.core.model import FINISHED, Finish, Release, Retry
 from psched.core.policy import Run, conclusion, opening
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import Settled
+from psched.stores import create
 from psched.testing.store_contract.bench import (
     LEASE,
     LONG_AGO,
@@ -38,7 +46,7 @@ INSERT = (
     "INSERT INTO {table} (id, timeout, next_time, cron, delay, data, timezone)"
     " VALUES (:id, :timeout, :next_time, :cron, :delay, :data, :timezone)"
 )
-"""PerfectSched's."""
+"""The statement by which PerfectSched inserts a schedule."""
 
 
 @pytest.fixture
@@ -55,7 +63,7 @@ def settings(database):
 
 @pytest.fixture
 def collection(settings):
-    """Makes the schedules of a store, as a program sees them."""
+    """Makes the `ScheduleCollection` of a store."""
     return lambda store: ScheduleCollection(
         store, settings, clock=SystemClock(), draw_nonce=lambda: "n"
     )
@@ -63,7 +71,7 @@ def collection(settings):
 
 @pytest.fixture
 def row(sql):
-    """The row 'k' as it stands."""
+    """Reads the row 'k'."""
 
     def read():
         (stored,) = sql("SELECT timeout, next_time, cron, delay, data FROM {table} WHERE id = 'k'")
@@ -145,9 +153,9 @@ def test_a_payload_that_is_no_object_is_carried_and_kept_when_the_row_is_changed
     assert store.replace(row, changed(row, delay=5))
     row = store.get("report.eu")
     assert (row.delay, raw_data(row)) == (5, stored)
-    with pytest.raises(InvalidError, match="type: stands inside data"):
+    with pytest.raises(InvalidError, match="type: is kept inside the data"):
         store.replace(row, changed(row, type="other"))
-    # An object that takes its place is one.
+    # A payload that is an object replaces it.
     assert store.replace(row, changed(row, type="other", data='{"n":1}'))
     row = store.get("report.eu")
     assert (row.type, row.data, row.options) == ("other", '{"n":1}', None)
@@ -235,6 +243,14 @@ def test_what_would_need_a_count_of_attempts_is_refused_by_name(store, sql, coll
             request(**setting)
 
 
+def test_a_url_that_cannot_be_used_is_refused_by_name():
+    """Though the store is made by its import path, as a user's own store is."""
+    url = "mysql://db/x?read_timeout=soon"
+    settings = config.from_mapping({"url": url, "type": "rdb_compat", "table": "psched"})
+    with pytest.raises(ConfigError, match=r"^url: "):
+        create(settings, clock=SystemClock(), rng=random.Random())  # noqa: S311  # jitter
+
+
 def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):
     with (
         compat_factory(f"sqlite:///{tmp_path}/elsewhere/sched.db") as open_store,
@@ -244,11 +260,11 @@ def test_no_folder_is_made_for_a_database_that_is_somewhere_else(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-# --- moving on ---------------------------------------------------------------------------
+# --- the next occurrence -----------------------------------------------------------------
 
 
 def test_no_timeout_comes_back_with_another_occurrence(store, sql, row):
-    """Else who has read it under the first could claim it, and run the first again."""
+    """A worker that read the row under one occurrence could claim it under the next otherwise."""
     insert(sql)
     times = []
     for number in range(1, 6):
@@ -259,7 +275,7 @@ def test_no_timeout_comes_back_with_another_occurrence(store, sql, row):
         assert store.settle([end]) == {"k": Settled.DONE}
     assert times == [(LONG_AGO + n * 60,) * 2 for n in range(5)]
     for timeout, _ in times:
-        # As PerfectSched's workers claim.
+        # PerfectSched's workers claim by this condition.
         sql("UPDATE {table} SET timeout = 7 WHERE id = 'k' AND timeout = :seen", seen=timeout)
     assert row()[0] == LONG_AGO + 300
 
@@ -274,7 +290,7 @@ def test_only_an_occurrence_that_nobody_has_had_is_judged_by_the_catch_up_policy
     now = store.now()
     assert not isinstance(opening(fresh, skipping, now), Run)
     assert isinstance(opening(tried, skipping, now), Run)
-    # A retry and a release of ours are told from a fresh one by every worker.
+    # After a retry or a release, every worker can tell that the occurrence was leased before.
     for decision in Retry(0), Release():
         store.settle([conclusion(tried, tried, decision, settings)])
         sql("UPDATE {table} SET timeout = timeout - 400 WHERE id = 'tried'")
@@ -301,7 +317,7 @@ def test_what_goes_beyond_the_end_of_its_columns_rests(store, sql, row, caplog):
     assert row()[:2] == (NEVER, LONG_AGO)
     resting = found(store, "k")
     assert (resting.status, resting.next_run_time) == (FINISHED, None)
-    assert "k: goes to rest: the table holds no time after January 2038" in caplog.text
+    assert "k: is put at rest: the table holds no time after January 2038" in caplog.text
 
 
 # --- beside others -------------------------------------------------------------------------
@@ -310,9 +326,9 @@ def test_what_goes_beyond_the_end_of_its_columns_rests(store, sql, row, caplog):
 @pytest.mark.parametrize(
     "theirs",
     [
-        # Another has claimed it, or extends a lease that it has lost.
+        # Another worker has claimed the row, or extends a lease that it has lost.
         "UPDATE {table} SET timeout = timeout + 7",
-        # Another has finished it.
+        # Another worker has finished the occurrence.
         "UPDATE {table} SET timeout = next_time + 60, next_time = next_time + 60",
         "UPDATE {table} SET next_time = next_time + 60",
     ],
@@ -385,7 +401,7 @@ WAITING = {
     "it was put off by a day": {"next_time": -HOUR, "timeout": 24 * HOUR},
     "PerfectSched has made its delay longer": {"next_time": 40, "timeout": 40, "delay": 600},
 }
-"""Rows that nobody has had; their times are seconds from now."""
+"""Times of rows that nobody has leased, in seconds from now."""
 
 
 @pytest.mark.parametrize("waits", WAITING.values(), ids=WAITING)
@@ -433,7 +449,7 @@ def test_a_trigger_that_perfectsched_modifies_under_a_task_drops_no_backlog(
     insert(sql, cron="*/10 * * * *", timeout=LONG_AGO + 200, next_time=LONG_AGO + 200)
     (held,) = claim(store, "w.1").rows
     sql("UPDATE {table} SET cron = '*/15 * * * *'")
-    # What the old trigger had due is run as well: it may have been due before the change.
+    # The old trigger's next occurrence runs, too: it may have been due before the change.
     assert settle(store, [Ending(held, Finish())], settings) == {"k": Settled.DONE}
     assert row()[:3] == (LONG_AGO + 800, LONG_AGO + 800, "*/15 * * * *")
     assert "k: while 2001-09-09T01:50:00Z ran, its trigger was changed from '*/10" in caplog.text

@@ -1,15 +1,14 @@
-r"""A crontab as cron reads it: crontab(5), of Debian's cron and of cronie.
+r"""Reads a crontab as cron does: crontab(5), of Debian's cron and of cronie.
 
-Settings of the environment hold for the lines below them. A setting's name and its value may stand
-in quotes, and nothing in them is expanded. ``CRON_TZ`` (cronie's) is the zone in which the lines
-below are read; ``TZ`` is a variable of the commands, and changes no times.
+An environment setting applies to the lines below it. The name and the value of a setting may be
+quoted, and nothing in them is expanded. ``CRON_TZ`` (cronie only) is the time zone of the lines
+below; ``TZ`` is merely a variable of the commands.
 
-In a command the first ``%`` ends it; what follows is its standard input, each further ``%`` of
-which begins a new line. ``\%`` is a percent sign. In a system's crontab the user stands before the
-command.
+In a command line, the first ``%`` ends the command; what follows is its standard input, in which
+each further ``%`` begins a new line. ``\%`` is a percent sign. In a system crontab, a user precedes
+each command.
 
-A range that runs backwards, such as ``22-2``, is accepted by cron and never matches; whoever wrote
-it did not want that, nor can we know what they wanted. It is refused here.
+A range that runs backwards, such as ``22-2``, is refused: cron accepts it, but it never matches.
 """
 
 import re
@@ -25,7 +24,7 @@ _SETTING = re.compile(
 )
 
 _ITEM = re.compile(r"(?:\*|(?P<begin>\w+)(?:-(?P<end>\w+))?)(?P<step>/\d+)?", re.ASCII)
-"""Of a field's list; crontab(5) has no more than this."""
+"""One item of the list in a field, as crontab(5) describes it."""
 
 _NAMES = {
     name: number
@@ -40,11 +39,11 @@ _QUOTED = re.compile(r"""("|')(?:(?!\1).)*\1""")
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What is not carried over, or not as it is.
+    """A line that is not imported, or not exactly.
 
     Attributes:
-        line: the line's number.
-        text: what, for people.
+        line: the number of the line.
+        text: the difference, for people.
     """
 
     line: int
@@ -56,13 +55,13 @@ class Entry:
     """A command of a crontab.
 
     Attributes:
-        line: its line's number.
-        cron: when: five fields, or ``@daily`` and its like.
-        command: for the shell.
-        stdin: its standard input.
-        user: who runs it, in a system's crontab.
-        variables: the environment that was set by the lines above.
-        note: the comment right above it.
+        line: the number of its line.
+        cron: five fields, or an alias such as ``@daily``.
+        command: the command, for the shell.
+        stdin: the standard input of the command.
+        user: the user that runs the command; None in a user's crontab.
+        variables: the environment settings above the line.
+        note: the comment directly above the line.
     """
 
     line: int
@@ -76,11 +75,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Crontab:
-    """What a crontab says.
+    """The content of a crontab.
 
     Attributes:
-        entries: its commands, in their order.
-        remarks: what it says that psched cannot do, or means otherwise.
+        entries: the commands, in their order.
+        remarks: the lines that psched cannot import, or not exactly.
     """
 
     entries: Sequence[Entry]
@@ -88,15 +87,15 @@ class Crontab:
 
 
 class _BadLineError(Exception):
-    """A line cannot be carried over; the text tells why."""
+    """A line cannot be imported; the text tells why."""
 
 
 def parse(content: str, *, system: bool) -> Crontab:
     """Read a crontab.
 
     Args:
-        content: its lines.
-        system: whether a user stands before each command, as in ``/etc/crontab``.
+        content: the text of the crontab.
+        system: whether a user precedes each command, as in ``/etc/crontab``.
     """
     entries, remarks = list[Entry](), list[Remark]()
     variables: dict[str, str] = {}
@@ -111,12 +110,12 @@ def parse(content: str, *, system: bool) -> Crontab:
             if setting := _SETTING.fullmatch(raw.rstrip("\r")):
                 name, value = _read_setting(setting)
                 variables[name] = value
-                odd = _about(name, value)
+                odd = _setting_remarks(name, value)
             elif line:
                 entry, odd = _entry(number, line, variables, comment, system=system)
                 entries.append(entry)
         except _BadLineError as error:
-            odd = [f"not carried over: {error}"]
+            odd = [f"not imported: {error}"]
         remarks += (Remark(number, text) for text in odd)
         comment = []
     return Crontab(entries, remarks)
@@ -132,12 +131,12 @@ def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
     return name, value[1:-1]
 
 
-def _about(name: str, value: str) -> Iterator[str]:
-    """What is lost of a setting."""
+def _setting_remarks(name: str, value: str) -> Iterator[str]:
+    """What psched does not do that a setting asks for."""
     if name == "MAILTO" and value:
         yield f"MAILTO={value}: psched sends no mail; what a command writes goes to psched's log"
     elif name in {"RANDOM_DELAY", "START_HOURS_RANGE"}:
-        yield f"{name}: not carried over: psched does not draw when a command runs"
+        yield f"{name}: not imported: psched runs no command at a random time"
 
 
 def _entry(
@@ -146,15 +145,17 @@ def _entry(
     odd = list[str]()
     if line.startswith("-"):
         line = line[1:].lstrip(" \t")
-        odd.append("the '-' in front: psched logs each run all the same")
-    cron, rest = _when(line)
+        odd.append("the leading '-' has no effect: psched logs every run")
+    cron, rest = _split_time(line)
     user = None
     if system:
         user, rest = _first_word(rest)
         if not re.fullmatch(r"\w[\w.@$-]*", user):
-            raise _BadLineError(f"{user!r} is no user; is this a user's crontab (--user)?")
+            raise _BadLineError(
+                f"{user!r} is not a user's name; is this a user's crontab (--user)?"
+            )
     elif _first_word(rest)[0] == "root":
-        odd.append("its command begins with 'root': is this a system's crontab (--system)?")
+        odd.append("the command begins with 'root'; is this a system crontab (--system)?")
     command, stdin = _split_input(rest)
     if not command.strip():
         raise _BadLineError("there is no command")
@@ -167,8 +168,8 @@ def _first_word(text: str) -> tuple[str, str]:
     return word, rest[0] if rest else ""
 
 
-def _when(line: str) -> tuple[str, str]:
-    """The time of a line, and what follows it."""
+def _split_time(line: str) -> tuple[str, str]:
+    """Split a line into its time and the rest."""
     word, rest = _first_word(line)
     if word == "@reboot":
         raise _BadLineError(
@@ -176,7 +177,7 @@ def _when(line: str) -> tuple[str, str]:
         )
     if word.startswith("@"):
         if word not in ALIASES:
-            raise _BadLineError(f"{word} is unknown; there are {', '.join(ALIASES)}")
+            raise _BadLineError(f"{word} is unknown; cron has {', '.join(ALIASES)}")
         return word, rest
     words = [word]
     while len(words) < _FIELDS:
@@ -190,17 +191,17 @@ def _when(line: str) -> tuple[str, str]:
 
 
 def _check_field(text: str) -> None:
-    """Refuse what crontab(5) does not know, or what cron takes for something else than we do."""
+    """Refuse what crontab(5) does not describe, and what means something else to psched."""
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         numbers = [_number(word) for word in match.group("begin", "end") if word] if match else []
         is_step_of_one = match and match["step"] and len(numbers) == 1
         if match is None or is_step_of_one or None in numbers:
-            raise _BadLineError(f"{text!r} is no field that crontab(5) knows")
+            raise _BadLineError(f"{text!r} is not a field as crontab(5) describes it")
         if numbers != sorted(numbers, key=lambda number: number or 0):
             raise _BadLineError(
-                f"the range {item} runs backwards, which cron takes for never;"
-                " write two ranges if it is to go past the end"
+                f"the range {item} runs backwards, and so never matches in cron;"
+                " to include the end and the beginning, write two ranges"
             )
 
 
@@ -209,8 +210,8 @@ def _number(word: str) -> int | None:
 
 
 def _split_input(text: str) -> tuple[str, str]:
-    """A command, and its standard input."""
-    # What follows a backslash ends nothing, another backslash neither.
+    """Split a line's text into the command and its standard input."""
+    # A character after a backslash never ends the command, also if it is a backslash itself.
     match = re.match(r"(?:\\.|[^%\\]|\\$)*", text)
     command = match[0] if match else ""
     rest = text[len(command) + 1 :]
@@ -221,5 +222,5 @@ def _split_input(text: str) -> tuple[str, str]:
 
 
 def _without_escapes(command: str) -> str:
-    """A command in which a backslash before a percent sign is taken away, and no other."""
+    """Remove the backslashes before percent signs, and no others."""
     return re.sub(r"\\(.)", lambda found: "%" if found[1] == "%" else found[0], command)

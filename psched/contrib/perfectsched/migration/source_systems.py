@@ -1,7 +1,7 @@
-"""What a row of an old table means: is it being run, and what does psched hold in its place?
+"""What a row of an old table means: whether it may be leased, and which row replaces it in psched.
 
-`PerfectSched` has one row for each schedule, `PerfectQueue` one for each task. Both write down
-a lease only as a ``timeout`` in the future.
+`PerfectSched` has one row for each schedule, `PerfectQueue` one for each task. In both, the only
+sign of a lease is a ``timeout`` in the future.
 """
 
 import json
@@ -12,6 +12,8 @@ from hashlib import sha256
 from math import floor
 from types import MappingProxyType
 from typing import Any, Protocol
+
+from typing_extensions import override
 
 from psched.base import payload
 from psched.base.errors import InvalidError
@@ -35,118 +37,117 @@ from psched.core.model import FINISHED, Row
 from psched.triggers.chrono import rewritten
 
 Values = Mapping[str, Any]
-"""Columns of a row, as the driver gives them."""
+"""Columns of a row, as the driver returns them."""
 
 CLOCKS_DIFFER = 60
 """Seconds by which the clock of an old worker's host may be ahead of its database's."""
 
 NOT_ENFORCED = ("resource", "max_running")
-"""Of PerfectQueue: kept in ``options``, and not acted upon."""
+"""Columns of PerfectQueue that psched keeps in ``options`` and does not enforce."""
 
 _HORIZON = 1_300_000_000
-"""A task whose ``timeout`` is not after this is never taken by PerfectQueue."""
+"""PerfectQueue never claims a task whose ``timeout`` is not after this."""
 
 _OFFSET = 1_000_000_000
-"""PerfectQueue 0.8 puts the end of a finished task's retention so many seconds back."""
+"""Seconds that PerfectQueue 0.8 subtracts from the time when a finished task's retention ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Old:
+class OldRow:
     """A row of the old table.
 
     Attributes:
-        key: its ``id``, as text.
-        at: its ``id``, as it is stored.
-        values: its columns.
+        key: the ``id`` as text.
+        stored_id: the ``id`` as the table has it.
+        values: the columns, ``id`` included.
         now: the old database's clock when it was read, Unix seconds.
     """
 
     key: str
-    at: str | bytes
+    stored_id: str | bytes
     values: Values
     now: float
 
     def fingerprint(self, origin: str) -> str:
-        """A text that no other state of this row has, nor a row of another origin."""
+        """A text that differs for every other state of this row, and for rows of other origins."""
         state = repr((origin, sorted(self.values.items())))
         return sha256(state.encode(errors="backslashreplace")).hexdigest()[:40]
 
 
 @dataclass(frozen=True, slots=True)
-class New:
-    """What psched's table is to hold in the place of an old row.
+class Converted:
+    """The row of psched's table that replaces an old row.
 
     Attributes:
         row: the row.
-        late: whether it has waited so long that its `Kind.late` concerns it.
+        overdue: whether it has waited so long that `SourceSystem.overdue_note` applies to it.
     """
 
     row: Row
-    late: bool = False
+    overdue: bool = False
 
 
-class Kind(Protocol):
+class SourceSystem(Protocol):
     """An old system.
 
     Attributes:
-        name: for people, and for the option ``--kind``.
-        needed: columns by which its table is known.
-        optional: columns that it may have.
-        marks: what may have been written into a row to take it from its workers for good.
-        late: what becomes of rows that are `New.late`, for people.
+        name: the name in messages and in the option ``--kind``.
+        required_columns: the columns by which its tables are recognised.
+        optional_columns: columns that its tables may have.
+        marks: the values that mark a row as moved; earlier versions of psched wrote others.
+        overdue_note: what happens to rows that are `Converted.overdue`, for people.
     """
 
     name: str
-    needed: frozenset[str]
-    optional: frozenset[str]
+    required_columns: frozenset[str]
+    optional_columns: frozenset[str]
     marks: Sequence[Values]
-    late: str
+    overdue_note: str
 
     def mark(self, columns: Collection[str]) -> Values:
-        """What is written into a row of a table with these columns to take it; one of the marks."""
+        """The mark for a table with these columns; one of `marks`."""
         ...
 
-    def may_be_leased(self, old: Old, lease_time: int) -> bool:
-        """Whether a worker may be running it now."""
+    def may_be_leased(self, old: OldRow, lease_time: int) -> bool:
+        """Whether an old worker may hold a lease of the row."""
         ...
 
-    def convert(self, old: Old, settings: Config) -> New:
-        """What psched's table is to hold in its place.
+    def convert(self, old: OldRow, settings: Config) -> Converted:
+        """Convert a row for psched's table.
 
         Raises:
-            InvalidError: psched cannot hold it; its ``field`` names the column.
+            InvalidError: psched cannot hold the row; the ``field`` names the column.
         """
         ...
 
 
-class PerfectSched:
-    """Schedules: ``timeout`` is the next run, or the lease's end.
+class PerfectSched(SourceSystem):
+    """Schedules: ``timeout`` is the time of the next run, or the end of the lease.
 
-    psched's own workers on such a table (``type: rdb_compat``) put a row at rest with `NEVER`.
+    psched's own workers on such a table (``type: rdb_compat``) put rows at rest with `NEVER`.
     """
 
     name = "perfectsched"
-    needed = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
-    optional = frozenset({"timezone"})
-    # Its workers take what has timed out, and name next_time when they extend or finish.
+    required_columns = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
+    optional_columns = frozenset({"timezone"})
+    # Its workers claim rows whose timeout has passed, and name next_time to extend or finish.
     marks: Sequence[Values] = (MappingProxyType({"timeout": NEVER, "next_time": -1}),)
-    late = (
+    overdue_note = (
         "schedules have missed more occurrences than catchup, catchup_limit and catchup_window"
-        " keep: the first worker that takes one drops the oldest of these, and logs it"
+        " keep: the first worker that claims such a schedule drops the oldest, and logs it"
     )
 
+    @override
     def mark(self, columns: Collection[str]) -> Values:
-        """See `Kind.mark`: the same whatever the columns are."""
-        del columns
         return self.marks[0]
 
-    def may_be_leased(self, old: Old, lease_time: int) -> bool:
-        """See `Kind.may_be_leased`."""
+    @override
+    def may_be_leased(self, old: OldRow, lease_time: int) -> bool:
         waits_until = _whole(old, "next_time") + _whole(old, "delay")
         return _whole(old, "timeout") != waits_until and _within_lease(old, lease_time)
 
-    def convert(self, old: Old, settings: Config) -> New:
-        """See `Kind.convert`."""
+    @override
+    def convert(self, old: OldRow, settings: Config) -> Converted:
         values = old.values
         kind, data, form = _schedule_data(old)
         timezone = values.get("timezone")
@@ -165,51 +166,51 @@ class PerfectSched:
             delay=0 if values["delay"] is None else values["delay"],
             next_time=next_time,
             next_run_time=check_number("timeout", values["timeout"], LATEST_TIME),
-            # Without it a row is taken for one that plain SQL has inserted without its times.
+            # A row without it counts as one that plain SQL inserted without its times.
             created_at=int(old.now),
             options=_options({} if same_policy else {"dst_policy": "wallclock"}, form),
         )
         definition = _understood(row, data, settings)
         payload_of(row.data, settings.data_limit)
         if row.next_run_time == NEVER:
-            return New(_rest(row, row.next_time, "it was at rest"))
+            return Converted(_rest(row, row.next_time, "it was at rest"))
         assert definition.trigger is not None  # noqa: S101  # it has a cron line
         oldest = kept(definition.trigger, next_time, definition, old.now)
-        return New(row, late=oldest != next_time)
+        return Converted(row, overdue=oldest != next_time)
 
 
-class PerfectQueue:
-    """Tasks: ``timeout`` is the time to run, the lease's end, or the end of the retention.
+class PerfectQueue(SourceSystem):
+    """Tasks: ``timeout`` is the time to run, the end of the lease, or the end of the retention.
 
-    ``created_at`` is NULL in a finished task, and 0 in one that is to be cancelled. Versions before
-    0.8 write the end of the retention as it is; later ones write it `_OFFSET` seconds earlier.
-    The column ``owner`` is not looked at: older workers on a newer table lease without writing it.
+    ``created_at`` is NULL in a finished task, and 0 in a task that is to be cancelled. Versions
+    before 0.8 write the end of the retention as it is; later ones subtract `_OFFSET` seconds. The
+    column ``owner`` tells nothing: older workers on a newer table lease without writing it.
     """
 
     name = "perfectqueue"
-    needed = frozenset({"id", "timeout", "data", "created_at"})
-    optional = frozenset({"resource", "max_running", "owner"})
-    # Workers that write the owner look at timeout alone: they ignore a row before the horizon.
-    # They, and those of 0.8, delete a row `_OFFSET` seconds after its timeout.
+    required_columns = frozenset({"id", "timeout", "data", "created_at"})
+    optional_columns = frozenset({"resource", "max_running", "owner"})
+    # Workers that write the owner compare only timeout: they ignore rows before the horizon.
+    # They, and workers of 0.8, delete a row `_OFFSET` seconds after its timeout.
     _with_owner: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
-    # Older workers ignore a row without created_at, but those of 0.7 delete it when it is due.
+    # Older workers ignore rows without created_at, but workers of 0.7 delete those that are due.
     _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
     marks: Sequence[Values] = (_with_owner, _without_owner)
-    late = (
+    overdue_note = (
         "tasks are overdue by more than the setting expire: they are run all the same, because"
-        " that time counts from the move (written as an option of each task)"
+        " that time counts from the move (it is an option of each of these tasks)"
     )
 
+    @override
     def mark(self, columns: Collection[str]) -> Values:
-        """See `Kind.mark`."""
         return self._with_owner if "owner" in columns else self._without_owner
 
-    def may_be_leased(self, old: Old, lease_time: int) -> bool:
-        """See `Kind.may_be_leased`."""
+    @override
+    def may_be_leased(self, old: OldRow, lease_time: int) -> bool:
         return _whole(old, "created_at") > 0 and _within_lease(old, lease_time)
 
-    def convert(self, old: Old, settings: Config) -> New:
-        """See `Kind.convert`."""
+    @override
+    def convert(self, old: OldRow, settings: Config) -> Converted:
         values = old.values
         kind, data, form = _task_data(old)
         kept_options = {n: values[n] for n in NOT_ENFORCED if values.get(n) is not None}
@@ -230,42 +231,42 @@ class PerfectQueue:
         payload_of(row.data, settings.data_limit)
         if created_at is None:
             ended = _rest(row, time, "it was finished in PerfectQueue")
-            return New(changed(ended, retain_until=time))
+            return Converted(changed(ended, retain_until=time))
         if created_at <= 0:
             ended = _rest(row, time, "cancel was requested in PerfectQueue")
-            return New(changed(ended, retain_until=floor(old.now) + own.retention_time))
+            return Converted(changed(ended, retain_until=floor(old.now) + own.retention_time))
         if time <= _HORIZON:
-            raise InvalidError("timeout", f"is {time}, and PerfectQueue never runs such; set it")
+            raise InvalidError("timeout", f"is {time}, which PerfectQueue never runs; set another")
         age = floor(old.now) - max(created_at, time)
         if age <= 0 or not own.expire:
-            return New(row)
-        # An overdue task must not expire because it was moved: its time to expire begins now.
+            return Converted(row)
+        # An overdue task must not expire because it was moved: the time to expire starts now.
         options = _options({**kept_options, "expire": own.expire + age}, form)
-        return New(changed(row, options=options), late=age >= own.expire)
+        return Converted(changed(row, options=options), overdue=age >= own.expire)
 
 
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in (PerfectSched(), PerfectQueue())}
+SYSTEMS: Mapping[str, SourceSystem] = {each.name: each for each in (PerfectSched(), PerfectQueue())}
 
 
-def is_marked(kind: Kind, old: Old) -> bool:
-    """Whether we have taken this row: what it was is in its copy."""
+def is_marked(system: SourceSystem, old: OldRow) -> bool:
+    """Whether a row is marked as moved; only its copy has its former values then."""
     return any(
-        all(old.values[name] == value for name, value in mark.items()) for mark in kind.marks
+        all(old.values[name] == value for name, value in mark.items()) for mark in system.marks
     )
 
 
-def _within_lease(old: Old, lease_time: int) -> bool:
+def _within_lease(old: OldRow, lease_time: int) -> bool:
     return 0 < _whole(old, "timeout") - old.now <= lease_time + CLOCKS_DIFFER
 
 
-def _whole(old: Old, name: str) -> int:
-    """A number; what is none is refused when it is converted."""
+def _whole(old: OldRow, name: str) -> int:
+    """A whole number, or 0; `SourceSystem.convert` refuses any other value."""
     value = old.values[name]
     return value if isinstance(value, int) else 0
 
 
-def _schedule_data(old: Old) -> tuple[str, str, str | None]:
-    """The type, the data without it, and how these carry the payload, see `split_data`."""
+def _schedule_data(old: OldRow) -> tuple[str, str, str | None]:
+    """The type, the data without the type, and how they carry the payload; see `split_data`."""
     stored = old.values["data"]
     kind, data, form = split_data(check_name("id", old.key), stored)
     if form is not None:
@@ -273,8 +274,11 @@ def _schedule_data(old: Old) -> tuple[str, str, str | None]:
     return kind, data, form
 
 
-def _task_data(old: Old) -> tuple[str, str, str | None]:
-    """The type and the data of a task; the data keep the type, because programs read them whole."""
+def _task_data(old: OldRow) -> tuple[str, str, str | None]:
+    """The type and the data of a task, and how these carry the payload.
+
+    The data keep the type, because programs read the whole payload.
+    """
     stored = old.values["data"]
     kind, data, form = split_data(check_name("id", old.key), stored)
     if form is None and stored:
@@ -290,7 +294,7 @@ def _refuse_unreadable(stored: str | bytes) -> None:
     """Refuse a JSON object that the old system can read and psched cannot.
 
     Raises:
-        InvalidError: tells what is wrong with it.
+        InvalidError: psched cannot read it; the text tells why.
     """
     try:
         text = unpacked(stored)
@@ -309,10 +313,10 @@ def _options(own: Mapping[str, Any], form: str | None) -> str | None:
 
 
 def _understood(row: Row, data: str, settings: Config) -> Definition:
-    """The definition of a row that psched would have added, too.
+    """The definition of a row, if psched would accept such a row from a client.
 
     Raises:
-        InvalidError: it would not; its ``field`` names the column.
+        InvalidError: psched would refuse it; the ``field`` names the column.
     """
     check_size("data", len(data.encode()), settings.data_limit)
     return understand(row, settings)

@@ -72,7 +72,7 @@ def test_a_claim_without_an_answer_counts_as_not_held(far, near, proxy, loss):
     with proxy.fault(loss, b"UPDATE"), pytest.raises(ClaimUnknownError) as unknown:
         claim(far, "w.1")
     assert not far.held("w.1", unknown.value.keys)
-    # It may stand in the table: then it runs out.
+    # If it is in the table, the lease expires.
     assert len(claim(near, "w.2").rows) == (1 if loss is Fault.LOSE_REQUEST else 0)
 
 
@@ -103,7 +103,7 @@ def test_an_extend_that_is_found_out_after_the_leases_end_is_lost(far, near, pro
     (held,) = claim(far, "w.1", alive_time=0, shortest=0).rows
     with proxy.fault(Fault.LOSE_REPLY, b"UPDATE"), pytest.raises(UnknownOutcomeError):
         far.extend({"k": held.token}, alive_time=2, shortest=0)
-    # Another, which had claimed the row in that second, would have written the same.
+    # A worker that had claimed the row in that second would have written the same end.
     wait_for_end(near, "k")
     assert not extend(far, held)
 
@@ -161,7 +161,7 @@ def test_an_insert_without_an_answer_is_not_reported_as_taken(far, near, proxy, 
 @each_loss
 @pytest.mark.parametrize("number", range(4))
 def test_a_modification_without_an_answer_is_applied_once(far, near, proxy, loss, number):
-    """Whatever the checksums are; and a worker may have the row by the time it is repeated."""
+    """Also if a worker leases the row before the repetition; the numbers vary the checksums."""
     settings = from_mapping({"url": "sqlite:///unused.db", "type": "rdb_compat", "table": "psched"})
 
     class Meanwhile(SystemClock):

@@ -56,7 +56,7 @@ class Mixed:
             )
 
     def start_peer(self, *, alive_time=60, seconds=0.002):
-        """Start a worker of PerfectSched's; its pid."""
+        """Start a worker of PerfectSched's; returns its pid."""
         script = Path(perfectsched.__file__)
         peer = Leashed(
             [
@@ -77,7 +77,7 @@ class Mixed:
         return peer.pid
 
     def hold(self, key, **data):
-        """Let psched's canary do what these data say."""
+        """Make psched's canary do what these data say."""
         text = json.dumps({"type": "canary", **data}).encode()
         self._sql("UPDATE {table} SET data = :data WHERE id = :id", id=key, data=text)
 
@@ -100,7 +100,7 @@ class Mixed:
 
     @property
     def done(self):
-        """The runs of the backlog so far; the next minute's are not of it."""
+        """The runs of the backlog so far, without those of later minutes."""
         return [run for run in self.service.runs.runs() if run.scheduled_time <= self.last]
 
     def wait_for(self, number):
@@ -121,7 +121,7 @@ class Mixed:
 
 @pytest.fixture
 def mix(make_service, database):
-    """A function that makes a mixed installation; closed at the end."""
+    """Makes mixed installations, and closes them at the end."""
     with contextlib.ExitStack() as made:
 
         def make(*, schedules, occurrences, **settings):
@@ -152,7 +152,7 @@ def test_beside_perfectscheds_workers_each_occurrence_is_run_once_and_in_order(m
     exactly_once(runs, mixed.occurrences)
     in_order(runs)
     never_two_at_once(runs)
-    # Both sides have had a share.
+    # Both systems have run some.
     workers = [run.worker for run in runs]
     assert peers < {*workers}
     assert len([worker for worker in workers if worker not in peers]) > len(runs) / 20
@@ -167,7 +167,7 @@ def test_while_triggers_are_modified_no_occurrence_is_lost(mix):
     master = mixed.service.start()
     master.wait_for_workers(2)
     mixed.fill()
-    # Whatever the trigger is, it fires every five minutes.
+    # Every one of the triggers fires every five minutes.
     counted = {one for one in mixed.occurrences if one[1] % (5 * MINUTE) == 0}
     crons = itertools.cycle(["* * * * *", "*/5 * * * *", "0-59 * * * *", "*/1 * * * *"])
     zones = itertools.cycle(["Asia/Tokyo", "UTC", "Asia/Kolkata"])
@@ -185,7 +185,7 @@ def test_while_triggers_are_modified_no_occurrence_is_lost(mix):
         return counted <= {run.occurrence for run in mixed.done if run.completed}
 
     wait_until(changed_under_a_task, timeout=60, what="a change while a task runs")
-    # Not before: a worker of PerfectSched's may be so fast that it runs nearly all.
+    # Only now, because a worker of PerfectSched's may be so fast that it runs nearly all.
     mixed.start_peer()
     wait_until(all_done, timeout=60, what="every fifth minute")
     assert master.stop() == 0
@@ -205,7 +205,7 @@ def test_whoever_is_killed_nothing_is_lost_and_only_what_was_killed_is_run_again
     first = mixed.service.start(generation=0)
     (held,) = mixed.service.runs.wait("s0")
     mixed.wait_for(40)
-    # A host of psched's, with all that runs on it, so that nobody is left to say a word.
+    # The whole host dies: the master as well, so that no process releases the leases.
     hosts = [first.pid, *first.workers()]
     for pid in hosts:
         kill(pid)
