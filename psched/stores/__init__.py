@@ -7,6 +7,7 @@ from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError, described
 from psched.config import Config
 from psched.core.store_protocol import Store
+from psched.stores.parameters import StoreParameters
 
 
 @loader.undisturbed()
@@ -21,55 +22,29 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     Raises:
         ConfigError: its url cannot be used.
     """
-    if settings.type == "redis":
-        return _redis(settings, clock)
     if ":" in settings.type:
         return _own(settings, clock, rng)
+    parameters = StoreParameters.of(settings)
+    if settings.type == "redis":
+        return _redis(parameters, clock)
     # SQLAlchemy takes its time.
     if settings.type == "rdb_compat":
         from psched.contrib.perfectsched.store.store import PerfectSchedStore  # noqa: PLC0415
 
-        return PerfectSchedStore(
-            settings.url,
-            tls=settings.tls,
-            table=settings.table,
-            timeout=settings.driver_timeout,
-            alive_time=settings.alive_time,
-            clock=clock,
-            rng=rng,
-        )
+        return PerfectSchedStore(parameters, clock=clock, rng=rng)
     from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
-    return SqlStore(
-        settings.url,
-        tls=settings.tls,
-        table=settings.table,
-        timeout=settings.driver_timeout,
-        compress_above=settings.compress_above,
-        only=settings.only,
-        strategy=None if settings.claim_strategy == "auto" else settings.claim_strategy,
-        clock=clock,
-        rng=rng,
-    )
+    return SqlStore(parameters, clock=clock, rng=rng)
 
 
-def _redis(settings: Config, clock: Clock) -> Store:
+def _redis(parameters: StoreParameters, clock: Clock) -> Store:
     try:
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "redis":
             raise
         raise ConfigError("url: needs the driver redis: pip install 'psched[redis]'") from None
-    return RedisStore(
-        settings.url,
-        table=settings.table,
-        timeout=settings.driver_timeout,
-        clock=clock,
-        tls=settings.tls,
-        compress_above=settings.compress_above,
-        only=settings.only,
-        replicas=settings.wait_replicas,
-    )
+    return RedisStore(parameters, clock=clock)
 
 
 def _own(settings: Config, clock: Clock, rng: random.Random) -> Store:

@@ -42,14 +42,14 @@ def strategy(request):
 class TestSqlStore(BackendContract, TableContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, database, strategy):
-        with store_factory(database.url, strategy=strategy) as open_store:
+        with store_factory(database.url, claim_strategy=strategy) as open_store:
             open_store().init()
             yield open_store
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(
         self, backend_factory, database, strategy
     ):
-        with store_factory(database.url, strategy=strategy, only=SOME) as open_some:
+        with store_factory(database.url, claim_strategy=strategy, only=SOME) as open_some:
             takes_some_types(backend_factory(), open_some())
 
     @pytest.fixture

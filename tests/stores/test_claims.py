@@ -17,7 +17,7 @@ LATER = 4_000_000_000
 
 @pytest.fixture
 def store(database, open_store):  # noqa: ARG001  # which has made the table
-    with store_factory(database.url, strategy="cas") as factory:
+    with store_factory(database.url, claim_strategy="cas") as factory:
         yield factory()
 
 

@@ -72,7 +72,7 @@ def answered(request):
 
 @pytest.fixture
 def strategy():
-    """The way to claim; None: the one that is chosen."""
+    return "auto"
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def stores(galera, name, strategy):
     """A store at each node."""
     with contextlib.ExitStack() as opened:
         yield [
-            opened.enter_context(store_factory(node.url(name), strategy=strategy))()
+            opened.enter_context(store_factory(node.url(name), claim_strategy=strategy))()
             for node in galera.nodes
         ]
 

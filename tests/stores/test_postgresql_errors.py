@@ -40,7 +40,7 @@ def name(database):
 
 @pytest.fixture
 def store(database, open_store, strategy):  # noqa: ARG001  # which has made the table
-    with store_factory(database.url, strategy=strategy) as factory:
+    with store_factory(database.url, claim_strategy=strategy) as factory:
         yield factory()
 
 

@@ -37,7 +37,9 @@ def test_a_missing_right_is_not_taken_for_a_missing_ability(postgresql_server):
 
 
 def test_a_way_to_claim_that_the_database_does_not_know_is_refused_with_the_others(tmp_path):
-    with store_factory(f"sqlite:///{tmp_path}/psched.db", strategy="skip_locked") as open_store:
+    with store_factory(
+        f"sqlite:///{tmp_path}/psched.db", claim_strategy="skip_locked"
+    ) as open_store:
         store = open_store()
         store.init()
         with pytest.raises(StoreError, match=r"cannot do skip_locked; .* one of cas$"):

@@ -68,7 +68,7 @@ def far_url(proxy, database):
 @pytest.fixture
 def far(far_url, store, timeout, strategy):  # the table is there
     """A store behind the proxy."""
-    with store_factory(far_url, timeout=timeout, strategy=strategy) as open_store:
+    with store_factory(far_url, timeout=timeout, claim_strategy=strategy) as open_store:
         store = open_store()
         store._strategy()  # connected
         yield store

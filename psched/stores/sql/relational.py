@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TextClause
 
 from psched.base.clock import Clock
 from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
-from psched.config.tls import Tls
+from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.raw_execute import Columns
@@ -46,29 +46,17 @@ class TableStore(abc.ABC, Generic[S]):
     """Some of `psched.core.store_protocol.Store`, on one table.
 
     Args:
-        url: database URL in SQLAlchemy's form.
-        table: the table's name, a plain identifier.
-        timeout: seconds; bound of every wait for the server.
+        parameters: what the settings say about the store.
         clock: this host's clocks.
         rng: draws the pauses between tries.
-        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
     """
 
     _sql: S
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        table: str,
-        timeout: float,
-        clock: Clock,
-        rng: random.Random,
-        tls: Tls | None = None,
-    ) -> None:
-        self._connect = partial(Connector, url, clock=clock, rng=rng, tls=tls)
-        self._connector = self._connect(timeout=timeout, greet=self._check)
-        self._table = table
+    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
+        self._connect = partial(Connector, parameters.url, clock=clock, rng=rng, tls=parameters.tls)
+        self._connector = self._connect(timeout=parameters.timeout, greet=self._check)
+        self._table = parameters.table
         self._clock = clock
 
     @abc.abstractmethod

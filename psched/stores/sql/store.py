@@ -20,10 +20,10 @@ from psched.base.errors import (
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.base.packing import packed
-from psched.config.tls import Tls
 from psched.core.attempts import wait_after_death
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.store_protocol import Claimed, Settled
+from psched.stores.parameters import StoreParameters
 from psched.stores.sql import diagnostics, raw_execute
 from psched.stores.sql.batches import BATCH, holds, in_batches, result_of
 from psched.stores.sql.chunks import in_chunks
@@ -42,36 +42,21 @@ class SqlStore(TableStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
-        url: database URL in SQLAlchemy's form.
-        table: the table's name, a plain identifier.
-        timeout: seconds; bound of every wait for the server.
+        parameters: what the settings say about the store.
         clock: this host's clocks.
         rng: draws the pauses between tries.
-        strategy: the way to claim; None: the best that the server can do.
-        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
-        compress_above: bytes; larger payloads are compressed. 0: none are.
-        only: the types of rows that claims take; none: all.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        table: str,
-        timeout: float,
-        clock: Clock,
-        rng: random.Random,
-        strategy: str | None = None,
-        tls: Tls | None = None,
-        compress_above: int = 0,
-        only: Sequence[str] = (),
-    ) -> None:
-        super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
-        self._schema = Schema(table, self._connector.dialect)
-        self._sql = Statements(self._connector.quote(table), self._connector.dialect, only)
-        self._pack = partial(packed, above=compress_above, form=self._connector.dialect.packed)
-        self._in_batches = partial(in_batches, clock=clock, patience=timeout)
-        self._wanted = strategy
+    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
+        super().__init__(parameters, clock=clock, rng=rng)
+        dialect = self._connector.dialect
+        self._schema = Schema(parameters.table, dialect)
+        quoted = self._connector.quote(parameters.table)
+        self._sql = Statements(quoted, dialect, parameters.only)
+        self._pack = partial(packed, above=parameters.compress_above, form=dialect.packed)
+        self._in_batches = partial(in_batches, clock=clock, patience=parameters.timeout)
+        strategy = parameters.claim_strategy
+        self._wanted = None if strategy == "auto" else strategy
         self._chosen: Strategy | None = None
         # By what a server is: what it can do is not tried again after each reconnect.
         self._known: dict[Hashable, Strategy] = {}

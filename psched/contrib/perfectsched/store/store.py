@@ -67,7 +67,6 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import lease_time
-from psched.config.tls import Tls
 from psched.contrib.perfectsched.store.claims import Claims
 from psched.contrib.perfectsched.store.held import Held
 from psched.contrib.perfectsched.store.leases import Leases, is_leased
@@ -78,6 +77,7 @@ from psched.core.catchup import iso
 from psched.core.definition import decode
 from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import Claimed, Settled
+from psched.stores.parameters import StoreParameters
 from psched.stores.sql import diagnostics
 from psched.stores.sql.batches import BATCH, in_batches
 from psched.stores.sql.failures import refusing_data
@@ -85,10 +85,7 @@ from psched.stores.sql.listing import Listing
 from psched.stores.sql.relational import TableStore, one_request
 
 _USUAL_ALIVE_TIME = 300
-"""Seconds; that of PerfectSched's workers, if nobody has set it …"""
-
-_FORMER_ALIVE_TIME = 3600
-"""… and that of its older versions."""
+"""Seconds; that of PerfectSched's workers, if nobody has set it."""
 
 _CLOCKS_DIFFER = 60
 """Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
@@ -98,36 +95,24 @@ class PerfectSchedStore(TableStore[Statements]):
     """Schedules in a table of PerfectSched's.
 
     Args:
-        url: database URL in SQLAlchemy's form.
-        table: the table's name, a plain identifier.
-        timeout: seconds; bound of every wait for the server.
+        parameters: what the settings say about the store. What ends much later than its
+            ``alive_time`` is no lease.
         clock: this host's clocks.
         rng: draws the pauses between tries.
-        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
-        alive_time: seconds; the length of the workers' leases. What ends much later is no lease.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        table: str,
-        timeout: float,
-        clock: Clock,
-        rng: random.Random,
-        tls: Tls | None = None,
-        alive_time: int = _FORMER_ALIVE_TIME,
-    ) -> None:
-        super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
-        self._sql = Statements(self._connector.quote(table), self._connector.dialect)
+    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
+        super().__init__(parameters, clock=clock, rng=rng)
+        quoted, patience = self._connector.quote(parameters.table), parameters.timeout
+        self._sql = Statements(quoted, self._connector.dialect)
         self._reader = Reader(self._connector, self._sql)
         self._leases = Leases()
-        self._longest = max(alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
+        self._longest = max(parameters.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
         self._claims = Claims(
-            self._connector, self._sql, self._leases, clock=clock, patience=timeout
+            self._connector, self._sql, self._leases, clock=clock, patience=patience
         )
         self._held = Held(self._connector, self._sql, self._leases)
-        self._in_batches = partial(in_batches, clock=clock, patience=timeout)
+        self._in_batches = partial(in_batches, clock=clock, patience=patience)
         # What was inserted, perhaps, by the nonces of those who did.
         self._unsure: dict[str, Sequence[Stored]] = {}
 
