@@ -7,22 +7,15 @@ from support.stores import SOME, Sql, store_factory, takes_some_types
 
 WAYS = {
     "sqlite": ("cas",),
-    "mariadb": ("cas", "update_first", "skip_locked"),
-    "postgresql": ("skip_locked", "update_first", "cas"),
+    "mariadb": ("cas",),
+    "postgresql": ("skip_locked", "cas"),
 }
-"""The first is what the server is given if nobody chooses."""
-
 
 _MARKS = {
     "sqlite": (),
     "mariadb": (pytest.mark.mariadb,),
     "postgresql": (pytest.mark.postgresql,),
 }
-
-
-def _marks(kind, way):
-    chosen = (pytest.mark.chosen,) if way != WAYS[kind][0] else ()
-    return (*_MARKS[kind], *chosen)
 
 
 @pytest.fixture
@@ -33,7 +26,7 @@ def strategy(request):
 @pytest.mark.parametrize(
     ("database", "strategy"),
     [
-        pytest.param(kind, way, marks=_marks(kind, way), id=f"{kind}-{way}")
+        pytest.param(kind, way, marks=_MARKS[kind], id=f"{kind}-{way}")
         for kind, ways in WAYS.items()
         for way in ways
     ],

@@ -12,13 +12,11 @@ from sqlalchemy import event
 
 from psched.base.errors import (
     AlreadyExistsError,
-    StoreError,
     StoreUnavailableError,
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
-from psched.stores.sql.claims.skip_locked import SkipLocked
 from support.processes import kill
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.runlog import exactly_once, in_order, never_two_at_once
@@ -71,18 +69,10 @@ def answered(request):
 
 
 @pytest.fixture
-def strategy():
-    return "auto"
-
-
-@pytest.fixture
-def stores(galera, name, strategy):
+def stores(galera, name):
     """A store at each node."""
     with contextlib.ExitStack() as opened:
-        yield [
-            opened.enter_context(store_factory(node.url(name), claim_strategy=strategy))()
-            for node in galera.nodes
-        ]
+        yield [opened.enter_context(store_factory(node.url(name)))() for node in galera.nodes]
 
 
 class TestRaces:
@@ -113,7 +103,6 @@ class TestRaces:
         before = count()
         return lambda: count() - before
 
-    @pytest.mark.parametrize("strategy", ["cas", "update_first"])
     @pytest.mark.usefixtures("retries")
     def test_every_lease_is_one_workers_and_known_to_it(self, stores, lost, caplog):
         """The fences of a row's leases are all numbers up to its last: none twice, none lost."""
@@ -150,14 +139,8 @@ class TestRaces:
         assert not caplog.records
 
 
-@pytest.mark.parametrize("strategy", [None, "skip_locked"])
-def test_locked_rows_are_not_skipped_where_locks_end_at_the_node(stores, strategy):
-    if strategy is None:
-        assert ("claims by", "cas") in stores[1].examine()
-    else:
-        text = "a Galera cluster cannot do skip_locked; .* one of cas, update_first"
-        with pytest.raises(StoreError, match=text):
-            stores[1].claim("one.1", **CLAIM)
+def test_rows_are_claimed_by_compare_and_swap_because_locks_end_at_the_node(stores):
+    assert ("claims by", "cas") in stores[1].examine()
 
 
 class TestConflictAtCommit:
@@ -188,33 +171,6 @@ class TestConflictAtCommit:
 
         event.listen(stores[0]._connector._engines[0], "handle_error", note)
         return numbers
-
-    def test_rows_whose_claim_is_refused_are_not_leased(
-        self, stores, before_commit, refused, caplog
-    ):
-        one, other, _ = stores
-        add(one, *"abcd")
-        other.disconnect()  # or it might not see them yet
-        skipping = SkipLocked(one._connector, one._sql)
-        taken = []
-
-        def take():
-            taken.extend(other.claim("other.1", **{**CLAIM, "limit": 2}).rows)
-
-        before_commit(one._connector, take)
-        claimed = skipping.claim("one.1", 3, {"alive_time": 60, "shortest": 6}, 0)
-
-        assert refused == [1213]
-        assert [row.key for row in taken] == ["a", "b"]
-        # Those that it has looked at are another's; it has looked again.
-        assert [row.key for row in claimed.rows] == ["c", "d"]
-        assert {row.key: row.owner for row in one.look([*"abcd"]).values()} == {
-            "a": "other.1",
-            "b": "other.1",
-            "c": "one.1",
-            "d": "one.1",
-        }
-        assert not caplog.records
 
     def test_of_two_that_add_a_key_one_has_added_it_and_the_other_nothing(
         self, stores, before_commit, refused

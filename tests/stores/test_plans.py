@@ -104,11 +104,7 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "due": lambda c: (c.sql.due, {**LEASE, "even": 30, "horizon": 5, "limit": LIMIT}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
-    "peek": lambda c: (c.sql.peek, {"horizon": 5}),
-    "take_limited": lambda c: (c.sql.take_limited, TAKE),
-    "take_returning": lambda c: (c.sql.take_returning, TAKE),
     "take_unlocked": lambda c: (c.sql.take_unlocked, {**TAKE, "horizon": 5}),
-    "lock_due": lambda c: (c.sql.lock_due, {"limit": LIMIT}),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
@@ -136,17 +132,13 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
 UNJUDGED = {
     "now": "reads no table",
     "attempts": "meet no row",
-    "proofs": "meet no row",
+    "skip_locked_proof": "meets no row",
     "due_keys": "reads every key that is due; sent when one of them is no text",
     "set_aside_by_hex": "the same",
 }
 """The other names in `Statements`, and why it does not matter what they cost."""
 
-NOT_SENT = {
-    "sqlite": {"take_limited", "lock_due", "take_unlocked"},
-    "mariadb": {"take_returning", "take_unlocked"},
-    "postgresql": {"take_limited"},
-}
+NOT_SENT = {"sqlite": {"take_unlocked"}, "mariadb": {"take_unlocked"}, "postgresql": set()}
 """What only other databases are sent."""
 
 SORTS = {"take_unlocked": "what it has taken"}

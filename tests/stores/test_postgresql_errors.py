@@ -24,12 +24,12 @@ pytestmark = [
 CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 LEASE = {"alive_time": 60, "shortest": 6}
 
-each_way = pytest.mark.parametrize("strategy", ["skip_locked", "update_first", "cas"])
+each_way = pytest.mark.parametrize("strategy", ["skip_locked", "cas"])
 
 
 @pytest.fixture
 def strategy():
-    """The best, if none is given."""
+    return "auto"
 
 
 @pytest.fixture

@@ -73,13 +73,9 @@ class Taking:
             " ORDER BY next_run_time LIMIT :limit"
         )
         # Not MIN: a planner that believes in few rows may read them all for it.
-        earliest = (
-            f"(SELECT next_run_time FROM {table} WHERE next_run_time {{}}{ours}"
-            " ORDER BY next_run_time LIMIT 1)"
-        )
-        next_due = earliest.format(f"> {now} AND next_run_time <= {now} + {ahead}")
-        self.peek = of_ours(
-            f"SELECT {dialect.now}, {dialect.read_only}, {earliest.format(f'<= {now}')}, {next_due}"
+        next_due = (
+            f"SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
+            f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1"
         )
         taking = (
             "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
@@ -87,29 +83,11 @@ class Taking:
         )
         first_due = f"next_run_time <= {now}{ours} ORDER BY next_run_time LIMIT"
         self._claim = f"UPDATE {table} {taking} WHERE "
-        nothing = f"UPDATE {table} SET version = version WHERE 1 = 0"
-        skipping = f"SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP LOCKED"
-        # A server that knows one of these, which change nothing, knows the statement named.
-        self.proofs = {
-            "take_limited": f"{nothing} ORDER BY id LIMIT 1",
-            "take_returning": f"{nothing} RETURNING id",
-            "lock_due": skipping,
-            "take_unlocked": (
-                f"WITH due (key) AS MATERIALIZED ({skipping}), taken AS (UPDATE {table}"
-                " SET version = version FROM due WHERE id = key RETURNING id)"
-                " SELECT id FROM taken"
-            ),
-        }
-        self.take_limited = of_ours(f"UPDATE {table} {taking} WHERE {first_due} :limit")
-        # On PostgreSQL, what another has taken meanwhile is due no more when it is looked at
-        # again; both conditions are needed. Plus nothing: rows are to be found by their keys, and
-        # not among all those that are due.
-        self.take_returning = of_ours(
-            f"UPDATE {table} {taking} WHERE next_run_time + 0 <= {now}"
-            f" AND id IN (SELECT id FROM {table} WHERE {first_due} :limit) RETURNING {columns}"
-        )
-        self.lock_due = of_ours(
-            f"SELECT {found} FROM {table} WHERE {first_due} :limit FOR UPDATE SKIP LOCKED"
+        # A server that understands this, which changes nothing, understands `take_unlocked`.
+        self.skip_locked_proof = (
+            f"WITH due (key) AS MATERIALIZED (SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP"
+            f" LOCKED), taken AS (UPDATE {table} SET version = version FROM due WHERE id = key"
+            " RETURNING id) SELECT id FROM taken"
         )
         # All in one: the clock, what was leased, and what is due next. A materialized WITH is
         # worked out once; a mere subquery may lock, and take, more rows than its limit.
@@ -119,7 +97,7 @@ class Taking:
             " FOR UPDATE SKIP LOCKED),"
             f" taken AS (UPDATE {table} {taking} FROM due WHERE id = key"
             f" RETURNING {columns}, was, since),"
-            f" next (due) AS (SELECT {next_due})"
+            f" next (due) AS (SELECT ({next_due}))"
             f" SELECT {dialect.now}, next.due, taken.* FROM next LEFT JOIN taken ON TRUE"
             " ORDER BY since"
         )

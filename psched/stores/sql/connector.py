@@ -110,7 +110,7 @@ class Connector:
     @property
     def server(self) -> Hashable:
         """What it was, for who keeps what it has found out about a server."""
-        return self._engines[0].url, self.standing.version, self.standing.in_cluster
+        return self._engines[0].url, self.standing.version
 
     def _engine(self, url: str, timeout: float, tls: Tls | None) -> Engine:
         ours = make_url(url).get_dialect().driver == self.dialect.driver

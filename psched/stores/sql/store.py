@@ -55,8 +55,7 @@ class SqlStore(TableStore[Statements]):
         self._sql = Statements(quoted, dialect, parameters.only)
         self._pack = partial(packed, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(in_batches, clock=clock, patience=parameters.timeout)
-        strategy = parameters.claim_strategy
-        self._wanted = None if strategy == "auto" else strategy
+        self._wanted = parameters.claim_strategy
         self._chosen: Strategy | None = None
         # By what a server is: what it can do is not tried again after each reconnect.
         self._known: dict[Hashable, Strategy] = {}

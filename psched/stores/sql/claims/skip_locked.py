@@ -1,12 +1,7 @@
-"""Claiming with SKIP LOCKED: nobody waits for a row that another is just taking.
+"""Claiming with SKIP LOCKED: nobody waits for a row that another is just taking."""
 
-In one statement where updates can be part of a query; elsewhere in a transaction.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import ceil
-
-from sqlalchemy import Connection
 
 from psched.base.errors import UnknownOutcomeError
 from psched.core.model import Row
@@ -15,12 +10,11 @@ from psched.stores.sql import raw_execute
 from psched.stores.sql.claims.compare import CompareAndSwap
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.failures import UnfitError
-from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.statements import Statements
 
 
-class SkipLockedAtOnce:
-    """Claims rows of one table in one statement.
+class SkipLocked:
+    """Claims rows of one table.
 
     Args:
         connector: the connection.
@@ -53,25 +47,3 @@ class SkipLockedAtOnce:
         return Claimed(
             rows=rows, expired=expired, now=now, next_due=next_due, more=len(rows) == limit
         )
-
-
-class SkipLocked(CompareAndSwap):
-    """Claims rows of one table in a transaction, if there are any that look due."""
-
-    name = "skip_locked"
-
-    def _take(
-        self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
-    ) -> Sequence[Columns]:
-        def take(connection: Connection) -> Sequence[Columns]:
-            if seen := raw_execute.rows(connection, self._sql.lock_due, {"limit": len(due)}):
-                statement, values = self._sql.claim(owner, seen)
-                raw_execute.count(connection, statement, {**values, **lease})
-            return seen
-
-        try:
-            return self._connector.transact(take)
-        except UnknownOutcomeError as error:
-            raise ClaimUnknownError(owner, ()) from error
-        except UnfitError:
-            return super()._take(owner, due, lease)

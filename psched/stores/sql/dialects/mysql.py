@@ -228,9 +228,9 @@ MYSQL = Dialect(
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"
     ),
-    # By measurement: SKIP LOCKED costs a transaction's round trips, and under READ COMMITTED
-    # wins nothing back.
-    strategies=("cas", "update_first", "skip_locked"),
+    # SKIP LOCKED would cost a transaction's round trips, and by measurement won nothing back under
+    # READ COMMITTED; on Galera, row locks end at the node.
+    strategies=("cas",),
     host_clock=False,
     driver="pymysql",
     connect=_connect,
