@@ -17,7 +17,7 @@ from psched.base.errors import (
 )
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
-from psched.stores.sql.dialects.packets import MeasuredConnection
+from psched.stores.sql.dialects.pymysql_connection import MeasuredConnection
 from support.servers import LOOPBACK
 from support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError
 from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import Settled
-from psched.stores.sql.failures import UnfitError
+from psched.stores.sql.errors import UnfitError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -35,7 +35,7 @@ from psched.stores.deadline_socket import Budget
 from psched.stores.sql import galera, raw_execute
 from psched.stores.sql.clock_steps import ClockSteps
 from psched.stores.sql.dialects import Dialect, Fault, Standing, dialect_of
-from psched.stores.sql.failures import ERRORS, MESSAGES
+from psched.stores.sql.errors import ERRORS, MESSAGES
 
 T = TypeVar("T")
 

@@ -28,11 +28,11 @@ from psched.stores.sql import diagnostics, raw_execute
 from psched.stores.sql.batches import BATCH, holds, in_batches, result_of
 from psched.stores.sql.chunks import in_chunks
 from psched.stores.sql.claims import Strategy, choose, held_by
-from psched.stores.sql.failures import refusing_data
+from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.relational import TableStore, one_request
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.statements import Statements, replaced
+from psched.stores.sql.table_store import TableStore, one_request
 
 Request = tuple[TextClause, Mapping[str, Any]]
 """A statement and its values."""

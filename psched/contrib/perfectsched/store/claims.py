@@ -22,7 +22,7 @@ from psched.contrib.perfectsched.store.statements import Statements, as_seen
 from psched.core.model import Row
 from psched.core.store_protocol import Claimed, ClaimUnknownError
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.failures import UnfitError
+from psched.stores.sql.errors import UnfitError
 
 _log = logging.getLogger("psched.store")
 

@@ -20,7 +20,7 @@ from psched.contrib.perfectsched.store.statements import Statements, as_seen
 from psched.core.model import QUARANTINED, Settlement, Token
 from psched.core.store_protocol import Settled
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.failures import UnfitError
+from psched.stores.sql.errors import UnfitError
 
 _log = logging.getLogger("psched.store")
 

@@ -80,9 +80,9 @@ from psched.core.store_protocol import Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import diagnostics
 from psched.stores.sql.batches import BATCH, in_batches
-from psched.stores.sql.failures import refusing_data
+from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.relational import TableStore, one_request
+from psched.stores.sql.table_store import TableStore, one_request
 
 _USUAL_ALIVE_TIME = 300
 """Seconds; that of PerfectSched's workers, if nobody has set it."""

@@ -7,7 +7,7 @@ from psched.stores.sql.claims.compare import CompareAndSwap
 from psched.stores.sql.claims.skip_locked import SkipLocked
 from psched.stores.sql.claims.strategy import Strategy
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.failures import UnableError
+from psched.stores.sql.errors import UnableError
 from psched.stores.sql.statements import Statements
 
 

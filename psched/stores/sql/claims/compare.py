@@ -29,7 +29,7 @@ from psched.stores.sql.claim_statements import (
 )
 from psched.stores.sql.claims.strategy import held_by
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.failures import UnfitError
+from psched.stores.sql.errors import UnfitError
 from psched.stores.sql.raw_execute import Columns
 from psched.stores.sql.statements import Statements
 

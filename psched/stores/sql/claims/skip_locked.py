@@ -9,7 +9,7 @@ from psched.core.store_protocol import Claimed, ClaimUnknownError
 from psched.stores.sql import raw_execute
 from psched.stores.sql.claims.compare import CompareAndSwap
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.failures import UnfitError
+from psched.stores.sql.errors import UnfitError
 from psched.stores.sql.statements import Statements
 
 

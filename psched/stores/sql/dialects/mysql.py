@@ -129,7 +129,7 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
     # For other drivers it need not be there.
     import pymysql  # noqa: PLC0415
 
-    from psched.stores.sql.dialects.packets import MeasuredConnection  # noqa: PLC0415
+    from psched.stores.sql.dialects.pymysql_connection import MeasuredConnection  # noqa: PLC0415
 
     others = {name: value for name, value in arguments.items() if name != "tls"}
     tls = arguments.get("tls")
