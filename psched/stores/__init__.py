@@ -1,4 +1,4 @@
-"""Stores by the configuration's ``type``, imported when they are asked for."""
+"""Makes the store that the configuration's ``type`` names; imports only that one."""
 
 import random
 
@@ -12,12 +12,12 @@ from psched.stores.parameters import StoreParameters
 
 @loader.undisturbed()
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
-    """The store that a configuration names; not yet connected.
+    """Make the store that a configuration names; it is not connected yet.
 
     Args:
-        settings: the installation's.
+        settings: name the type of the store, and give its parameters.
         clock: this host's clocks.
-        rng: draws the pauses between tries.
+        rng: draws the pauses between two tries for a lock.
 
     Raises:
         ConfigError: its url cannot be used.
@@ -27,7 +27,7 @@ def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     parameters = StoreParameters.of(settings)
     if settings.type == "redis":
         return _redis(parameters, clock)
-    # SQLAlchemy takes its time.
+    # Imported here, because importing SQLAlchemy takes long.
     if settings.type == "rdb_compat":
         from psched.contrib.perfectsched.store.store import PerfectSchedStore  # noqa: PLC0415
 
@@ -57,6 +57,6 @@ def _own(settings: Config, clock: Clock, rng: random.Random) -> Store:
     try:
         store: Store = make(settings, clock=clock, rng=rng)
     except Exception as error:
-        # Most likely something is missing in the setting that is all its own.
+        # Most likely, its own setting lacks something.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
     return store

@@ -1,4 +1,4 @@
-"""Galera: every node may be written, row locks end at the node, and every node may be late."""
+"""Galera: every node accepts writes, row locks end at the node, and every node may lag."""
 
 import contextlib
 import itertools
@@ -33,7 +33,7 @@ MINUTE = 60
 
 
 def url(name, *ports):
-    """How a database is reached at one of these ports, or at another if there is no answer."""
+    """The url of a database on the servers at these ports, tried in this order."""
     hosts = ",".join(f"{LOOPBACK}:{port}" for port in ports)
     return f"mysql+pymysql://root@{hosts}/{name}"
 
@@ -54,7 +54,7 @@ def name(galera):
     with store_factory(galera.nodes[0].url(name)) as open_store:
         open_store().init()
     yield name
-    galera.start()  # a test may kill nodes, and need not mend it
+    galera.start()  # an earlier test may have killed nodes
     galera.drop_database(name)
 
 
@@ -82,7 +82,7 @@ class TestRaces:
 
     @pytest.fixture(params=[1, 0], ids="retries={}".format)
     def retries(self, request, galera):
-        """How often a node repeats by itself what has lost against another."""
+        """How often a node itself repeats a write that has lost against another node's."""
         for node in galera.nodes:
             node.query(f"SET GLOBAL wsrep_retry_autocommit = {request.param}")
         yield
@@ -105,7 +105,7 @@ class TestRaces:
 
     @pytest.mark.usefixtures("retries")
     def test_every_lease_is_one_workers_and_known_to_it(self, stores, lost, caplog):
-        """The fences of a row's leases are all numbers up to its last: none twice, none lost."""
+        """Each row's fences are 1, 2, 3 …: no lease was granted twice, and none was lost."""
         keys = ["a", "b", "c", "d"]
         add(stores[0], *keys)
         fences = defaultdict(list)
@@ -121,7 +121,7 @@ class TestRaces:
                 for row in rows:
                     fences[row.key].append(row.fence)
                 over = sum(map(len, [*fences.values()])) >= self.GRANTS
-                # Due again at once, for all.
+                # All rows are due again at once.
                 assert {*store.settle([ending(row) for row in rows]).values()} <= {Settled.DONE}
                 if over:
                     break
@@ -144,11 +144,11 @@ def test_rows_are_claimed_by_compare_and_swap_because_locks_end_at_the_node(stor
 
 
 class TestConflictAtCommit:
-    """Two transactions at two nodes have met the same row; which of them lost, COMMIT tells."""
+    """Two transactions at two nodes have changed the same row; one of them fails at COMMIT."""
 
     @pytest.fixture
     def before_commit(self):
-        """Has something else done just before a store sends its next COMMIT."""
+        """Calls a function just before a store sends its next COMMIT."""
 
         def before_commit(connector, something):
             waiting = [something]
@@ -212,7 +212,7 @@ class TestLateNode:
             store = open_store()
             add(store, "k")
             with store_factory(galera.nodes[1].url(name)) as open_other:
-                assert open_other().get("k")  # it has come there
+                assert open_other().get("k")  # it has been replicated
             yield store
 
     @pytest.fixture
@@ -264,7 +264,7 @@ class TestLateNode:
 
 
 class TestDesyncedNode:
-    """A donor, and a node that is being backed up: it answers, and lets nobody write."""
+    """A donor, or a node that is being backed up, answers queries but lets nobody write."""
 
     @pytest.mark.parametrize(
         "lock",
@@ -299,13 +299,13 @@ class TestDesyncedNode:
 
             (row,) = wait_until(claimed, what="a node that may be written")
             assert store.settle([ending(row)]) == {"a": Settled.DONE}
-            # A read lock is answered, by a time-out; what waits for a backup is not.
+            # A wait for a read lock ends with a time-out; a wait for a backup gets no answer.
             (refusal,) = refusals
             if lock[0].startswith("FLUSH"):
                 assert "this node of a Galera cluster is Donor/Desynced" in refusal
 
     def test_it_is_left_on_a_slow_link_too(self, galera, name):
-        """The wait for a lock takes most of the time that an answer is given."""
+        """The wait for a lock takes most of the time that an answer may take."""
         here, there = galera.nodes[:2]
         with (
             Proxy(here.port) as proxy,
@@ -335,11 +335,11 @@ class TestDesyncedNode:
 
 
 class TestLostMajority:
-    """A node that is cut off from the others does not work, and does not know what they have."""
+    """A node that is cut off from the others refuses to work, and does not know their writes."""
 
     @contextlib.contextmanager
     def alone(self, cut_off, *others):
-        """In this context a node is cut off from the others; then they are one again."""
+        """Cuts a node off from the others within its context."""
         for node in others:
             kill(node.pid, signal.SIGSTOP)
         try:
@@ -400,7 +400,7 @@ class TestMasters:
             schedules.add("long", "canary", next_time=times[-1], data={"until": "gate"})
 
         def done():
-            """The minutes that begin meanwhile are not of the backlog."""
+            """Minutes that begin during the test do not belong to the backlog."""
             return [run for run in service.runs.runs(*keys) if run.scheduled_time <= last]
 
         def wait_for(number):
@@ -425,7 +425,7 @@ class TestMasters:
         in_order(runs)
         never_two_at_once(service.runs.runs())
         exactly_once(service.runs.runs("long"), [("long", times[-1])])
-        # The quickest may take most, but not all.
+        # The quickest node may claim most, but not all.
         assert len({run.worker for run in runs}) > 1
         for master in alone, other, moving:
             one_line_each(master)
@@ -455,7 +455,7 @@ class TestMasters:
 
 
 def one_line_each(master):
-    """Of each time without the database, the log tells begin and end, and nothing else."""
+    """Of each outage, the log tells the begin and the end, and nothing else."""
     begun = master.text.count("running tasks go on while their leases last")
     assert master.text.count("the store answers again") == begun
     assert master.text.count(" ERROR ") == begun <= 2

@@ -1,4 +1,4 @@
-"""What a database cannot be used for is said, and not taken for something else."""
+"""A database that cannot be used as wanted is refused with the reason."""
 
 import pytest
 

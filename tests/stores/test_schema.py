@@ -1,4 +1,4 @@
-"""The table: made, upgraded in place, refused if newer, and what is said if it is not there."""
+"""The table is created, upgraded in place, refused if newer, and its absence is reported."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +25,7 @@ def bare(database):
 
 @pytest.fixture
 def age(sql, database):
-    """Makes the table what an older psched may have left."""
+    """Turns the table into one that an older psched may have left."""
 
     def age():
         where = " ON {table}" if database.kind == "mariadb" else ""

@@ -71,7 +71,7 @@ def far(far_url, store, timeout, strategy):  # the table is there
     with store_factory(far_url, timeout=timeout, claim_strategy=strategy) as open_store:
         store = open_store()
         store.now()  # connected
-        store._strategy()  # chosen
+        store._claim_strategy()  # chosen
         yield store
 
 

@@ -21,7 +21,7 @@ from psched.contrib.perfectsched.migration.destination import Copy, Destination
 from psched.contrib.perfectsched.migration.judging import Judge, Left, Move
 from psched.contrib.perfectsched.migration.kinds import Old, is_marked
 from psched.contrib.perfectsched.migration.source import Source
-from psched.stores.sql.chunks import divided
+from psched.stores.sql.batches import split
 
 T = TypeVar("T")
 
@@ -144,7 +144,7 @@ class Migration:
             self._finish([move.copy for move in moves if move.taken])
             self._withdraw_stale([move for move in moves if move.stale], left)
             todo = [move for move in moves if not move.taken and not move.stale]
-            for batch in divided(todo, _payload):
+            for batch in split(todo, _payload):
                 self._take(self._insert(batch, left), left)
         return page, left
 

@@ -22,7 +22,7 @@ from psched.contrib.perfectsched.store.statements import Statements, as_seen
 from psched.core.model import Row
 from psched.core.store_protocol import Claimed, ClaimUnknownError
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.errors import UnfitError
+from psched.stores.sql.errors import InvalidValueError
 
 _log = logging.getLogger("psched.store")
 
@@ -79,14 +79,14 @@ class Claims:
         """The store's clock, and the rows that may be taken now or within the horizon."""
         values = {"horizon": horizon, "limit": limit}
         if self._looks_twice:
-            values |= {"length": length, "even": self._connector.evenness.seconds()}
+            values |= {"length": length, "even": self._connector.clock_steps.seconds_since()}
         found = self._connector.read(lambda c: c.execute(self._sql.due, values).all())
         if not found:
             return None, []
         self._connector.refuse_read_only(found[0][1])
         now, rows = float(found[0][0]), [Stored(*columns[2:]) for columns in found]
         # The clock may have been set before the database looked at it.
-        if self._looks_twice and self._connector.evenness.seconds() <= length:
+        if self._looks_twice and self._connector.clock_steps.seconds_since() <= length:
             rows = [row for row in rows if row.untouched]
         return now, rows
 
@@ -140,6 +140,6 @@ class Claims:
         values = {**as_seen(row), "until": until}
         try:
             return self._connector.run(lambda c: c.execute(self._sql.claim, values).rowcount) == 1
-        except UnfitError as error:
+        except InvalidValueError as error:
             _log.error("%s: %s", row.id, error)  # its text says all
             return False

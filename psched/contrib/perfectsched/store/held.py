@@ -20,7 +20,7 @@ from psched.contrib.perfectsched.store.statements import Statements, as_seen
 from psched.core.model import QUARANTINED, Settlement, Token
 from psched.core.store_protocol import Settled
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.errors import UnfitError
+from psched.stores.sql.errors import InvalidValueError
 
 _log = logging.getLogger("psched.store")
 
@@ -143,7 +143,7 @@ class Held:
         try:
             if not self._write(statement, values):
                 return None
-        except UnfitError as error:
+        except InvalidValueError as error:
             _log.error("%s: %s", end.key, error)  # its text says all
             self._leases.lose(end.key)
             return Settled.PREEMPTED

@@ -57,6 +57,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
+from typing_extensions import override
 
 from psched.base import payload
 from psched.base.clock import Clock
@@ -78,8 +79,7 @@ from psched.core.definition import decode
 from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import Claimed, Settled
 from psched.stores.parameters import StoreParameters
-from psched.stores.sql import diagnostics
-from psched.stores.sql.batches import BATCH, in_batches
+from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.table_store import TableStore, one_request
@@ -112,7 +112,7 @@ class PerfectSchedStore(TableStore[Statements]):
             self._connector, self._sql, self._leases, clock=clock, patience=patience
         )
         self._held = Held(self._connector, self._sql, self._leases)
-        self._in_batches = partial(in_batches, clock=clock, patience=patience)
+        self._in_batches = partial(write_in_batches, clock=clock, patience=patience)
         # What was inserted, perhaps, by the nonces of those who did.
         self._unsure: dict[str, Sequence[Stored]] = {}
 
@@ -234,10 +234,9 @@ class PerfectSchedStore(TableStore[Statements]):
         del nonce, alive_time, retry_wait
         return ()
 
-    def examine(self) -> Sequence[tuple[str, str]]:
-        """See `Backend.examine`."""
-        strategy = "cas, beside PerfectSched's workers"
-        return diagnostics.examine(self._connector, self.now, self._clock, strategy=strategy)
+    @override
+    def _describe_claims(self) -> str:
+        return "cas, beside PerfectSched's workers"
 
     def _prepare(self) -> None:
         """No folder is made: where none is, PerfectSched's database is somewhere else."""

@@ -1,64 +1,67 @@
-"""PyMySQL's connection, with three habits of its own changed."""
+"""PyMySQL's connection, changed in three respects."""
 
 import ssl
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from typing_extensions import override
 
 from psched.config.tls import Tls
 from psched.stores import encryption
 
 _UNCHECKED = Tls(verify="none", ca=None, cert=None, key=None)
 
-_SURELY_TAKEN = 200_000
-"""Characters; of at most four bytes each. No server is asked about statements below."""
+_SURELY_ACCEPTED = 200_000
+"""Characters, of at most four bytes each; a statement below that is accepted by every server."""
 
 
-class MeasuredConnection(Connection):
-    """A connection that does not send what its server would answer by hanging up.
+class PyMySQLConnection(Connection):
+    """A connection that checks a statement's size, and takes fewer requests and less memory.
 
-    Of a statement that is broken off nobody knows whether it was applied; this error says that it
-    was not, and why. It has the number that servers give to it, where they can say so.
+    A server answers a statement that is too large by hanging up, and then nobody knows whether it
+    was applied. This connection does not send such a statement; its error says that it was not
+    applied, and why, with the number that servers give to it where they can.
 
-    It sends nothing of its own when it connects: each answer to wait for makes a slow link slower.
+    When it connects it sends nothing of its own, because each answer to wait for slows down a slow
+    link.
 
-    Nor does it read the certificates of all the world's authorities (25 ms, and their memory in
-    every worker) to encrypt, where the server offers it, without checking anybody.
+    Where it encrypts without checking the server, it does not read the certificates of the world's
+    authorities, which would take 25 ms, and memory in every worker.
     """
 
-    _most: int | None = None
+    _max_packet: int | None = None
 
+    @override
     def set_character_set(self, charset: str, collation: str | None = None) -> None:
-        """See PyMySQL's Connection.set_character_set; `Dialect.begin_session` sends it."""
-        del charset, collation
+        del charset, collation  # `Dialect.begin_session` sets them
 
-    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # noqa: FBT001, FBT002  # PyMySQL's
-        """See PyMySQL's Connection.query."""
-        if len(sql) > _SURELY_TAKEN:
+    @override
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # PyMySQL's
+        if len(sql) > _SURELY_ACCEPTED:
             content = (
                 sql if isinstance(sql, bytes) else sql.encode(self.encoding, "surrogateescape")
             )
-            most = self._largest()
-            # The command's own byte is one of them.
-            if len(content) + 1 > most:
+            largest = self._largest_statement()
+            # The byte of the command counts, too.
+            if len(content) + 1 > largest:
                 raise pymysql.err.DataError(
                     1153,
-                    f"the statement has {len(content):,} bytes, and the server takes {most:,}:"
+                    f"the statement has {len(content):,} bytes, and the server takes {largest:,}:"
                     " raise its max_allowed_packet, or keep less in data",
                 )
         return super().query(sql, unbuffered)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:  # noqa: ANN401  # PyMySQL's
-        """PyMySQL's; no options are how it asks for encryption that checks nothing."""
+        """The context for PyMySQL's options; without any, it asks for encryption without checks."""
         if sslp:
             context: ssl.SSLContext = super()._create_ssl_ctx(sslp)  # type: ignore[misc]  # not in its stubs
             return context
-        return encryption.context_of(_UNCHECKED)
+        return encryption.ssl_context(_UNCHECKED)
 
-    def _largest(self) -> int:
-        if self._most is None:
+    def _largest_statement(self) -> int:
+        if self._max_packet is None:
             with self.cursor() as cursor:
                 cursor.execute("SELECT @@max_allowed_packet")
-                ((self._most,),) = cursor.fetchall()
-        return self._most
+                ((self._max_packet,),) = cursor.fetchall()
+        return self._max_packet
