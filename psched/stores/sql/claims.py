@@ -1,9 +1,10 @@
 """Two ways to claim due rows; both give the same promise.
 
 SKIP LOCKED, in one statement, on PostgreSQL: workers that claim at the same moment neither wait for
-one another nor compete for the same rows. It needs an UPDATE within a query; where that would have
-to be a transaction (MySQL and MariaDB), its round trips cost more than the lost races that it
-avoids, and on a Galera cluster row locks end at the node.
+one another nor compete for the same rows. It needs an UPDATE within a query. MySQL and MariaDB
+would need a transaction instead, whose round trips cost more than the lost races that it avoids,
+except when several workers claim many rows at a time; and on a Galera cluster row locks end at the
+node.
 
 Compare-and-swap, everywhere else: one statement reads what is due, one claims what is still as it
 was read. No lock is held between the two: of two workers that read the same row, the second finds

@@ -128,10 +128,10 @@ class Statements:
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
         # A lease may seem to have expired because somebody has set the host's clock.
-        expired = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
+        claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
-            f" WHERE next_run_time <= {now} + {ahead}{ours}{expired}"
+            f" WHERE next_run_time <= {now} + {ahead}{ours}{claimable}"
             " ORDER BY next_run_time LIMIT :limit"
         ).bindparams(**types)
         lease = (

@@ -36,7 +36,7 @@ class Dialect:
         now: the store's clock, as Unix seconds with a fraction; read once per statement, so
             never earlier than the moment the request was sent.
         now_floor: the same in whole seconds.
-        exact: a column, to be compared byte by byte: 'A' is not 'a'.
+        exact: makes a column compare byte by byte: 'A' is not 'a'.
         integer: makes sure that the database takes a bound value, NULL too, for a whole number.
         payload: reads a column, whose name is put in, that holds bytes or text.
         packed: makes of compressed bytes what such a column can hold.
