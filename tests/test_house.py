@@ -60,7 +60,7 @@ def test_every_signal_of_the_master_stands_in_its_help_and_in_the_readme():
 
 
 def test_the_table_in_the_readme_names_every_column():
-    from psched.stores.sql.claim_statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
+    from psched.stores.sql.statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
 
     for column in COLUMNS:
         assert f"`{column}`" in README
@@ -68,7 +68,7 @@ def test_the_table_in_the_readme_names_every_column():
 
 def test_a_row_has_the_columns_of_the_table_in_their_order():
     from psched.core.model import Row  # noqa: PLC0415
-    from psched.stores.sql.claim_statements import COLUMNS  # noqa: PLC0415
+    from psched.stores.sql.statements import COLUMNS  # noqa: PLC0415
     from psched.stores.sql.tables import schedules_table  # noqa: PLC0415
 
     assert list(COLUMNS) == [column.name for column in schedules_table("t").columns]

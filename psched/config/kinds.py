@@ -4,7 +4,7 @@ A kind describes itself once; its errors, and the documentation, say it in those
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -79,10 +79,16 @@ class Number:
 
 
 class Choice:
-    """One of a few words."""
+    """One of a few words.
 
-    def __init__(self, *words: str) -> None:
+    Args:
+        words: those that are accepted.
+        removed: those that earlier versions accepted; the first of ``words`` replaces them.
+    """
+
+    def __init__(self, *words: str, removed: Sequence[str] = ()) -> None:
         self.words = words
+        self._removed = removed
 
     def describe(self) -> str:
         """See `Kind.describe`."""
@@ -92,6 +98,8 @@ class Choice:
     def read(self, value: object, around: Surroundings) -> str:
         """See `Kind.read`."""
         word = text(self, value, around)
+        if word in self._removed:
+            raise RefusedError(f"{word} was removed; set it to {self.words[0]}, or delete the line")
         if word not in self.words:
             raise RefusedError(f"must be {self.describe()}")
         return word

@@ -202,8 +202,14 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
         raise RefusedError(
             f"is of no use with type: {values['type']}, which takes rows in one way only; remove it"
         )
-    if strategy != "cas" and values["url"].startswith(("sqlite", urls.MEMORY)):
+    if strategy == "cas":
+        return
+    if values["url"].startswith(("sqlite", urls.MEMORY)):
         raise RefusedError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
+    if values["url"].startswith(("mysql", "mariadb")):
+        raise RefusedError(
+            f"{strategy} was removed for MySQL and MariaDB; set it to auto, or delete the line"
+        )
 
 
 def _check_only(values: Mapping[str, Any]) -> None:

@@ -70,6 +70,6 @@ class StoreSettings:
 
     claim_strategy: Annotated[
         str,
-        Choice("auto", "skip_locked", "update_first", "cas"),
-        "How due rows are taken; auto is the best way that the server can do.",
+        Choice("auto", "skip_locked", "cas", removed=["update_first"]),
+        "How due rows are claimed; auto is the best way that the server supports.",
     ] = "auto"

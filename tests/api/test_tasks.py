@@ -93,15 +93,15 @@ class TestPolling:
         schedules.add("a", next_time=1)
         schedules.add("b", next_time=2)
         with psched.open(settings.with_settings(claim_strategy="cas")) as mine:
-            claims = mine._store._strategy()
-            take = claims._take
+            claims = mine._store._claim_strategy()
+            take = claims._swap
 
             def late(*args):
                 schedules.poll()
-                claims._take = take
+                claims._swap = take
                 return take(*args)
 
-            claims._take = late
+            claims._swap = late
             assert mine.poll().key == "b"
 
     def test_a_row_that_is_changed_while_it_is_judged_is_judged_again(self, schedules, sql):

@@ -37,7 +37,6 @@ class TestRedisStore(BackendContract, StatusContract):
             takes_some_types(backend_factory(), open_some())
 
 
-@pytest.mark.chosen
 class TestRedisStoreBehindSentinels(BackendContract):
     @pytest.fixture
     def backend_factory(self, watched):

@@ -18,11 +18,11 @@ from support.stores import store_factory
 MIB = 2**20
 
 LARGE = {"rows": [{"id": n, "é": "鍵\u0000\\'\"%\n" * 3} for n in range(2000)]}
-"""A few hundred kilobytes, of all that could be taken for something else."""
+"""A few hundred kilobytes, with every character that could be misread."""
 
 
 def noise(size):
-    """A payload of so many bytes that hardly gets smaller, whatever one does to it."""
+    """A payload of that many bytes that can hardly be compressed."""
     drawn = random.Random(7).randbytes(size)  # noqa: S311
     letters = bytes(b for b in range(32, 127) if b not in b'"\\')
     table = bytes(letters[b % len(letters)] for b in range(256))
@@ -75,7 +75,7 @@ def test_data_that_another_store_does_not_compress_it_can_read(compressing, open
     plain = open_store()
     seen = plain.get("k")
     assert decode("data", seen.data) == LARGE
-    # Nor does it spoil what it writes back.
+    # What it writes back is intact, too.
     assert plain.replace(seen, seen)
     assert compressing().get("k").data == seen.data
     (held,) = plain.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows

@@ -1,4 +1,4 @@
-"""Real errors of a real server, and what they are taken for."""
+"""Real errors of a real MariaDB, and how they are classified."""
 
 import contextlib
 import signal
@@ -17,7 +17,7 @@ from psched.base.errors import (
 )
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
-from psched.stores.sql.dialects.packets import MeasuredConnection
+from psched.stores.sql.dialects.pymysql_connection import PyMySQLConnection
 from support.servers import LOOPBACK
 from support.waiting import wait_until
 
@@ -89,7 +89,7 @@ def unavailable():
 
 
 class TestLocks:
-    """Somebody else's lock is waited for, for a second, and never longer."""
+    """Another session's lock is waited for, for at most a second."""
 
     def test_a_row_that_is_locked_is_not_written_and_that_is_known(self, store, connect):
         add(store, "k")
@@ -164,7 +164,7 @@ class TestLocks:
         def waits_for_a_lock():
             return database.server.query("SELECT 1 FROM information_schema.innodb_lock_waits")
 
-        # The one that has done less is the victim: this one does more.
+        # The server rolls back the transaction that has changed less; this one changes more.
         execute(other, "CREATE TABLE weight (n INT PRIMARY KEY)", "BEGIN")
         execute(other, "INSERT INTO weight SELECT seq FROM seq_1_to_500")
         execute(other, "SELECT * FROM psched WHERE id = 'b' FOR UPDATE")
@@ -293,7 +293,7 @@ class TestConnections:
         wait_until(lambda: _works(other), what="the server to see that one has gone")
 
     def test_a_server_without_a_free_connection_is_waited_for(self, user, open_at, database):
-        """Root keeps a connection for itself: the user is one of many."""
+        """A limit for ordinary users, because root has a connection in reserve."""
         url = user()
         server = database.server
         [[limit]] = server.query("SELECT @@max_connections")
@@ -315,14 +315,14 @@ class TestConnections:
 
 
 def test_a_session_is_ours_also_where_the_server_is_not_what_it_says_it_is(store, monkeypatch):
-    """Behind a proxy, say, that tells a version of its own: that one's variables are unknown."""
-    greeted = MeasuredConnection._get_server_information
+    """A proxy may tell a version of its own, whose variables the server does not know."""
+    greeted = PyMySQLConnection._get_server_information
 
     def say_another(connection):
         greeted(connection)
         connection.server_version = "8.0.36 (a proxy)"
 
-    monkeypatch.setattr(MeasuredConnection, "_get_server_information", say_another)
+    monkeypatch.setattr(PyMySQLConnection, "_get_server_information", say_another)
     store.disconnect()
     assert ("isolation", "read committed") in store.examine()
     [[mode, zone]] = store._connector.read(
@@ -333,10 +333,10 @@ def test_a_session_is_ours_also_where_the_server_is_not_what_it_says_it_is(store
 
 
 class TestReadOnly:
-    """Whatever a server says that will not write, it is left, and nothing was applied."""
+    """A server that refuses to write is left, whatever its error, and nothing was applied."""
 
     def is_left_and_found_again(self, store, number, mend):
-        """A store's next claim is refused with a number; it makes another after the mend."""
+        """A store's next claim is refused with an error number; it claims again later."""
         connection = store._connector._connection
         with unavailable() as raised:
             store.claim("w.1", **CLAIM)
@@ -364,7 +364,7 @@ class TestReadOnly:
     def test_a_server_whose_sessions_may_only_read_is_left(
         self, user, open_at, database, setting, values
     ):
-        """The first of the settings is for all but administrators."""
+        """The first of the settings does not apply to administrators."""
 
         def set_to(value):
             database.server.query(f"SET GLOBAL {setting} = {value}")
@@ -382,7 +382,7 @@ class TestReadOnly:
     def test_it_is_left_for_the_next_host_though_it_calls_itself_writable(
         self, user, open_at, start_mariadb, database, name
     ):
-        """Neither follows the other here: what each one has tells them apart."""
+        """The servers do not replicate; their different rows tell which one was read."""
         url, port = user(), database.server.port
         first = start_mariadb("--init-connect=SET SESSION TRANSACTION READ ONLY")
         first.query(f"CREATE DATABASE {name}")
@@ -415,8 +415,8 @@ class TestReadOnly:
         restart("--innodb-read-only=1")
         self.is_left_and_found_again(store, 1036, restart)
 
-    # MariaDB has no way to these: 1836 and 1874 are what MySQL says where MariaDB says 1036. A
-    # trigger may raise any number.
+    # MySQL's 1836 and 1874 are 1036 in MariaDB, so a trigger raises them, which may raise any
+    # number.
     @pytest.mark.parametrize("number", [1290, 1836, 1874])
     def test_the_numbers_of_other_servers_are_known(self, store, sql, number):
         add(store, "k")
@@ -426,12 +426,12 @@ class TestReadOnly:
 
 
 class TestOneByOne:
-    """Only a row's own fault sets it aside."""
+    """A row is quarantined only by its own fault."""
 
     def test_a_claim_that_nobody_may_make_sets_no_row_aside(
         self, user, open_at, store, database, name
     ):
-        """The user may do all that setting a row aside takes."""
+        """The user has all rights that quarantining a row takes."""
         add(store, "a", "b")
         url = user(rights="SELECT, INSERT, DELETE")
         columns = "status, reason, next_run_time, owner"
@@ -445,7 +445,7 @@ class TestOneByOne:
 
     @pytest.mark.parametrize("number", [1644, 1235, 1105])
     def test_an_error_that_does_not_speak_of_a_value_sets_no_row_aside(self, store, sql, number):
-        """As a trigger of somebody's may raise: any number, at one row."""
+        """Raise any error number at one row, as a user's trigger may."""
         add(store, "a")
         signal = f"SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = {number}"
         sql(
@@ -471,7 +471,7 @@ class TestStatementLog:
         for again in ("", "again"):
             with pytest.raises(StoreError, match=r"1665.*binlog_format to MIXED or ROW"):
                 open_at(url).init()
-            with pytest.raises(SchemaError, match="did not come to its end") as raised:
+            with pytest.raises(SchemaError, match="did not finish") as raised:
                 open_at(url).now()
             assert "does not exist" not in str(raised.value), again
         server.query("SET GLOBAL binlog_format = ROW")
@@ -490,7 +490,7 @@ class TestStatementLog:
 
 
 class TestRefusals:
-    """What will not pass by itself says what to look at, and never shows the password."""
+    """Lasting errors say what to check, and never show the password."""
 
     def test_a_read_only_server_is_left_for_the_primary(self, user, open_at, database):
         store = open_at(user())

@@ -762,7 +762,11 @@ def test_an_old_database_is_encrypted_as_ours_unless_its_url_says_otherwise(
     target.disconnect()
     # A claim_strategy for psched's database is not refused because of the old database.
     settings = config.from_mapping(
-        {"url": ours, "ssl_ca": str(certificates.authority), "claim_strategy": "update_first"}
+        {
+            "url": ours,
+            "ssl_ca": str(certificates.authority),
+            "claim_strategy": {"mariadb": "cas", "postgresql": "skip_locked"}[kind],
+        }
     )
     for url in (beside, away, file):
         with contextlib.closing(OldTable(url)) as old:

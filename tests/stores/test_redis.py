@@ -404,7 +404,7 @@ class TestFacts:
             assert "a crash of its host loses up to two" in facts["saves"]
         with configured(min_replicas_to_write="1", min_replicas_max_lag="3"):
             assert dict(store.examine())["a failover loses"].startswith("up to 3 s of writes")
-        careful = make_store(database.url, replicas=2)
+        careful = make_store(database.url, wait_replicas=2)
         assert "what 2 of the replicas" in dict(careful.examine())["a failover loses"]
         careful.disconnect()
 

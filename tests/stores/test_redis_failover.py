@@ -17,7 +17,6 @@ from psched.base.errors import (
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis.sentinels import ASKED_AGAIN
-from psched.stores.redis.store import RedisStore
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
 from support.servers.redis import SERVICE
@@ -133,7 +132,7 @@ class TestWaitForReplicas:
         primary, proxy, _ = followed
         with (
             store_factory(primary.url()) as here,
-            store_factory(primary.url(), replicas=1, timeout=1.0) as safe,
+            store_factory(primary.url(), wait_replicas=1, timeout=1.0) as safe,
         ):
             plain, store = here(), safe()
             store.init()
@@ -146,7 +145,7 @@ class TestWaitForReplicas:
 
     def test_a_claim_that_no_replica_has_can_be_asked_for(self, followed):
         primary, proxy, _ = followed
-        with store_factory(primary.url(), replicas=1, timeout=1.0) as safe:
+        with store_factory(primary.url(), wait_replicas=1, timeout=1.0) as safe:
             store = safe()
             store.init()
             add(store, "a")
@@ -161,7 +160,7 @@ class TestWaitForReplicas:
         primary, *_ = followed
         primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-wait")
         url = primary.url().replace("//", "//u:p@")
-        with store_factory(url, replicas=1) as safe, store_factory(url) as plain:
+        with store_factory(url, wait_replicas=1) as safe, store_factory(url) as plain:
             store, other = safe(), plain()
             make_store(primary.url()).init()
             for attempt in (store.try_rights, lambda: add(store, "a")):
@@ -174,7 +173,7 @@ class TestWaitForReplicas:
     def test_who_may_not_wait_any_more_does_not_know_what_became_of_a_write(self, followed):
         primary, *_ = followed
         primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all")
-        with store_factory(primary.url().replace("//", "//u:p@"), replicas=1) as safe:
+        with store_factory(primary.url().replace("//", "//u:p@"), wait_replicas=1) as safe:
             store = safe()
             store.init()
             add(store, "a")
@@ -237,7 +236,7 @@ class TestSentinels:
         watched, other, clock = start_watched(), start_redis(), Later()
         there = make_store(other.url())
         there.init()
-        store = RedisStore(watched.url(), table="psched", timeout=5.0, clock=clock)
+        store = make_store(watched.url(), clock=clock)
         store.init()
         add(store, "k")
         for sentinel in watched.sentinels:
@@ -276,7 +275,7 @@ class TestSentinels:
         leader = watched.sentinels[0]
         with Proxy(leader.port) as proxy:
             url = f"redis+sentinel://{LOOPBACK}:{proxy.port}/{SERVICE}/0"
-            store = RedisStore(url, table="psched", timeout=2.0, clock=clock)
+            store = make_store(url, timeout=2.0, clock=clock)
             store.init()
             add(store, "k")
             with proxy.black_hole():

@@ -56,7 +56,7 @@ def timeout():
 
 @pytest.fixture
 def strategy():
-    """The way to claim; the best, if none is given."""
+    return "auto"
 
 
 @pytest.fixture
@@ -68,9 +68,10 @@ def far_url(proxy, database):
 @pytest.fixture
 def far(far_url, store, timeout, strategy):  # the table is there
     """A store behind the proxy."""
-    with store_factory(far_url, timeout=timeout, strategy=strategy) as open_store:
+    with store_factory(far_url, timeout=timeout, claim_strategy=strategy) as open_store:
         store = open_store()
-        store._strategy()  # connected
+        store.now()  # connected
+        store._claim_strategy()  # chosen
         yield store
 
 
@@ -109,16 +110,7 @@ def finish(row):
 
 TAKES = b"SET owner = "
 
-BY_TRANSACTION = ("mariadb", "skip_locked")
-
-WAYS = [
-    ("mariadb", "cas"),
-    ("mariadb", "update_first"),
-    BY_TRANSACTION,
-    ("postgresql", "skip_locked"),
-    ("postgresql", "update_first"),
-    ("postgresql", "cas"),
-]
+WAYS = [("mariadb", "cas"), ("postgresql", "skip_locked"), ("postgresql", "cas")]
 
 
 def by(ways):
@@ -131,15 +123,10 @@ def by(ways):
 
 
 class TestClaim:
-    @pytest.fixture
-    def deciding(self, database, strategy):
-        """What is in the request that leases the rows."""
-        return b"COMMIT" if (database.kind, strategy) == BY_TRANSACTION else TAKES
-
     @by(WAYS)
-    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy, deciding):
+    def test_after_a_lost_reply_its_owner_is_told_what_it_holds(self, far, store, proxy):
         add(store, "a", "b")
-        with proxy.fault(Fault.LOSE_REPLY, deciding), pytest.raises(ClaimUnknownError) as unknown:
+        with proxy.fault(Fault.LOSE_REPLY, TAKES), pytest.raises(ClaimUnknownError) as unknown:
             far.claim("far.1", **CLAIM)
         assert not store.claim("near.1", **CLAIM).rows
         assert unknown.value.owner == "far.1"
@@ -150,14 +137,14 @@ class TestClaim:
         }
 
     @by(WAYS)
-    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy, deciding):
+    def test_after_a_lost_request_it_holds_nothing(self, far, store, proxy):
         add(store, "a", "b")
-        with proxy.fault(Fault.LOSE_REQUEST, deciding), pytest.raises(ClaimUnknownError) as lost:
+        with proxy.fault(Fault.LOSE_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as lost:
             far.claim("far.1", **CLAIM)
         assert far.held(lost.value.owner, lost.value.keys) == []
         assert len(far.claim("far.2", **CLAIM).rows) == 2
 
-    @by([way for way in WAYS if way != BY_TRANSACTION])
+    @by(WAYS)
     @impatient
     def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
         """Some of the rows it has seen are another's by now."""
@@ -170,7 +157,7 @@ class TestClaim:
         assert [row.key for row in far.held(late.value.owner, late.value.keys)] == [other]
         assert store.get(row.key).owner == "near.1"
 
-    @by([way for way in WAYS if way != ("postgresql", "skip_locked")])
+    @by([("mariadb", "cas"), ("postgresql", "cas")])
     def test_a_lost_search_is_no_claim(self, far, store, proxy):
         add(store, "a")
         with (
@@ -180,29 +167,6 @@ class TestClaim:
             far.claim("far.1", **CLAIM)
         assert not isinstance(error.value, ClaimUnknownError)
         assert [row.key for row in far.claim("far.2", **CLAIM).rows] == ["a"]
-
-    @by([BY_TRANSACTION])
-    @pytest.mark.parametrize("fault", LOST)
-    @pytest.mark.parametrize("request_", [b"BEGIN", b"SKIP LOCKED", TAKES], ids=str)
-    def test_what_was_not_committed_was_not_claimed(self, far, store, proxy, fault, request_):
-        add(store, "a", "b")
-        with proxy.fault(fault, request_), pytest.raises(StoreUnavailableError):
-            far.claim("far.1", **CLAIM)
-        # The server may not have noticed yet that nobody is there any more.
-        wait_until(lambda: _claims(far), what="the end of the transaction")
-        assert {(row.owner, row.fence) for row in store.rows()} == {("far.2", 1)}
-
-    @by([BY_TRANSACTION])
-    @impatient
-    def test_a_commit_that_comes_too_late_is_found(self, far, store, proxy):
-        add(store, "a")
-        with proxy.fault(Fault.HOLD_REQUEST, b"COMMIT"), pytest.raises(ClaimUnknownError) as late:
-            far.claim("far.1", **CLAIM)
-        # Until then nobody can have them.
-        with contextlib.suppress(StoreUnavailableError):
-            assert not store.claim("near.1", **CLAIM).rows
-        proxy.release()
-        assert [row.key for row in far.held(late.value.owner, late.value.keys)] == ["a"]
 
 
 @each_server

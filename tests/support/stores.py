@@ -13,17 +13,22 @@ from psched.config import Config
 from psched.config.redis_urls import is_redis
 from psched.core.definition import payload_of
 from psched.core.model import Decision, Finish, Quarantine, Row
+from psched.stores.parameters import StoreParameters
 from psched.stores.sql.store import SqlStore
 
 
-def make_store(url, *, table="psched", timeout=5.0, **how):
+def parameters_of(url, *, table="psched", timeout=5.0, alive_time=60, **more):
+    return StoreParameters(url=url, table=table, timeout=timeout, alive_time=alive_time, **more)
+
+
+def make_store(url, *, clock=None, **parameters):
     """A store as a worker makes it; not yet connected."""
-    how = {"table": table, "timeout": timeout, "clock": SystemClock(), **how}
+    given, clock = parameters_of(url, **parameters), clock or SystemClock()
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 
-        return RedisStore(url, **how)
-    return SqlStore(url, rng=random.Random(), **how)  # noqa: S311  # jitter
+        return RedisStore(given, clock=clock)
+    return SqlStore(given, clock=clock, rng=random.Random())  # noqa: S311  # jitter
 
 
 @contextlib.contextmanager

@@ -392,8 +392,17 @@ def test_a_combination_is_told_at_the_line_of_the_timeout(refusal):
         ),
         (
             {"claim_strategy": "update_first"},
-            "an SQLite file cannot do update_first; set it to auto or cas",
+            "update_first was removed; set it to auto, or delete the line",
         ),
+        (
+            {"url": "mysql://db/x", "claim_strategy": "skip_locked"},
+            "skip_locked was removed for MySQL and MariaDB; set it to auto, or delete the line",
+        ),
+        (
+            {"url": "mariadb://db/x", "claim_strategy": "skip_locked"},
+            "skip_locked was removed for MySQL and MariaDB; set it to auto, or delete the line",
+        ),
+        ({"claim_strategy": "other"}, "must be auto, skip_locked or cas"),
     ],
 )
 def test_a_way_to_claim_that_the_store_has_not_is_refused_with_the_mend(settings, reason):
@@ -405,7 +414,8 @@ def test_a_way_to_claim_that_the_store_has_not_is_refused_with_the_mend(settings
     [
         {**COMPAT, "claim_strategy": "auto"},
         {"url": "sqlite:////x.db", "claim_strategy": "cas"},
-        {"url": "mysql://db/x", "claim_strategy": "skip_locked"},
+        {"url": "mysql://db/x", "claim_strategy": "cas"},
+        {"url": "postgresql://db/x", "claim_strategy": "skip_locked"},
     ],
 )
 def test_a_way_to_claim_that_the_store_may_have_is_accepted(settings):

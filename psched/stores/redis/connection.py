@@ -36,11 +36,11 @@ class DriverConnection(Connection):
 
     def _connect(self) -> socket.socket:
         if self._path is not None:
-            return deadline_socket.connect_here(self._path, self._budget)
+            return deadline_socket.connect_unix(self._path, self._budget)
         opened = deadline_socket.connect(self.host, self.port, self._budget)
         if self._tls is None:
             return opened
-        deadline_socket.bound(self._tls, self._budget)
+        deadline_socket.limit(self._tls, self._budget)
         try:
             return self._tls.wrap_socket(opened, server_hostname=self.host)
         except OSError:

@@ -328,7 +328,7 @@ class Connector:
     def _context(self) -> ssl.SSLContext | None:
         """How to encrypt. The certificates are read again for each connection."""
         if self._tls is not None:
-            return encryption.context_of(self._tls)
+            return encryption.ssl_context(self._tls)
         return ssl.create_default_context() if self._address.encrypted else None
 
     def _greet(self, connection: DriverConnection) -> None:

@@ -18,9 +18,9 @@ from psched.base.errors import (
 )
 from psched.base.packing import packed
 from psched.config import redis_urls
-from psched.config.tls import Tls
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled, Store
+from psched.stores.parameters import StoreParameters
 from psched.stores.redis import diagnostics, encoding, scripts
 from psched.stores.redis.connector import VERSION, Connector
 from psched.stores.redis.encoding import Argument
@@ -42,43 +42,25 @@ class RedisStore(Store):
     """Schedules in one database of a Redis server.
 
     Args:
-        url: the server, see `psched.config.redis_urls`.
-        table: the name with which all keys begin.
-        timeout: seconds; the bound of every wait for the server.
+        parameters: what the settings say about the store.
         clock: this host's clocks.
-        tls: how connections are encrypted; None: as the url says.
-        compress_above: bytes; larger payloads are compressed. 0: none are.
-        only: the types of task that are claimed; none: all.
-        replicas: how many replicas must have a write before it counts as done.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        table: str,
-        timeout: float,
-        clock: Clock,
-        tls: Tls | None = None,
-        compress_above: int = 0,
-        only: Sequence[str] = (),
-        replicas: int = 0,
-    ) -> None:
-        address = redis_urls.parse(url)
+    def __init__(self, parameters: StoreParameters, *, clock: Clock) -> None:
         self._connect = partial(
             Connector,
-            address,
-            table=table,
-            timeout=timeout,
+            redis_urls.parse(parameters.url),
+            table=parameters.table,
+            timeout=parameters.timeout,
             clock=clock,
-            tls=tls,
-            replicas=replicas,
+            tls=parameters.tls,
+            replicas=parameters.wait_replicas,
         )
         self._connector = self._connect()
-        self._pack = partial(packed, above=compress_above, form=bytes)
+        self._pack = partial(packed, above=parameters.compress_above, form=bytes)
         self._clock = clock
-        self._table = table
-        self._only = [encoding.text(kind) for kind in only]
+        self._table = parameters.table
+        self._only = [encoding.text(kind) for kind in parameters.only]
 
     @property
     def shown(self) -> str:

@@ -22,7 +22,7 @@ from psched.contrib.perfectsched.migration.destination import Destination, NewRo
 from psched.contrib.perfectsched.migration.planner import Move, Planner, Report
 from psched.contrib.perfectsched.migration.source import Source
 from psched.contrib.perfectsched.migration.source_systems import OldRow, is_marked
-from psched.stores.sql.chunks import divided
+from psched.stores.sql.batches import split
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class Migrator:
             self._activate([move.copy for move in moves if move.marked])
             self._delete_stale([move for move in moves if move.stale], report)
             unmarked = [move for move in moves if not move.marked and not move.stale]
-            for batch in divided(unmarked, _payload_size):
+            for batch in split(unmarked, _payload_size):
                 self._mark(self._insert(batch, report), report)
         return page, report
 

@@ -32,7 +32,7 @@ from psched.contrib.perfectsched.store.statements import Statements, as_seen, re
 from psched.core.model import QUARANTINED, Row, Settlement, Token
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
 from psched.stores.sql.connector import Connector
-from psched.stores.sql.failures import UnfitError
+from psched.stores.sql.errors import InvalidValueError
 
 _log = logging.getLogger("psched.store")
 
@@ -153,14 +153,14 @@ class LeaseWriter:
         """Read the store's clock, and the rows that are due now or within the horizon."""
         values = {"horizon": horizon, "limit": limit}
         if self._by_host_clock:
-            values |= {"length": length, "even": self._connector.evenness.seconds()}
+            values |= {"length": length, "even": self._connector.clock_steps.seconds_since()}
         found = self._connector.read(lambda c: c.execute(self._sql.due, values).all())
         if not found:
             return None, []
         self._connector.refuse_read_only(found[0][1])
         now, rows = float(found[0][0]), [StoredRow(*columns[2:]) for columns in found]
         # The clock may have been set before the database read it.
-        if self._by_host_clock and self._connector.evenness.seconds() <= length:
+        if self._by_host_clock and self._connector.clock_steps.seconds_since() <= length:
             rows = [row for row in rows if row.never_leased]
         return now, rows
 
@@ -216,7 +216,7 @@ class LeaseWriter:
     def _claim_one(self, row: StoredRow, until: int) -> bool:
         try:
             return self._write(self._sql.claim, {**as_seen(row), "until": until}) == 1
-        except UnfitError as error:
+        except InvalidValueError as error:
             _log.error("%s: %s", row.id, error)  # the error's text names the value
             return False
 
@@ -269,7 +269,7 @@ class LeaseWriter:
         try:
             if not self._write(statement, values):
                 return None
-        except UnfitError as error:
+        except InvalidValueError as error:
             _log.error("%s: %s", end.key, error)  # the error's text names the value
             self.leases.drop(end.key)
             return Settled.PREEMPTED

@@ -54,7 +54,7 @@ class Statements:
         beyond = dialect.after.format("timeout", "id", ":time", dialect.text.format(":id"))
         self.first = text(f"{page} 1 = 1 {in_time}")
         self.following = text(f"{page} {beyond} {in_time}")
-        self.attempts: Mapping[str, TextClause] = {
+        self.rights: Mapping[str, TextClause] = {
             "SELECT": self.check,
             "INSERT": text(
                 f"INSERT INTO {table} ({', '.join(COLUMNS)})"

@@ -80,11 +80,11 @@ from psched.core.catchup import iso
 from psched.core.definition import decode
 from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import Claimed, Settled, Store
-from psched.stores.sql import diagnostics
-from psched.stores.sql.batches import BATCH, in_batches
-from psched.stores.sql.failures import refusing_data
+from psched.stores.parameters import StoreParameters
+from psched.stores.sql.batches import BATCH, write_in_batches
+from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.relational import TableStore, one_request
+from psched.stores.sql.table_store import TableStore, one_request
 
 _USUAL_ALIVE_TIME = 300
 """Seconds; the default of PerfectSched's workers."""
@@ -104,20 +104,13 @@ class PerfectSchedStore(TableStore[Statements], Store):
     """
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
-        super().__init__(
-            settings.url,
-            table=settings.table,
-            timeout=settings.driver_timeout,
-            clock=clock,
-            rng=rng,
-            tls=settings.tls,
-        )
+        super().__init__(StoreParameters.of(settings), clock=clock, rng=rng)
         patience = settings.driver_timeout
         self._sql = Statements(self._connector.quote(settings.table), self._connector.dialect)
         self._writer = LeaseWriter(self._connector, self._sql, clock=clock, patience=patience)
         self._leases = self._writer.leases
         self._longest_lease = max(settings.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
-        self._in_batches = partial(in_batches, clock=clock, patience=patience)
+        self._in_batches = partial(write_in_batches, clock=clock, patience=patience)
         # The rows of inserts that were not answered, by the nonces of these inserts.
         self._unanswered: dict[str, Sequence[StoredRow]] = {}
 
@@ -253,9 +246,8 @@ class PerfectSchedStore(TableStore[Statements], Store):
         return ()
 
     @override
-    def examine(self) -> Sequence[tuple[str, str]]:
-        strategy = "cas, beside PerfectSched's workers"
-        return diagnostics.examine(self._connector, self.now, self._clock, strategy=strategy)
+    def _describe_claims(self) -> str:
+        return "cas, beside PerfectSched's workers"
 
     @override
     def _prepare(self) -> None:

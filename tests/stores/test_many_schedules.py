@@ -13,8 +13,8 @@ from psched.base.clock import SystemClock
 from psched.base.errors import AlreadyExistsError, UnknownOutcomeError
 from psched.client.collection import ScheduleCollection
 from psched.core.model import Row
-from psched.stores.sql import chunks
-from psched.stores.sql.chunks import in_chunks
+from psched.stores.sql import batches
+from psched.stores.sql.batches import insert_batches
 from support.crowd import fill, joined, number
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
@@ -97,7 +97,7 @@ class TestAdding:
 class TestUnknownOutcome:
     """The connection breaks while very many are being added."""
 
-    FEW = 3 * chunks.ROWS
+    FEW = 3 * batches.INSERT_BATCH
 
     @pytest.mark.parametrize("fault", [Fault.LOSE_REQUEST, Fault.LOSE_REPLY])
     @pytest.mark.parametrize("met", [b"INSERT", b"COMMIT"], ids=bytes.decode)
@@ -131,32 +131,32 @@ class TestUnknownOutcome:
 
 class TestParcels:
     def test_they_hold_every_row_in_order(self):
-        everything = rows(3 * chunks.ROWS + 1)
-        found = [*in_chunks(everything)]
-        assert [len(parcel) for parcel in found] == [chunks.ROWS] * 3 + [1]
+        everything = rows(3 * batches.INSERT_BATCH + 1)
+        found = [*insert_batches(everything)]
+        assert [len(parcel) for parcel in found] == [batches.INSERT_BATCH] * 3 + [1]
         assert [*itertools.chain(*found)] == everything
-        assert [*in_chunks([])] == []
+        assert [*insert_batches([])] == []
 
     def test_they_are_bounded_in_size_too(self):
-        half = "x" * (chunks.SIZE // 2)
+        half = "x" * (batches.INSERT_SIZE // 2)
         large = [Row(key=f"k{n}", data=half, options="y" * (n == 4)) for n in range(6)]
-        assert [len(parcel) for parcel in in_chunks(large)] == [2, 2, 1, 1]
+        assert [len(parcel) for parcel in insert_batches(large)] == [2, 2, 1, 1]
         huge = [Row(key=f"k{n}", data=half * 3) for n in range(3)]
-        assert [len(parcel) for parcel in in_chunks(huge)] == [1, 1, 1]
+        assert [len(parcel) for parcel in insert_batches(huge)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_list_is_written_while_it_is_read(database, store, tmp_path):
-    """Its first line comes as soon as that of a short one, and it takes as little memory."""
+    """A long list prints its first line as soon as a short one, and takes as little memory."""
     config = tmp_path / "psched.yml"
     config.write_text(yaml.safe_dump({"url": database.url}))
 
     def listed(lines):
-        """The seconds of processor and the kilobytes that it took to list so many lines."""
+        """The CPU seconds and the kilobytes that listing that many lines took."""
         command = [sys.executable, "-m", "psched", "-c", str(config), "list"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             found = sum(1 for _ in itertools.islice(process.stdout, lines))
-            process.stdout.close()  # head does that, and goes
+            process.stdout.close()  # as head does
             said = process.stderr.read()
             _, _, used = os.wait4(process.pid, 0)
             process.returncode = 0

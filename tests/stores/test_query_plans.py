@@ -12,9 +12,8 @@ import pytest
 from sqlalchemy import TextClause, text
 
 from psched.core.model import Row, Settlement
-from psched.stores.sql.claim_statements import as_seen
 from psched.stores.sql.raw_execute import Columns
-from psched.stores.sql.statements import Statements
+from psched.stores.sql.statements import Statements, as_seen
 from psched.stores.sql.store import SqlStore
 from support.crowd import Cost, fill, joined, number, take_statistics
 from support.stores import store_factory
@@ -30,13 +29,13 @@ MOST = 10 * LIMIT
 KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
 
 STATES = ("calm", "flooded")
-"""Calm: few rows are due, some are leased, some at rest, many later, some of them at one time.
-Flooded: as many again have just fallen due, all at one time; the statistics know nothing of it."""
+"""Calm: few rows are due, some are leased, some at rest, many due later, some of them at one time.
+Flooded: as many rows again have just fallen due, all at one time, since the last ANALYZE."""
 
 LATER = 4_000_000_000
 
 LEASE = {"alive_time": 60, "shortest": 6}
-TAKE = {**LEASE, "owner": "new.1", "limit": LIMIT}
+CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
 
 
 @dataclass(frozen=True)
@@ -88,27 +87,23 @@ Sent = tuple[TextClause, Mapping[str, Any]]
 
 JUDGED: dict[str, Callable[[Crowd], Sent]] = {
     "get": lambda c: (c.sql.get, {"id": c.key}),
-    "look": lambda c: c.sql.look([row.key for row in c.first]),
+    "select": lambda c: c.sql.select([row.key for row in c.first]),
     "marked": lambda c: c.sql.marked([row.key for row in c.first]),
     "purgeable": lambda c: (c.sql.purgeable, {"limit": LIMIT}),
     "purge": lambda c: c.sql.purge(c.ended()),
     "first_timed": lambda c: (c.sql.first_timed, {"limit": LIMIT}),
     "timed": lambda c: (
         c.sql.timed,
-        # In the midst of those that have the time of most.
+        # In the middle of the rows that share one time.
         {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
         | {"limit": LIMIT},
     ),
     "first_resting": lambda c: (c.sql.first_resting, {"limit": LIMIT}),
     "resting": lambda c: (c.sql.resting, {"id": "k5", "limit": LIMIT}),
-    "due": lambda c: (c.sql.due, {**LEASE, "even": 30, "horizon": 5, "limit": LIMIT}),
+    "due": lambda c: (c.sql.due, {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT}),
     "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
     "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
-    "peek": lambda c: (c.sql.peek, {"horizon": 5}),
-    "take_limited": lambda c: (c.sql.take_limited, TAKE),
-    "take_returning": lambda c: (c.sql.take_returning, TAKE),
-    "take_unlocked": lambda c: (c.sql.take_unlocked, {**TAKE, "horizon": 5}),
-    "lock_due": lambda c: (c.sql.lock_due, {"limit": LIMIT}),
+    "claim_unlocked": lambda c: (c.sql.claim_unlocked, {**CLAIM, "horizon": 5}),
     "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
     "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
     "settle": lambda c: c.sql.settle(c.ends()),
@@ -123,8 +118,8 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
         | {"seen_status": "waiting"}
         | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
     ),
-    "set_aside": lambda c: (c.sql.set_aside, {**as_seen(c.seen()[0]), "reason": "why"}),
-    "delete": lambda c: (c.sql.delete, {"id": c.key, "over": 1}),
+    "quarantine": lambda c: (c.sql.quarantine, {**as_seen(c.seen()[0]), "reason": "why"}),
+    "delete": lambda c: (c.sql.delete, {"id": c.key, "expired_at": 1}),
     "mark_deleting": lambda c: (c.sql.mark_deleting, {"id": c.held[0].key}),
     "update_data": lambda c: (
         c.sql.update_data,
@@ -135,21 +130,17 @@ JUDGED: dict[str, Callable[[Crowd], Sent]] = {
 
 UNJUDGED = {
     "now": "reads no table",
-    "attempts": "meet no row",
-    "proofs": "meet no row",
+    "rights": "match no row",
+    "skip_locked_probe": "matches no row",
     "due_keys": "reads every key that is due; sent when one of them is no text",
-    "set_aside_by_hex": "the same",
+    "quarantine_by_hex": "the same",
 }
 """The other names in `Statements`, and why it does not matter what they cost."""
 
-NOT_SENT = {
-    "sqlite": {"take_limited", "lock_due", "take_unlocked"},
-    "mariadb": {"take_returning", "take_unlocked"},
-    "postgresql": {"take_limited"},
-}
-"""What only other databases are sent."""
+NOT_SENT = {"sqlite": {"claim_unlocked"}, "mariadb": {"claim_unlocked"}, "postgresql": set()}
+"""The statements that this database is never sent."""
 
-SORTS = {"take_unlocked": "what it has taken"}
+SORTS = {"claim_unlocked": "what it has claimed"}
 
 
 @pytest.fixture(

@@ -197,7 +197,7 @@ def test_a_schedule_without_a_time_gets_one_that_stays(store, settings, insert):
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 class TestSQLite:
-    """Stores in a column whatever it is given, if it can: text that is no text, too."""
+    """Stores any bytes in a column, if the database lets it, also such that are not text."""
 
     def test_text_that_is_no_text_is_quarantined(self, store, sql, work_off, insert):
         insert("good")
@@ -219,7 +219,7 @@ class TestSQLite:
         assert {row.status for row in store.rows()} == {QUARANTINED}
 
     def test_a_key_that_is_no_text_is_set_aside(self, store, sql, work_off, insert):
-        """It cannot be named in a statement, and would be found due for ever."""
+        """A statement cannot name the row, which otherwise would be found due for ever."""
         insert("good", next_run_time=1)
         for code in ("e9", "636c66e9", "ff"):
             sql(f"INSERT INTO {{table}} (id, next_time) VALUES (CAST(x'{code}' AS TEXT), 1)")  # noqa: S608
@@ -239,7 +239,7 @@ class TestSQLite:
 
 
 def test_many_poisoned_rows_do_not_starve_a_healthy_one(work_off, insert):
-    """They are due longest, so they always come first."""
+    """They have been due for the longest time, so every claim reads them first."""
     columns = [{"cron": "nonsense"}, {"fence": LARGEST}, {"data": "{"}, {"next_time": -1}]
     for number, bad in zip(range(20), itertools.cycle(columns), strict=False):
         insert(f"bad{number}", next_run_time=-number, **bad)

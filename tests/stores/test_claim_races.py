@@ -1,4 +1,4 @@
-"""What happens between the look at due rows and the claim of them."""
+"""What may happen between reading due rows and claiming them."""
 
 from dataclasses import replace as changed
 
@@ -17,22 +17,22 @@ LATER = 4_000_000_000
 
 @pytest.fixture
 def store(database, open_store):  # noqa: ARG001  # which has made the table
-    with store_factory(database.url, strategy="cas") as factory:
+    with store_factory(database.url, claim_strategy="cas") as factory:
         yield factory()
 
 
 @pytest.fixture
 def claim_after(store):
-    """Claims; after its look at what is due, something else happens first."""
-    take = store._strategy()._take
+    """Claims, but calls a function after reading what is due, before the compare-and-swap."""
+    take = store._claim_strategy()._swap
 
     def claim_after(something):
         def late(*args):
             something()
-            store._strategy()._take = take
+            store._claim_strategy()._swap = take
             return take(*args)
 
-        store._strategy()._take = late
+        store._claim_strategy()._swap = late
         return store.claim("late.1", **CLAIM)
 
     return claim_after
@@ -45,7 +45,7 @@ def other(open_store):
 
 @pytest.fixture
 def lost(other, sql):
-    """A lease that has run out, while its holder still lives."""
+    """A lease that has expired while its holder is still alive."""
     other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
     (row,) = other.claim("other.1", **CLAIM).rows
     sql("UPDATE {table} SET next_run_time = 2")
@@ -111,7 +111,7 @@ def test_a_row_that_has_just_been_deleted_is_not_taken(claim_after, other):
 
 
 def test_a_row_that_came_to_the_place_of_a_deleted_one_is_not_taken_for_it(claim_after, other):
-    """SQLite gives it the same number."""
+    """SQLite gives the new row the number of the deleted one."""
     other.add([Row(key=key, next_time=1, next_run_time=1) for key in "ab"], nonce="n")
 
     def replace():
@@ -143,14 +143,14 @@ def test_of_rows_that_others_have_taken_the_rest_is_taken(claim_after, other):
 def test_a_refused_row_that_was_mended_meanwhile_is_not_set_aside(store, other, sql):
     other.add([Row(key="k", next_time=1, next_run_time=1)], nonce="n")
     sql("UPDATE {table} SET attempt = 9223372036854775807")
-    take_one_by_one = store._strategy()._take_one_by_one
+    take_one_by_one = store._claim_strategy()._swap_one_by_one
 
     def late(*args):
         seen = other.get("k")
         assert other.replace(seen, changed(seen, attempt=0))
         return take_one_by_one(*args)
 
-    store._strategy()._take_one_by_one = late
+    store._claim_strategy()._swap_one_by_one = late
     assert not store.claim("late.1", **CLAIM).rows
     assert other.get("k").status == "waiting"
     assert [row.key for row in other.claim("other.1", **CLAIM).rows] == ["k"]
