@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreUnavailableError
+from psched.base.errors import TransientStoreError
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: in
     for _ in range(tries - 1):
         try:
             return request()
-        except StoreUnavailableError:
+        except TransientStoreError:
             clock.sleep(pause)
             pause *= 2
     return request()

@@ -13,7 +13,7 @@ from psched.base.errors import (
     InvalidError,
     NotFoundError,
     NotSupportedError,
-    StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.client.schedule import Schedule
@@ -187,7 +187,7 @@ class Queue(abc.ABC):
             pause = min(2 * pause, _LONGEST_PAUSE)
             try:
                 row = self._row(key)
-            except StoreUnavailableError:
+            except TransientStoreError:
                 continue  # a store that goes away for a while has no part in how the task ends
             except NotFoundError:
                 raise NotFoundError(

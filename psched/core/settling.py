@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
+from psched.base.errors import StoreBusyError, TransientStoreError, UnknownOutcomeError
 from psched.config import Config
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
 from psched.core.policy import conclusion
@@ -95,7 +95,7 @@ class Settler:
             For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
 
         Raises:
-            StoreUnavailableError: ask again.
+            TransientStoreError: ask again.
         """
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
@@ -104,7 +104,7 @@ class Settler:
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None
-        except StoreUnavailableError as error:
+        except TransientStoreError as error:
             unknown = isinstance(error, UnknownOutcomeError)
             for ending in endings:
                 result = results.get(ending.leased.key)
@@ -162,7 +162,7 @@ def settle(
         For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
 
     Raises:
-        StoreUnavailableError: ask again.
+        TransientStoreError: ask again.
     """
     results = {} if results is None else results
     open_endings = {ending.leased.key: ending for ending in endings}

@@ -22,6 +22,7 @@ from psched.base.errors import (
     ProcessStopError,
     StoreUnavailableError,
     UnfinishedError,
+    UnknownOutcomeError,
     described,
     text_of,
 )
@@ -123,6 +124,8 @@ class _Holder:
             answer = self._link.wait()
         if answer is not None and "unavailable" in answer:
             raise StoreUnavailableError(answer["unavailable"])
+        if answer is not None and "unanswered" in answer:
+            raise UnknownOutcomeError(answer["unanswered"])
         if answer is not None and "invalid" in answer:
             raise InvalidError(*answer["invalid"])
         # An answer without it is one to another question: somebody reads our line beside us.

@@ -14,6 +14,7 @@ from psched.base.errors import (
     AlreadyExistsError,
     StoreError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Settlement
@@ -64,7 +65,7 @@ def answered(request):
     """The answer to a request that is repeated while the database is unavailable."""
 
     def answer():
-        with contextlib.suppress(StoreUnavailableError):
+        with contextlib.suppress(TransientStoreError):
             return [request()]
 
     return wait_until(answer, what="an answer")[0]
@@ -337,7 +338,7 @@ class TestDesyncedNode:
                 except ClaimUnknownError as error:
                     refusals.append(str(error))
                     return store.held(owner, ())
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     refusals.append(str(error))
                     return None
 

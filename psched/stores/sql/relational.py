@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 from sqlalchemy import Connection, TextClause
 
 from psched.base.clock import Clock
-from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
+from psched.base.errors import SchemaError, StoreError, TransientStoreError
 from psched.config.tls import Tls
 from psched.stores.sql import raw_execute
 from psched.stores.sql.connector import Connector
@@ -106,7 +106,7 @@ class TableStore(abc.ABC, Generic[S]):
         for right, statement in self._sql.attempts.items():
             try:
                 self._write(statement, {})
-            except (SchemaError, StoreUnavailableError):
+            except (SchemaError, TransientStoreError):
                 raise
             except StoreError as error:
                 refused[right] = str(error)

@@ -13,7 +13,7 @@ from psched.base.errors import (
     ConfigError,
     SchemaError,
     StoreError,
-    StoreUnavailableError,
+    TransientStoreError,
 )
 from psched.base.retry import retry_while_unavailable
 from psched.config import Config, tls, urls
@@ -169,7 +169,7 @@ class Migration:
         missing = [(move.row, move.copy) for move in moves if move.row is not None]
         try:
             self._destination.insert(missing)
-        except (SchemaError, StoreUnavailableError):
+        except (SchemaError, TransientStoreError):
             raise
         except (StoreError, AlreadyExistsError) as error:
             if len(moves) > 1:

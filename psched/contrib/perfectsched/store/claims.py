@@ -13,7 +13,7 @@ from psched.base.clock import Clock
 from psched.base.errors import (
     StoreBusyError,
     StoreSlowError,
-    StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.contrib.perfectsched.store.leases import Leases
@@ -120,7 +120,7 @@ class Claims:
                 if isinstance(error, StoreSlowError):
                     break
                 continue
-            except StoreUnavailableError as error:
+            except TransientStoreError as error:
                 if taken:
                     _log.warning("%s: %s", row.id, error)
                     return taken, tried
