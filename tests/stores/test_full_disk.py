@@ -5,7 +5,7 @@ import secrets
 
 import pytest
 
-from psched.base.errors import StoreUnavailableError
+from psched.base.errors import StoreUnavailableError, TransientStoreError
 from psched.core.model import Row
 from support.disks import small_disk
 from support.stores import store_factory
@@ -46,7 +46,7 @@ def is_refused_until_there_is_room(url, *, shrink, make_room, number):
 def is_added(store, row):
     try:
         store.add([row], nonce="n")
-    except StoreUnavailableError:
+    except TransientStoreError:
         return False
     return True
 
