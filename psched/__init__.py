@@ -31,15 +31,15 @@ if TYPE_CHECKING:
         UnknownOutcomeError,
     )
     from psched.client.collection import ScheduleCollection
-    from psched.client.schedule import Schedule, ScheduleMetadata
+    from psched.core.schedule import Schedule, ScheduleMetadata
     from psched.service.embedded import Worker
     from psched.service.program import start
 
 _HOMES = {
     "open": "psched.app:open_schedules",
     "ScheduleCollection": "psched.client.collection",
-    "Schedule": "psched.client.schedule",
-    "ScheduleMetadata": "psched.client.schedule",
+    "Schedule": "psched.core.schedule",
+    "ScheduleMetadata": "psched.core.schedule",
     "Task": "psched.application.task",
     "Worker": "psched.service.embedded",
     "start": "psched.service.program",

@@ -8,15 +8,15 @@ from psched.application.task import Task
 from psched.base.clock import Clock
 from psched.base.errors import AlreadyExistsError, NotFoundError, UnknownOutcomeError
 from psched.base.retry import retry_while_unavailable
-from psched.client.lost_answers import is_replaced, was_inserted
 from psched.client.poller import Poller
 from psched.client.queue import Queue
-from psched.client.schedule import Schedule, ScheduleMetadata
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all, redeclare
 from psched.core.definition import understand
+from psched.core.lost_answers import is_replaced, was_inserted
 from psched.core.model import DEFAULT_TYPE, DELETING, Row
 from psched.core.preview import Coming, coming_of
+from psched.core.schedule import Schedule, ScheduleMetadata
 from psched.core.store_protocol import Store
 
 T = TypeVar("T")

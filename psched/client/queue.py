@@ -16,7 +16,6 @@ from psched.base.errors import (
     TransientStoreError,
     UnknownOutcomeError,
 )
-from psched.client.schedule import Schedule
 from psched.config import Config
 from psched.core.declare import When, declare, redeclare
 from psched.core.definition import understand
@@ -32,6 +31,7 @@ from psched.core.model import (
     QUARANTINED,
     Row,
 )
+from psched.core.schedule import Schedule
 from psched.core.store_protocol import Store
 
 T = TypeVar("T")
