@@ -1,11 +1,7 @@
 """The base class of handlers."""
 
-from typing import TYPE_CHECKING
-
 from psched.application.task import Task
-
-if TYPE_CHECKING:
-    from psched.client.collection import ScheduleCollection
+from psched.core.schedule import Schedules
 
 
 class Base:
@@ -29,7 +25,7 @@ class Base:
         self.task = task
 
     @property
-    def schedules(self) -> "ScheduleCollection":
+    def schedules(self) -> Schedules:
         """The schedules of the store that the task came from, over a connection of its own."""
         return self.task.schedules
 

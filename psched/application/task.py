@@ -1,16 +1,13 @@
 """A leased occurrence, as a handler sees it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from psched.base import payload
 from psched.base.errors import AlreadyFinishedError, InvalidError
 from psched.core.definition import Definition, decode, encode
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
-
-if TYPE_CHECKING:
-    from psched.client.collection import ScheduleCollection
-
+from psched.core.schedule import Schedules
 
 LONGEST_WAIT = 366 * 86_400
 """Seconds."""
@@ -45,7 +42,7 @@ class Holder(Protocol):
         ...
 
     @property
-    def schedules(self) -> "ScheduleCollection":
+    def schedules(self) -> Schedules:
         """The schedules of the store that the task came from."""
         ...
 
@@ -125,7 +122,7 @@ class Task:
         return str(self.occurrence)
 
     @property
-    def schedules(self) -> "ScheduleCollection":
+    def schedules(self) -> Schedules:
         """The schedules of the store that the task came from, to add others or look at them."""
         return self._holder.schedules
 

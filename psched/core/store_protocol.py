@@ -43,7 +43,7 @@ Third-party stores are checked by the suite in `psched.testing`.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from psched.base.errors import UnknownOutcomeError
 from psched.core.model import Row, Settlement, Token
@@ -270,4 +270,45 @@ class Store(Protocol):
 
     def disconnect(self) -> None:
         """Close the connection; the next request opens another."""
+        ...
+
+
+class CallersTransaction(Protocol):
+    """A transaction that a program has begun on a connection of its own.
+
+    Nothing here opens another connection, sleeps, or sends a request again; and nothing is written
+    unless the program commits.
+    """
+
+    def now(self) -> float:
+        """The store's clock, Unix seconds."""
+        ...
+
+    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
+        """Insert rows, all or none; see `Store.add`.
+
+        Raises:
+            AlreadyExistsError: one of the keys exists; the transaction is as it was before.
+        """
+        ...
+
+
+@runtime_checkable
+class JoinsTransactions(Protocol):
+    """What a `Store` can do besides, if a program can have a transaction in the same database.
+
+    A store has this capability if it has the method. `ScheduleCollection.push` asks for it when it
+    is given a ``connection``.
+    """
+
+    def join_transaction(self, connection: Any) -> CallersTransaction:  # noqa: ANN401
+        """The transaction on a program's own connection.
+
+        Args:
+            connection: the program's; its type is the store's affair.
+
+        Raises:
+            InvalidError: it is no connection.
+            StoreError: it is one to another kind of database.
+        """
         ...

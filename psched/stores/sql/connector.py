@@ -246,8 +246,15 @@ class Connector:
         if self.in_cluster:
             self.read(lambda c: galera.caught_up(c, self.dialect, _ask_anything))
 
-    def borrow(self, connection: Connection, work: Callable[[Connection], object]) -> None:
+    def borrow(
+        self, connection: Connection, work: Callable[[Connection], T], *, savepoint: bool = True
+    ) -> T:
         """Do a piece of work on somebody else's connection, as a part of their transaction.
+
+        Args:
+            connection: theirs.
+            work: what to do on it.
+            savepoint: undo this work alone if it fails, where an error would end the transaction.
 
         Raises:
             StoreError: as `run` does; nothing of it was applied, and their transaction can go on
@@ -256,9 +263,9 @@ class Connector:
         if not isinstance(connection.dialect, type(self._engines[0].dialect)):
             raise StoreError("connection: is to another kind of database than the schedules are in")
         try:
-            # Where an error would end their transaction, it ends this part of it.
-            with connection.begin_nested() if self.dialect.aborts else nullcontext():
-                work(connection)
+            nested = savepoint and self.dialect.aborts
+            with connection.begin_nested() if nested else nullcontext():
+                return work(connection)
         except DBAPIError as error:
             fault = self._fault(error)
             raise ERRORS[fault](f"{MESSAGES[fault]}: {self._explained(error)}") from None

@@ -1,13 +1,14 @@
 """Stores on a relational database: the protocol of `psched.core.store_protocol` in SQL."""
 
 import random
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil, floor
 from typing import Any
 
 from sqlalchemy import Connection, TextClause
+from typing_extensions import override
 
 from psched.base.clock import Clock
 from psched.base.errors import (
@@ -23,11 +24,12 @@ from psched.base.packing import packed
 from psched.config.tls import Tls
 from psched.core.attempts import wait_after_death
 from psched.core.model import DELETING, Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled
+from psched.core.store_protocol import CallersTransaction, Claimed, Settled
 from psched.stores.sql import diagnostics, raw_execute
 from psched.stores.sql.batches import BATCH, holds, in_batches, result_of
 from psched.stores.sql.chunks import in_chunks
 from psched.stores.sql.claims import Strategy, choose, held_by
+from psched.stores.sql.connector import Connector
 from psched.stores.sql.failures import refusing_data
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.relational import TableStore, one_request
@@ -36,6 +38,41 @@ from psched.stores.sql.statements import Statements, replaced
 
 Request = tuple[TextClause, Mapping[str, Any]]
 """A statement and its values."""
+
+
+class _CallersTransaction(CallersTransaction):
+    """A program's transaction, on its own connection.
+
+    Args:
+        connection: the program's.
+        connector: classifies what fails; its own connection is not used.
+        now: reads the store's clock.
+        inserts: the statements that insert rows.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        connector: Connector,
+        now: TextClause,
+        inserts: Callable[[Sequence[Row], str], Sequence[Request]],
+    ) -> None:
+        self._connection = connection
+        self._connector = connector
+        self._now = now
+        self._inserts = inserts
+
+    @override
+    def now(self) -> float:
+        read = self._connector.borrow(
+            self._connection, lambda c: c.execute(self._now).scalar_one(), savepoint=False
+        )
+        return float(read)
+
+    @override
+    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
+        inserts = self._inserts(rows, nonce)
+        self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
 class SqlStore(TableStore[Statements]):
@@ -84,24 +121,15 @@ class SqlStore(TableStore[Statements]):
         elif batches:
             self._connector.transact(lambda c: self._insert(c, batches))
 
-    def add_through(self, connection: Connection, rows: Sequence[Row], *, nonce: str) -> None:
-        """Insert rows on somebody else's connection, which will be committed, or not.
-
-        Raises:
-            AlreadyExistsError: one of the keys exists. The transaction is as it was before.
-            InvalidError: it is no connection.
-            StoreError: the database refused.
-        """
+    def join_transaction(self, connection: Connection) -> CallersTransaction:
+        """See `JoinsTransactions.join_transaction`."""
         if not isinstance(connection, Connection):
             raise InvalidError(
                 "connection",
                 f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
                 " Session is session.connection()",
             )
-        self._connector.borrow(
-            connection,
-            lambda c: [c.execute(*insert) for insert in self._inserts(rows, nonce)],
-        )
+        return _CallersTransaction(connection, self._connector, self._sql.now, self._inserts)
 
     def get(self, key: str) -> Row | None:
         """See `Backend.get`."""
