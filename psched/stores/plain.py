@@ -103,7 +103,7 @@ class PlainStore(Store, abc.ABC):
                 return False
             if row.status != seen.status:
                 return False
-            # A lease's end may have moved meanwhile; a free row's due time may not.
+            # The end of a lease may have moved since; the due time of a free row must not have.
             if row.owner is None and row.next_run_time != seen.next_run_time:
                 return False
             found[row.key] = replace(
