@@ -147,7 +147,7 @@ class Task:
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
         """
-        self._settle(Finish())
+        self._decide(Finish())
 
     def retry(self, wait: float | None = None) -> None:
         """Decide: failed. The same occurrence is run again later.
@@ -162,7 +162,7 @@ class Task:
         """
         if wait is not None and not _is_wait(wait):
             raise InvalidError("wait", f"must be from 0 to {LONGEST_WAIT} seconds, not {wait!r}")
-        self._settle(Retry(wait, reason="retry asked for by the handler"))
+        self._decide(Retry(wait, reason="retry asked for by the handler"))
 
     def release(self) -> None:
         """Decide: not done, but not failed. The same occurrence is run again at once, anywhere.
@@ -171,7 +171,7 @@ class Task:
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
         """
-        self._settle(Release())
+        self._decide(Release())
 
     def extend(self) -> None:
         """Make sure that the lease is still held, and move its end to now + alive_time.
@@ -199,7 +199,7 @@ class Task:
         self._text = encode("data", data)
         self.data = dict(data)
 
-    def _settle(self, decision: Decision) -> None:
+    def _decide(self, decision: Decision) -> None:
         self._refuse_settled()
         self._holder.decide(decision)
         self._settled = True
