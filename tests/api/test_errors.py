@@ -37,7 +37,7 @@ def test_an_error_has_the_seeds_name_and_family(name, family):
 
 
 def test_all_errors_have_one_base_class():
-    """But for the request to stop, which nobody may catch by mistake: it is raised only once."""
+    """Except the request to stop: it is raised only once, so no handler may catch it by mistake."""
     others = {error.__name__ for error in EVERY if not issubclass(error, psched.PschedError)}
     assert len(EVERY) > 20
     assert others == {"ProcessStopError"}

@@ -1,4 +1,4 @@
-"""What is wanted becomes what there is, on real stores, also while others are at work."""
+"""Applying a schedule file to real stores, also while others change the same schedules."""
 
 import pytest
 
@@ -13,7 +13,7 @@ WANTED = [
 
 @pytest.fixture
 def apply(schedules, settings):
-    """Reconcile, and what was done."""
+    """Reconcile; returns what was done."""
 
     def apply(wanted, label="mine", **more):
         done = []

@@ -27,7 +27,7 @@ SOON = {"retry_wait": 0}
 
 @pytest.fixture
 def row(schedules):
-    """A task as it stands."""
+    """Reads a task."""
     return lambda key: schedules[key].metadata()
 
 
@@ -218,7 +218,7 @@ class TestWithinATransaction:
 
     def test_a_connection_to_another_kind_of_database_is_refused(self, schedules, database):
         if database.kind == "sqlite":
-            return  # of the others, each has its own driver
+            return  # each of the other kinds has its own driver
         other = create_engine("sqlite://")
         with other.connect() as theirs, pytest.raises(psched.StoreError, match="another kind of"):
             schedules.push("k", connection=theirs)
@@ -340,14 +340,14 @@ class TestRequeueing:
 
 
 class TestStatusesBySql:
-    """They are set without a new version, which nobody else does."""
+    """Only plain SQL sets a status without a new version."""
 
     def test_a_running_task_that_is_cancelled_is_not_tried_again(self, schedules, row, sql):
         schedules.push("k", retry_wait=0)
         task = schedules.poll()
         sql("UPDATE {table} SET status = 'cancelled'")
         with pytest.raises(TimeoutError, match="'k' is still cancelled"):
-            schedules["k"].wait(timeout=0.1)  # it runs still
+            schedules["k"].wait(timeout=0.1)  # it is still running
         task.retry()
         assert schedules["k"].wait(timeout=1) == "cancelled"
         assert schedules.poll() is None
@@ -424,11 +424,11 @@ class TestWaiting:
 
 
 class TestAnswersThatAreLost:
-    """What was written, and then not answered, is not written twice."""
+    """A write whose answer was lost is not made twice."""
 
     @pytest.fixture
     def unanswered(self, settings, schedules):
-        """A collection whose first change is applied, not answered, and followed by something."""
+        """A collection whose first change is applied but not answered; then something happens."""
 
         def make(meanwhile):
             store = make_store(settings.url)

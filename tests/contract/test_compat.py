@@ -1,4 +1,4 @@
-"""What PerfectSched's table can keep of the contract of a store."""
+"""The parts of the store contract that PerfectSched's table can keep."""
 
 import pytest
 

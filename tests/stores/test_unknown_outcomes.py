@@ -1,4 +1,4 @@
-"""Requests that were executed and never answered, or never executed, or executed too late."""
+"""Requests whose answer is lost, whether they are executed at once, late, or never."""
 
 import contextlib
 import itertools
@@ -62,7 +62,7 @@ def strategy():
 
 @pytest.fixture
 def far_url(proxy, database):
-    """The database's, behind the proxy."""
+    """The URL of the database through the proxy."""
     return database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
 
 
@@ -76,7 +76,7 @@ def far(far_url, store, timeout, strategy):  # the table is there
 
 
 impatient = pytest.mark.parametrize("timeout", [1.5])
-"""For tests that wait for an answer in vain."""
+"""For tests in which an answer never arrives."""
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def by(ways):
 class TestClaim:
     @pytest.fixture
     def deciding(self, database, strategy):
-        """What is in the request that leases the rows."""
+        """Text in the request that leases the rows."""
         return b"COMMIT" if (database.kind, strategy) == BY_TRANSACTION else TAKES
 
     @by(WAYS)
@@ -161,7 +161,7 @@ class TestClaim:
     @by([way for way in WAYS if way != BY_TRANSACTION])
     @impatient
     def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
-        """Some of the rows it has seen are another's by now."""
+        """Another worker has leased some of the rows that it has read."""
         add(store, "a", "b")
         with proxy.fault(Fault.HOLD_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as late:
             far.claim("far.1", **CLAIM)
@@ -185,7 +185,7 @@ class TestClaim:
         add(store, "a", "b")
         with proxy.fault(fault, request_), pytest.raises(TransientStoreError):
             far.claim("far.1", **CLAIM)
-        # The server may not have noticed yet that nobody is there any more.
+        # The server may not have noticed yet that the connection is closed.
         wait_until(lambda: _claims(far), what="the end of the transaction")
         assert {(row.owner, row.fence) for row in store.rows()} == {("far.2", 1)}
 
@@ -195,7 +195,7 @@ class TestClaim:
         add(store, "a")
         with proxy.fault(Fault.HOLD_REQUEST, b"COMMIT"), pytest.raises(ClaimUnknownError) as late:
             far.claim("far.1", **CLAIM)
-        # Until then nobody can have them.
+        # Until the COMMIT arrives nobody else can lease them.
         with contextlib.suppress(TransientStoreError):
             assert not store.claim("near.1", **CLAIM).rows
         proxy.release()
@@ -249,7 +249,7 @@ class TestLease:
 
     @impatient
     def test_a_settlement_that_comes_twice_advances_once(self, far, settings, proxy):
-        """The first was held up on its way, the second has overtaken it."""
+        """The first request was delayed on its way; the second has overtaken it."""
         far.add([Row(key="k", cron="@hourly", next_time=3600, next_run_time=1)], nonce="n")
         (leased,) = far.claim("far.1", **CLAIM).rows
         with proxy.fault(Fault.HOLD_REQUEST, b"UPDATE"), pytest.raises(UnknownOutcomeError):
@@ -295,7 +295,7 @@ class TestLease:
             far.settle([finish(a), finish(b)])
 
     def test_a_lost_answer_to_the_second_look_is_asked_for_again(self, far, held, store, proxy):
-        """What was not simply applied is looked at; that answer can be lost as well."""
+        """A write that did not change all its rows reads them; that answer can be lost, too."""
         store.settle([finish(held)])
         look = b"SELECT id"
         with proxy.fault(Fault.LOSE_REPLY, look), pytest.raises(StoreUnavailableError):
@@ -332,7 +332,7 @@ class TestPythonApi:
         assert (row.key, row.type, row.version) == ("k", "t", 1)
 
     def test_ones_own_row_is_known_when_a_worker_has_it_already(self, schedules, store, proxy):
-        """Its insert is held up; before it is repeated, the row has been leased."""
+        """The insert is delayed; before it is repeated, the row has been leased."""
         with proxy.fault(Fault.LOSE_REPLY, b"INSERT"):
             schedules.add("k", next_time=1)
         (row,) = store.claim("near.1", **CLAIM).rows
@@ -365,7 +365,7 @@ class TestPythonApi:
             def sleep(self, _seconds):
                 run_all(store)
 
-        # Of another definition, or added before.
+        # One has another definition, or was added before.
         others = collection(store, settings, SystemClock())
         others.add("k", **{**fields, **other})
         others.add("old", **fields)
@@ -444,7 +444,7 @@ class TestPythonApi:
         assert store.get("k").next_time == with_task.scheduled_time + 3600
 
     def test_a_finish_that_counted_is_not_said_to_be_preempted(self, far, settings, store, proxy):
-        """Before it is repeated, the next occurrence has been run."""
+        """Before the write is repeated, the next occurrence has been run."""
 
         class Meanwhile(SystemClock):
             def sleep(self, _seconds):
