@@ -26,12 +26,12 @@ before the import, a failure shows what was compared.
 
 A store that cannot keep every column of a row can be tested by `CoreContract` and by the suites of
 what it can do: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Retention`, `Recovery`. Stores that
-do more than the protocol asks add `TableContract` if rows can be written by SQL, and
-`StatusContract` if any client may write them.
+do more than the protocol asks add `TransactionContract` if they join a caller's transaction,
+`TableContract` if rows can be written by SQL, and `StatusContract` if any client may write them.
 
 Reading order of `store_contract`: `bench`, `definitions`, `claims`, `leases`, `settlements`,
 `deletion`, `fencing`, `contention`; then the suites of single capabilities: `records`, `overrides`,
-`retention`, `recovery`, `statuses`, `table`.
+`retention`, `recovery`, `transactions`, `statuses`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
@@ -49,6 +49,7 @@ from psched.testing.store_contract.retention import Retention
 from psched.testing.store_contract.settlements import Settlements
 from psched.testing.store_contract.statuses import StatusContract
 from psched.testing.store_contract.table import TableContract
+from psched.testing.store_contract.transactions import TransactionContract
 
 __all__ = [
     "BackendContract",
@@ -63,6 +64,7 @@ __all__ = [
     "Retention",
     "StatusContract",
     "TableContract",
+    "TransactionContract",
 ]
 
 

@@ -37,7 +37,7 @@ PATHS = {
     "psched.testing": {
         *("BackendContract", "BackendFactory", "CoreContract", "ExactKeys", "ManualClock"),
         *("Marks", "Overrides", "Records", "Recovery", "Retention", "StatusContract"),
-        "TableContract",
+        *("TableContract", "TransactionContract"),
     },
 }
 """What documentation names, by module."""
