@@ -276,7 +276,7 @@ class TestLateNode:
             proxy.close()
 
             def is_late():
-                with pytest.raises(StoreUnavailableError) as error:
+                with pytest.raises(TransientStoreError) as error:
                     request()
                 return "has not caught up" in str(error.value)
 
