@@ -157,7 +157,7 @@ class Push:
     ===============  ====================================================================
     ``type``         the task's type
     ``data``         its data
-    ``options``      further arguments of `psched.client.queue.Queue.push`, by name
+    ``options``      further arguments of `psched.ScheduleCollection.push`, by name
     ===============  ====================================================================
 
     Args:

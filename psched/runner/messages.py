@@ -64,6 +64,7 @@ TO_RUNNER = Shapes(
         },
         "held": {"held": flag},
         "unavailable": {"unavailable": brief_text},
+        "unanswered": {"unanswered": brief_text},
         "invalid": {"invalid": each(line, brief_text)},
     },
     longest=2**20,

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psched.application.task import Task
 from psched.base.errors import (
@@ -22,6 +22,7 @@ from psched.base.errors import (
     ProcessStopError,
     StoreUnavailableError,
     UnfinishedError,
+    UnknownOutcomeError,
     described,
     text_of,
 )
@@ -29,6 +30,7 @@ from psched.base.log import Log
 from psched.base.packing import LARGEST
 from psched.core.definition import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
+from psched.core.schedule import Schedules
 from psched.process.child import reap
 from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
@@ -36,9 +38,6 @@ from psched.process.titles import set_title
 from psched.runner.messages import TO_RUNNER
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
-
-if TYPE_CHECKING:
-    from psched.client.collection import ScheduleCollection
 
 _log = logging.getLogger("psched.task")
 
@@ -59,7 +58,7 @@ class _Holder:
         self,
         link: Link,
         stop: Stop,
-        open_schedules: "Callable[[], ScheduleCollection]",
+        open_schedules: Callable[[], Schedules],
         *,
         data_limit: int,
     ) -> None:
@@ -67,7 +66,7 @@ class _Holder:
         self._stop = stop
         self._open_schedules = open_schedules
         self._data_limit = data_limit
-        self._collection: ScheduleCollection | None = None
+        self._collection: Schedules | None = None
         self._process = os.getpid()
         self._turn = threading.Lock()
         self._over = False
@@ -92,7 +91,7 @@ class _Holder:
         self._ask(text.encode(), update_data=True)
 
     @property
-    def schedules(self) -> "ScheduleCollection":
+    def schedules(self) -> Schedules:
         """See `psched.application.task.Holder.schedules`."""
         if self._collection is None:
             self._collection = self._open_schedules()
@@ -123,6 +122,8 @@ class _Holder:
             answer = self._link.wait()
         if answer is not None and "unavailable" in answer:
             raise StoreUnavailableError(answer["unavailable"])
+        if answer is not None and "unanswered" in answer:
+            raise UnknownOutcomeError(answer["unanswered"])
         if answer is not None and "invalid" in answer:
             raise InvalidError(*answer["invalid"])
         # An answer without it is one to another question: somebody reads our line beside us.
@@ -153,7 +154,7 @@ class Runner:
         *,
         find: Callable[[str], Any],
         log: Log,
-        open_schedules: "Callable[[], ScheduleCollection]",
+        open_schedules: Callable[[], Schedules],
         judge: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         tasks: int,
     ) -> None:

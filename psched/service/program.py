@@ -40,7 +40,6 @@ from psched.service.worker_boot import WorkerBoot
 from psched.triggers.trigger import first
 
 F = TypeVar("F", bound=Callable[..., object])
-T = TypeVar("T")
 
 _log = logging.getLogger("psched.worker")
 
@@ -210,7 +209,10 @@ class Program:
 
     def _declaring(self, store: Store) -> Iterator[None]:
         """Make the schedules those of the program, in steps between which there is other work."""
-        schedules = _Impatient(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
+        # One try: a worker that waits here extends no lease, and does not hear its master.
+        schedules = ScheduleCollection(
+            store, self._settings, clock=CLOCK, draw_nonce=draw_nonce, tries=1
+        )
         file = file_of(self._settings.url)
         if self._settings.type == "rdb" and file is not None and not file.exists():
             try:
@@ -301,13 +303,6 @@ def _init(store: Store) -> None:
 
 def _tell_removed(_done: str, key: str) -> None:
     _log.warning("the job %r was removed: the program has it no more", key)
-
-
-class _Impatient(ScheduleCollection):
-    """A worker's, which waits for no store: it would extend no lease and not hear its master."""
-
-    def _patiently(self, request: Callable[[], T]) -> T:
-        return request()
 
 
 def _of_backend(backend: object) -> dict[str, str]:

@@ -15,9 +15,9 @@ from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.base.texts import cut
-from psched.client.collection import ScheduleCollection
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
 from psched.core.trigger_verdicts import judged
 from psched.handlers.builtin import built_in
@@ -154,7 +154,7 @@ class WorkerBoot:
 def make_runners(
     settings: Config,
     find: Callable[[str], Any],
-    open_schedules: Callable[[], ScheduleCollection],
+    open_schedules: Callable[[], Schedules],
     *,
     log: Log,
     clock: Clock,

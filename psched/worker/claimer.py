@@ -10,7 +10,7 @@ from math import inf
 
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import StoreUnavailableError
+from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row, Settlement
@@ -163,7 +163,7 @@ class Claimer:
         """Lease and start what is due, if it is time to look.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         if self._unsure:
             self._resolve()
@@ -300,7 +300,7 @@ class Claimer:
         So a slow claim costs one more request, and not its rows.
         """
         # Reported where it is asked; those that could not be extended may be too old then.
-        with suppress(StoreUnavailableError):
+        with suppress(TransientStoreError):
             self._extender.extend_due(granted)
         for lease in granted:
             if lease.lost:

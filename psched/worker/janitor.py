@@ -45,7 +45,7 @@ class Janitor:
         """Purge, if it is time to; wakes nobody for it.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         if self._clock.monotonic() < self.next:
             return

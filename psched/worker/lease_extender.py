@@ -6,7 +6,7 @@ from math import ceil
 from typing import Protocol
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreBusyError, StoreUnavailableError
+from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row
@@ -68,7 +68,7 @@ class LeaseExtender:
         self._keeping = True
         try:
             return self.extend_due(self._held())
-        except StoreUnavailableError:
+        except TransientStoreError:
             return False
         finally:
             self._keeping = False
@@ -80,7 +80,7 @@ class LeaseExtender:
             Whether one was.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         boot = self._clock.boottime()
         held = [lease for lease in leases if not lease.lost]
@@ -93,7 +93,7 @@ class LeaseExtender:
         """Extend leases, due or not; their ``deadlines`` and ``lost`` tell what came of it.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         for length in sorted({lease.deadlines.lease for lease in leases}):
             self._extend_alike([x for x in leases if x.deadlines.lease == length], length)

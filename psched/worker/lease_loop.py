@@ -13,7 +13,7 @@ from functools import partial
 from math import inf, isfinite
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreBusyError, StoreUnavailableError
+from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.config import Config
 from psched.core.model import DELETING, QUARANTINED, Release
 from psched.core.settling import Ending, Settler
@@ -161,7 +161,7 @@ class LeaseLoop:
                 self._claimer.claim()
                 self._janitor.sweep()
                 self._asker.all_answered()
-            except StoreUnavailableError:
+            except TransientStoreError:
                 # Reported where it is asked. The store is back when a claim is answered, too.
                 self._claimer.next_poll = 0.0
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
@@ -189,7 +189,7 @@ class LeaseLoop:
             return None
         try:
             self._claimer.claim()
-        except StoreUnavailableError:
+        except TransientStoreError:
             # It is reported where it is asked.
             self._quiet = False
         else:

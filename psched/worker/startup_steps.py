@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from psched.base.errors import StoreUnavailableError
+from psched.base.errors import TransientStoreError
 from psched.worker.store_backoff import StoreBackoff
 
 
@@ -28,7 +28,7 @@ class StartupSteps:
         """Take a step.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         if self._begin is None:
             return
@@ -37,6 +37,6 @@ class StartupSteps:
         try:
             if self._asker.ask(lambda: next(steps, over)) is over:
                 self._begin = None
-        except StoreUnavailableError:
+        except TransientStoreError:
             self._steps = None
             raise

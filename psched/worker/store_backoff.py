@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import StoreError, StoreUnavailableError
+from psched.base.errors import StoreError, StoreUnavailableError, TransientStoreError
 from psched.base.texts import brief
 from psched.config import Config
 
@@ -135,7 +135,7 @@ class StoreBackoff:
         """Send a request.
 
         Raises:
-            StoreUnavailableError: it failed, has been reported, and the store is to be left
+            TransientStoreError: it failed, has been reported, and the store is to be left
                 alone until `not_before`; or that is so already, and it was not sent. Whatever
                 the store's reason is, a missing table or a wrong password too: somebody may be
                 about to mend it.
@@ -147,7 +147,7 @@ class StoreBackoff:
         begun = self._clock.monotonic()
         try:
             answer = request()
-        except StoreUnavailableError as error:
+        except TransientStoreError as error:
             self._failed(error)
             raise
         except StoreError as error:

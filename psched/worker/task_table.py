@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from psched.application.task import assignment
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, StoreUnavailableError, text_of
+from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcomeError, text_of
 from psched.base.lease_times import Deadlines
 from psched.base.outage import Outage
 from psched.base.texts import brief
@@ -28,7 +28,7 @@ class LeaseWriter(Protocol):
         """Extend its lease; whether it was still held.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         ...
 
@@ -36,7 +36,7 @@ class LeaseWriter(Protocol):
         """Replace its schedule's payload; whether its lease was still held.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         ...
 
@@ -191,8 +191,9 @@ class TaskTable:
         if held:
             try:
                 answer["held"] = _obey(slot, message, lessor)
-            except StoreUnavailableError as error:
-                answer = {"unavailable": text_of(error)}
+            except TransientStoreError as error:
+                unknown = isinstance(error, UnknownOutcomeError)
+                answer = {"unanswered" if unknown else "unavailable": text_of(error)}
             except InvalidError as error:
                 answer = {"invalid": [error.field, brief(error.problem)]}
         slot.runner.link.send(answer)

@@ -1,4 +1,4 @@
-"""The contract of a store, on Redis: a plain server, and one behind Sentinels."""
+"""The store contract on Redis: on a single server, and on one behind Sentinels."""
 
 import itertools
 

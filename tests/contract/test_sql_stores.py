@@ -1,8 +1,9 @@
 """The contract of a store, on every database, claiming in every way that its server can do."""
 
 import pytest
+from sqlalchemy import create_engine
 
-from psched.testing import BackendContract, StatusContract, TableContract
+from psched.testing import BackendContract, StatusContract, TableContract, TransactionContract
 from support.stores import SOME, Sql, store_factory, takes_some_types
 
 WAYS = {
@@ -32,7 +33,7 @@ def strategy(request):
     ],
     indirect=True,
 )
-class TestSqlStore(BackendContract, TableContract, StatusContract):
+class TestSqlStore(BackendContract, TransactionContract, TableContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, database, strategy):
         with store_factory(database.url, claim_strategy=strategy) as open_store:
@@ -44,6 +45,12 @@ class TestSqlStore(BackendContract, TableContract, StatusContract):
     ):
         with store_factory(database.url, claim_strategy=strategy, only=SOME) as open_some:
             takes_some_types(backend_factory(), open_some())
+
+    @pytest.fixture
+    def begin(self, database):
+        engine = create_engine(database.url)
+        yield engine.begin
+        engine.dispose()
 
     @pytest.fixture
     def set_status(self, execute):

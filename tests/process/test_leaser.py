@@ -351,6 +351,17 @@ def test_a_task_that_asks_all_the_time_does_not_make_its_worker_do_so():
     assert 1 <= apart(questions_while_the_store_is_away) < 50
 
 
+def lost_update():
+    scene = Scene("one")
+    scene.add("one", "learns_that_nobody_knows")
+    scene.store.faults = {"update_data": ["after"]}
+    return scene.finished("one")
+
+
+def test_a_task_is_told_that_nobody_knows_whether_its_data_were_written():
+    assert apart(lost_update) == [1]
+
+
 def recovered():
     scene = Scene("one", alive_time=300)
     scene.add("one", "returns")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from psched.base.errors import StoreBusyError, StoreError, StoreUnavailableError
+from psched.base.errors import StoreBusyError, StoreError, TransientStoreError
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
 
@@ -69,7 +69,7 @@ class TestOddErrors:
         for request in requests:
             with pytest.raises(StoreError, match="refused") as raised:
                 request()
-            assert not isinstance(raised.value, StoreUnavailableError)
+            assert not isinstance(raised.value, TransientStoreError)
 
     @pytest.mark.usefixtures("odd")
     def test_it_is_done_when_it_can_be(self, store, database, held, sql):

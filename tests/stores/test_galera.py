@@ -13,6 +13,7 @@ from sqlalchemy import event
 from psched.base.errors import (
     AlreadyExistsError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Settlement
@@ -62,7 +63,7 @@ def answered(request):
     """The answer to a request that is repeated while the database is unavailable."""
 
     def answer():
-        with contextlib.suppress(StoreUnavailableError):
+        with contextlib.suppress(TransientStoreError):
             return [request()]
 
     return wait_until(answer, what="an answer")[0]
@@ -231,7 +232,7 @@ class TestLateNode:
             proxy.close()
 
             def is_late():
-                with pytest.raises(StoreUnavailableError) as error:
+                with pytest.raises(TransientStoreError) as error:
                     request()
                 return "has not caught up" in str(error.value)
 
@@ -293,7 +294,7 @@ class TestDesyncedNode:
                 except ClaimUnknownError as error:
                     refusals.append(str(error))
                     return store.held(owner, ())
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     refusals.append(str(error))
                     return None
 

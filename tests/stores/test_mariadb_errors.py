@@ -13,6 +13,7 @@ from psched.base.errors import (
     SchemaError,
     StoreError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Settlement
@@ -78,7 +79,7 @@ def add(store, *keys):
 
 def is_plainly_unavailable(error):
     """Nothing was applied, and that is known."""
-    return isinstance(error, StoreUnavailableError) and not isinstance(error, UnknownOutcomeError)
+    return isinstance(error, StoreUnavailableError)
 
 
 @contextlib.contextmanager
@@ -532,21 +533,21 @@ class TestRefusals:
     def test_a_parameter_that_the_driver_does_not_take_is_said(self, user, open_at):
         with pytest.raises(StoreError, match=r"^cannot connect to .*:\*\*\*@.*'colour'") as raised:
             open_at(f"{user()}?colour=red").now()
-        assert not isinstance(raised.value, StoreUnavailableError)
+        assert not isinstance(raised.value, TransientStoreError)
 
     def test_missing_rights_are_refused_and_not_waited_for(self, user, open_at):
         reader = open_at(user(rights="SELECT"))
         assert reader.get("k") is None
         with pytest.raises(StoreError, match="denied") as raised:
             add(reader, "k")
-        assert not isinstance(raised.value, StoreUnavailableError | SchemaError)
+        assert not isinstance(raised.value, TransientStoreError | SchemaError)
         with pytest.raises(StoreError, match="denied"):
             open_at(user(rights="INSERT")).now()
 
     def test_a_value_that_does_not_fit_is_refused(self, store):
         with pytest.raises(StoreError) as raised:
             add(store, "k" * 256)
-        assert not isinstance(raised.value, StoreUnavailableError | SchemaError)
+        assert not isinstance(raised.value, TransientStoreError | SchemaError)
         assert [*store.rows()] == []
 
     def test_an_error_shows_no_payload(self, store):

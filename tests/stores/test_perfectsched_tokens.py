@@ -10,7 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.base.errors import TransientStoreError, UnknownOutcomeError
 from psched.config import from_mapping
 from psched.core.model import Finish, Release, Retry, Row
 from psched.core.settling import Ending, settle
@@ -304,7 +304,7 @@ class Interleavings(RuleBasedStateMachine):
         with line.losing(fault):
             try:
                 yield
-            except (StoreUnavailableError, UnknownOutcomeError):
+            except TransientStoreError:
                 lease.faultless = False
 
     def is_surely_held(self, lease):

@@ -8,7 +8,13 @@ import psycopg
 import pytest
 
 from psched.base.clock import SystemClock
-from psched.base.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.base.errors import (
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    TransientStoreError,
+    UnknownOutcomeError,
+)
 from psched.core.model import Row
 from support.processes import kill
 from support.proxy import Proxy
@@ -101,7 +107,7 @@ def add(store, *keys, **fields):
 
 def is_plainly_unavailable(error):
     """Nothing was applied, and that is known."""
-    return isinstance(error, StoreUnavailableError) and not isinstance(error, UnknownOutcomeError)
+    return isinstance(error, StoreUnavailableError)
 
 
 @contextlib.contextmanager
@@ -456,7 +462,7 @@ class TestReplicas:
         replica.query("ALTER SYSTEM SET synchronous_standby_names = ''")
         for store in stores:
             for _ in range(4):
-                with pytest.raises(StoreUnavailableError):
+                with pytest.raises(TransientStoreError):
                     store.extend({"k": row.token}, **LEASE)
         replica.promote()
         replica.query("SELECT pg_reload_conf()")
@@ -493,7 +499,7 @@ class TestRefusals:
         assert reader.get("k") is None
         with pytest.raises(StoreError, match="permission denied") as raised:
             add(reader, "k")
-        assert not isinstance(raised.value, StoreUnavailableError | SchemaError)
+        assert not isinstance(raised.value, TransientStoreError | SchemaError)
 
     def test_a_value_that_does_not_fit_is_refused_and_not_shown(self, store, sql):
         sql("ALTER TABLE {table} ADD CONSTRAINT odd CHECK (type <> 'odd')")
@@ -501,7 +507,7 @@ class TestRefusals:
         for wrong in ({"type": "odd"}, {"cron": "c" * 10_000}):
             with pytest.raises(StoreError, match="refused") as raised:
                 add(store, "k", data=payload, **wrong)
-            assert not isinstance(raised.value, StoreUnavailableError | SchemaError)
+            assert not isinstance(raised.value, TransientStoreError | SchemaError)
             assert "hunter2" not in str(raised.value)
             assert "\n" not in str(raised.value)
         assert [*store.rows()] == []
@@ -570,5 +576,5 @@ def _works(store):
 
 
 def _extends(store, row):
-    with contextlib.suppress(StoreUnavailableError):
+    with contextlib.suppress(TransientStoreError):
         return store.extend({row.key: row.token}, **LEASE)

@@ -12,6 +12,7 @@ from psched.base.errors import (
     StoreError,
     StoreSlowError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Settlement
@@ -166,7 +167,7 @@ class TestWaitForReplicas:
             for attempt in (store.try_rights, lambda: add(store, "a")):
                 with pytest.raises(StoreError, match="'wait'") as refused:
                     attempt()
-                assert not isinstance(refused.value, StoreUnavailableError)
+                assert not isinstance(refused.value, TransientStoreError)
             add(other, "b")
             assert other.get("a") is None
 
@@ -199,7 +200,7 @@ class TestSentinels:
             def extended():
                 try:
                     return store.extend({"a": row.token}, alive_time=60, shortest=6)
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     seen.append(str(error))
                     return None
 
@@ -284,7 +285,7 @@ class TestSentinels:
             watched.replica.catch_up()
             leader.query("SENTINEL", "FAILOVER", SERVICE)
             wait_until(lambda: watched.replica.role == "master", timeout=60, what="a promotion")
-            with contextlib.suppress(StoreUnavailableError):
+            with contextlib.suppress(TransientStoreError):
                 add(store, "new")
                 assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
             store.disconnect()
@@ -302,7 +303,7 @@ class TestSentinels:
             acknowledged = []
 
             def push(key):
-                with contextlib.suppress(StoreUnavailableError):
+                with contextlib.suppress(TransientStoreError):
                     add(store, key)
                     acknowledged.append((key, store.shown))
 
@@ -347,7 +348,7 @@ class TestSentinels:
                     add(store, "k")
                 except AlreadyExistsError:
                     return True  # an answer that was not believed had been right
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     refusals.append(str(error))
                     return False
                 return True

@@ -1,4 +1,4 @@
-"""Requests that were executed and never answered, or never executed, or executed too late."""
+"""Requests whose answer is lost, whether they are executed at once, late, or never."""
 
 import contextlib
 import itertools
@@ -14,6 +14,7 @@ from psched.base.errors import (
     NotFoundError,
     PreemptedError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.client.collection import ScheduleCollection
@@ -61,7 +62,7 @@ def strategy():
 
 @pytest.fixture
 def far_url(proxy, database):
-    """The database's, behind the proxy."""
+    """The URL of the database through the proxy."""
     return database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
 
 
@@ -76,7 +77,7 @@ def far(far_url, store, timeout, strategy):  # the table is there
 
 
 impatient = pytest.mark.parametrize("timeout", [1.5])
-"""For tests that wait for an answer in vain."""
+"""For tests in which an answer never arrives."""
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ class TestClaim:
     @by(WAYS)
     @impatient
     def test_of_a_claim_that_comes_too_late_only_what_was_won_is_held(self, far, store, proxy):
-        """Some of the rows it has seen are another's by now."""
+        """Another worker has leased some of the rows that it has read."""
         add(store, "a", "b")
         with proxy.fault(Fault.HOLD_REQUEST, TAKES), pytest.raises(ClaimUnknownError) as late:
             far.claim("far.1", **CLAIM)
@@ -160,12 +161,8 @@ class TestClaim:
     @by([("mariadb", "cas"), ("postgresql", "cas")])
     def test_a_lost_search_is_no_claim(self, far, store, proxy):
         add(store, "a")
-        with (
-            proxy.fault(Fault.LOSE_REPLY, b"SELECT"),
-            pytest.raises(StoreUnavailableError) as error,
-        ):
+        with proxy.fault(Fault.LOSE_REPLY, b"SELECT"), pytest.raises(StoreUnavailableError):
             far.claim("far.1", **CLAIM)
-        assert not isinstance(error.value, ClaimUnknownError)
         assert [row.key for row in far.claim("far.2", **CLAIM).rows] == ["a"]
 
 
@@ -216,7 +213,7 @@ class TestLease:
 
     @impatient
     def test_a_settlement_that_comes_twice_advances_once(self, far, settings, proxy):
-        """The first was held up on its way, the second has overtaken it."""
+        """The first request was delayed on its way; the second has overtaken it."""
         far.add([Row(key="k", cron="@hourly", next_time=3600, next_run_time=1)], nonce="n")
         (leased,) = far.claim("far.1", **CLAIM).rows
         with proxy.fault(Fault.HOLD_REQUEST, b"UPDATE"), pytest.raises(UnknownOutcomeError):
@@ -262,7 +259,7 @@ class TestLease:
             far.settle([finish(a), finish(b)])
 
     def test_a_lost_answer_to_the_second_look_is_asked_for_again(self, far, held, store, proxy):
-        """What was not simply applied is looked at; that answer can be lost as well."""
+        """A write that did not change all its rows reads them; that answer can be lost, too."""
         store.settle([finish(held)])
         look = b"SELECT id"
         with proxy.fault(Fault.LOSE_REPLY, look), pytest.raises(StoreUnavailableError):
@@ -299,7 +296,7 @@ class TestPythonApi:
         assert (row.key, row.type, row.version) == ("k", "t", 1)
 
     def test_ones_own_row_is_known_when_a_worker_has_it_already(self, schedules, store, proxy):
-        """Its insert is held up; before it is repeated, the row has been leased."""
+        """The insert is delayed; before it is repeated, the row has been leased."""
         with proxy.fault(Fault.LOSE_REPLY, b"INSERT"):
             schedules.add("k", next_time=1)
         (row,) = store.claim("near.1", **CLAIM).rows
@@ -332,7 +329,7 @@ class TestPythonApi:
             def sleep(self, _seconds):
                 run_all(store)
 
-        # Of another definition, or added before.
+        # One has another definition, or was added before.
         others = collection(store, settings, SystemClock())
         others.add("k", **{**fields, **other})
         others.add("old", **fields)
@@ -411,7 +408,7 @@ class TestPythonApi:
         assert store.get("k").next_time == with_task.scheduled_time + 3600
 
     def test_a_finish_that_counted_is_not_said_to_be_preempted(self, far, settings, store, proxy):
-        """Before it is repeated, the next occurrence has been run."""
+        """Before the write is repeated, the next occurrence has been run."""
 
         class Meanwhile(SystemClock):
             def sleep(self, _seconds):
@@ -452,7 +449,7 @@ class TestBlackHole:
             lambda: far.extend({"k": row.token}, **LEASE),
         ]
         for request in requests:
-            with proxy.black_hole(), pytest.raises(StoreUnavailableError):
+            with proxy.black_hole(), pytest.raises(TransientStoreError):
                 request()
             assert far.get("k").owner == "far.1"
 
@@ -483,5 +480,5 @@ def test_the_python_api_waits_for_a_database_that_comes_back(database, far_url, 
 
 
 def _claims(store):
-    with contextlib.suppress(StoreUnavailableError):
+    with contextlib.suppress(TransientStoreError):
         return store.claim("far.2", **CLAIM).rows

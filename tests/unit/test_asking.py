@@ -5,7 +5,13 @@ import random
 
 import pytest
 
-from psched.base.errors import SchemaError, StoreError, StoreUnavailableError, UnknownOutcomeError
+from psched.base.errors import (
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+    TransientStoreError,
+    UnknownOutcomeError,
+)
 from psched.config import from_mapping
 from psched.worker.store_backoff import Slowness, StoreBackoff
 
@@ -70,7 +76,7 @@ def asker(clock, before):
 
 
 def refused(asker, store):
-    with pytest.raises(StoreUnavailableError) as caught:
+    with pytest.raises(TransientStoreError) as caught:
         asker.ask(store)
     return caught.value
 

@@ -7,9 +7,9 @@ import pytest
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.client.schedule import ScheduleMetadata
 from psched.core.declare import declare, redeclare
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Row
+from psched.core.schedule import ScheduleMetadata
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 NOON = 1_800_014_400

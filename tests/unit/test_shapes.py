@@ -54,6 +54,7 @@ GOOD = [
     (TO_RUNNER, {"run": ASSIGNMENT, "data": b"{}"}),
     (TO_RUNNER, {"held": True}),
     (TO_RUNNER, {"unavailable": "away"}),
+    (TO_RUNNER, {"unanswered": "the connection broke"}),
     (TO_RUNNER, {"invalid": ["data", "too large"]}),
     (message_shapes.FROM_WORKER, {"ready": None}),
     (message_shapes.FROM_WORKER, {"ready": SETTINGS}),

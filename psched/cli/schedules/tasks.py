@@ -22,9 +22,9 @@ from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.cli.schedules.listing import text
 from psched.cli.time_format import when
-from psched.client.schedule import Schedule
 from psched.core.definition import decode
 from psched.core.model import DEFAULT_TYPE, FINISHED
+from psched.core.schedule import Schedule
 
 _OPTIONS = {"alive_time": "timeout", "next_time": "at"}
 """Fields, and the options that they come from."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreError, StoreUnavailableError
+from psched.base.errors import StoreError, TransientStoreError
 from psched.stores.redis.connector import Connector
 
 _TRIES = 5
@@ -55,7 +55,7 @@ def examine(
 def _info(connector: Connector) -> Mapping[str, str]:
     try:
         lines = connector.ask("INFO").decode(errors="replace").splitlines()
-    except StoreUnavailableError:
+    except TransientStoreError:
         raise
     except StoreError:  # some servers, or their access rules, forbid this command
         return {}
@@ -66,7 +66,7 @@ def _configured(connector: Connector) -> Mapping[str, str]:
     names = ("appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag")
     try:
         found = [each.decode() for each in connector.ask("CONFIG", "GET", *names)]
-    except StoreUnavailableError:
+    except TransientStoreError:
         raise
     except StoreError:
         return {}

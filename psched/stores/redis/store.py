@@ -246,8 +246,6 @@ def _in_batches(
     for start in range(0, len(items), BATCH):
         try:
             answered |= write(items[start : start + BATCH])
-        except UnknownOutcomeError:
-            raise
         except StoreUnavailableError as error:
             if not answered:
                 raise

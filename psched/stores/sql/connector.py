@@ -249,8 +249,15 @@ class Connector:
         if self.in_cluster:
             self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 
-    def borrow(self, connection: Connection, work: Callable[[Connection], object]) -> None:
+    def borrow(
+        self, connection: Connection, work: Callable[[Connection], T], *, savepoint: bool = True
+    ) -> T:
         """Run work on the caller's connection, as a part of the caller's transaction.
+
+        Args:
+            connection: the caller's.
+            work: what to do on it.
+            savepoint: undo this work alone if it fails, where an error would end the transaction.
 
         Raises:
             StoreError: as `run` does; nothing of it was applied, and the transaction can go on
@@ -259,9 +266,9 @@ class Connector:
         if not isinstance(connection.dialect, type(self._engines[0].dialect)):
             raise StoreError("connection: is to another kind of database than the schedules are in")
         try:
-            # Where an error aborts a whole transaction, a savepoint limits it to this work.
-            with connection.begin_nested() if self.dialect.aborts else nullcontext():
-                work(connection)
+            nested = savepoint and self.dialect.aborts
+            with connection.begin_nested() if nested else nullcontext():
+                return work(connection)
         except DBAPIError as error:
             raise exception_for(self._classify(error), self._explain(error)) from None
 

@@ -1,7 +1,7 @@
 """The store on a relational database."""
 
 import random
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil, floor
@@ -23,16 +23,52 @@ from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.base.packing import packed
 from psched.core.attempts import wait_after_death
 from psched.core.model import DELETING, Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled
+from psched.core.store_protocol import CallersTransaction, Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
 from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
 from psched.stores.sql.claims import Strategy, choose, rows_held_by
+from psched.stores.sql.connector import Connector
 from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
 from psched.stores.sql.schema import Schema
 from psched.stores.sql.statements import Request, Statements, replace_values
 from psched.stores.sql.table_store import TableStore, one_request
+
+
+class _CallersTransaction(CallersTransaction):
+    """A program's transaction, on its own connection.
+
+    Args:
+        connection: the program's.
+        connector: classifies what fails; its own connection is not used.
+        now: reads the store's clock.
+        inserts: the statements that insert rows.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        connector: Connector,
+        now: TextClause,
+        inserts: Callable[[Sequence[Row], str], Sequence[Request]],
+    ) -> None:
+        self._connection = connection
+        self._connector = connector
+        self._now = now
+        self._inserts = inserts
+
+    @override
+    def now(self) -> float:
+        read = self._connector.borrow(
+            self._connection, lambda c: c.execute(self._now).scalar_one(), savepoint=False
+        )
+        return float(read)
+
+    @override
+    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
+        inserts = self._inserts(rows, nonce)
+        self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
 class SqlStore(TableStore[Statements]):
@@ -65,24 +101,15 @@ class SqlStore(TableStore[Statements]):
         elif inserts:
             self._connector.transact(lambda c: self._insert(c, inserts))
 
-    def add_through(self, connection: Connection, rows: Sequence[Row], *, nonce: str) -> None:
-        """Insert rows on the caller's connection, as a part of the caller's transaction.
-
-        Raises:
-            AlreadyExistsError: one of the keys exists. The transaction is as it was before.
-            InvalidError: it is no connection.
-            StoreError: the database refused.
-        """
+    def join_transaction(self, connection: Connection) -> CallersTransaction:
+        """See `JoinsTransactions.join_transaction`."""
         if not isinstance(connection, Connection):
             raise InvalidError(
                 "connection",
                 f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
                 " Session is session.connection()",
             )
-        self._connector.borrow(
-            connection,
-            lambda c: [c.execute(*insert) for insert in self._inserts(rows, nonce)],
-        )
+        return _CallersTransaction(connection, self._connector, self._sql.now, self._inserts)
 
     @override
     def get(self, key: str) -> Row | None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.errors import SchemaError, StoreError, StoreUnavailableError
+from psched.base.errors import SchemaError, StoreError, TransientStoreError
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql import raw_execute
@@ -103,7 +103,7 @@ class TableStore(Store, Generic[S]):
         for right, statement in self._sql.rights.items():
             try:
                 self._write(statement, {})
-            except (SchemaError, StoreUnavailableError):
+            except (SchemaError, TransientStoreError):
                 raise
             except StoreError as error:
                 refused[right] = str(error)

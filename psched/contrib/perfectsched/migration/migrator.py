@@ -13,8 +13,7 @@ from psched.base.errors import (
     ConfigError,
     SchemaError,
     StoreError,
-    StoreUnavailableError,
-    UnknownOutcomeError,
+    TransientStoreError,
 )
 from psched.base.retry import retry_while_unavailable
 from psched.config import Config, tls, urls
@@ -166,7 +165,7 @@ class Migrator:
         missing = [(move.row, move.copy) for move in moves if move.row is not None]
         try:
             self._destination.insert(missing)
-        except (SchemaError, StoreUnavailableError, UnknownOutcomeError):
+        except (SchemaError, TransientStoreError):
             raise
         except (StoreError, AlreadyExistsError) as error:
             if len(moves) > 1:

@@ -24,6 +24,7 @@ from psched.base.errors import (
     StoreBusyError,
     StoreSlowError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.contrib.perfectsched.store.leases import HeldLeases, Lease
@@ -197,7 +198,7 @@ class LeaseWriter:
                 if isinstance(error, StoreSlowError):
                     break
                 continue
-            except (StoreUnavailableError, UnknownOutcomeError) as error:
+            except TransientStoreError as error:
                 if claimed:
                     _log.warning("%s: %s", row.id, error)
                     return claimed, tried

@@ -1,4 +1,4 @@
-"""Leasing occurrences by hand: poll, and what a task can do."""
+"""Leasing occurrences without a worker: poll, and the methods of a task."""
 
 import pytest
 
@@ -20,7 +20,7 @@ LATER = 4_000_000_000
 
 @pytest.fixture
 def add(schedules):
-    """Adds an hourly schedule of which the latest occurrence is due."""
+    """Adds an hourly schedule whose latest occurrence is due."""
 
     def add(key="k", type="t", **more):  # noqa: A002  # the word of the API
         schedules.add(
@@ -33,7 +33,7 @@ def add(schedules):
 
 @pytest.fixture
 def take_over(sql, settings):
-    """Ends a lease in the store, and lets another worker have it."""
+    """Ends a lease in the store, and leases the row to another worker."""
 
     def take_over(key="k"):
         sql("UPDATE {table} SET next_run_time = 1 WHERE id = :key", key=key)
@@ -50,7 +50,7 @@ class TestPolling:
         assert isinstance(task, Task)
         assert (task.key, task.type, task.data) == ("k", "t", {"n": [1]})
         assert (task.cron, task.timezone, task.delay) == ("0 * * * *", "Asia/Tokyo", 5)
-        assert (task.attempt, task.fence) == (1, 2)  # the first lease dropped what was missed
+        assert (task.attempt, task.fence) == (1, 2)  # the first lease dropped missed ones
         assert task.scheduled_time % HOUR == 0
         assert 0 <= now() - task.scheduled_time < HOUR + 60
         assert task.occurrence == Occurrence("k", task.scheduled_time)
@@ -121,7 +121,7 @@ class TestPolling:
     def test_a_row_that_is_taken_while_it_is_judged_is_left_alone(
         self, schedules, sql, take_over, moment
     ):
-        """Before its settlement is refused, or just after that."""
+        """Before its settlement is refused, or right after."""
         schedules.add("k", next_time=1)
         sql("UPDATE {table} SET type = ''")
         settle = schedules._store.settle
@@ -210,7 +210,7 @@ class TestDeciding:
         task = schedules.poll()
         k.modify(cron="30 * * * *", type="u")
         task.finish()
-        # The new line holds from now on.
+        # The new cron line applies from now on.
         assert k.metadata().next_time % HOUR == HOUR // 2
         assert k.metadata().next_time > task.scheduled_time
         assert k.metadata().type == "u"
@@ -223,7 +223,7 @@ class TestDeciding:
         assert k.metadata().next_time == k.metadata().next_run_time >= LATER
 
     def test_a_time_set_meanwhile_is_waited_for_also_when_the_task_never_ends(self, schedules, sql):
-        """Its host has died: the lease runs out."""
+        """Its host has died: the lease expires."""
         schedules.add("k", next_time=1)
         schedules.poll()
         schedules["k"].modify(next_time=LATER)
@@ -244,7 +244,7 @@ class TestLease:
         assert after.row.token == task.token
 
     def test_a_lease_that_is_over_by_the_hosts_clock_can_do_nothing(self, schedules, on_host, host):
-        """Not even if the store would still take it: another may be running already."""
+        """Not even if the store would accept it: another worker may be running the task already."""
         schedules.add("k", next_time=1)
         task = on_host.poll()
         before = schedules["k"].metadata()
@@ -284,7 +284,7 @@ class TestLease:
         assert k.metadata() == before
         assert task.data == {}
 
-    # Nor if its end would remove the row: whoever has removed it may have run it as well.
+    # Nor if its settlement would delete the row: who has deleted it may have run it, too.
     @pytest.mark.parametrize("own", [{}, {"retention_time": 0}])
     def test_a_task_whose_row_is_gone_is_preempted(self, schedules, sql, own):
         schedules.add("k", next_time=1, **own)
