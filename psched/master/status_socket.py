@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from psched.base import regular_files
+from psched.master.messages import STATUS
 from psched.process import tree
-from psched.process.message_shapes import STATUS
 from psched.process.signals import Waitable
 
 _log = logging.getLogger("psched.master")

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from psched.master.generation_spec import DRAINED, GenerationSpec, Place
+from psched.master.messages import FROM_WORKER
 from psched.process.child import Child
 from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
-from psched.process.message_shapes import FROM_WORKER
 
 CLEAN_UP_LIMIT = 20.0
 """Seconds that a shutdown spends on the leases of dead workers."""

@@ -17,7 +17,7 @@ Check = Callable[[Any], bool]
 _LARGEST = 2**63 - 1
 """What a column of a table can hold."""
 
-_AGE = 1e12
+LONGEST_TIME = 1e12
 """Seconds; no clock, and no difference of two, is further from 0."""
 
 _LONGEST_LINE = 1100
@@ -88,7 +88,7 @@ any_whole = whole(-_LARGEST - 1)
 """A whole number that a column of a table can hold."""
 
 
-def number(least: float = 0, most: float = _AGE) -> Check:
+def number(least: float = 0, most: float = LONGEST_TIME) -> Check:
     """A finite number within bounds; true and false are none."""
     return lambda value: type(value) in (int, float) and least <= value <= most
 
@@ -137,107 +137,5 @@ brief_text = text(LONGEST_BRIEF)
 """What `texts.brief` returns."""
 
 
-_pid = whole(2, 2**31 - 1)
-_master = whole(1, 2**31 - 1)
-"""In a container a master may be process 1."""
-
-_nonces = listed(text(64), 100_000)
-_MOST_TASKS = 10_000
-
-TASK = record(
-    occurrence=line,
-    type=line,
-    attempt=any_whole,
-    pid=_pid,
-    running_for=number(-_AGE),
-    lease_left=number(-_AGE),
-    state=text(20),
-)
-"""A task in a worker's report; see `psched.worker.running_task.account`."""
-
-SETTINGS = record(
-    processors=whole(1, 1000),
-    start_timeout=number(),
-    child_heartbeat_limit=number(),
-    graceful_timeout=number(),
-    graceful_kill_limit=number(),
-    log_level=one_of("debug", "info", "warning", "error"),
-    cgroup=one_of("auto", "on", "off"),
-    log=maybe(text(4096)),
-    pid_file=maybe(text(4096)),
-    about=record(url=brief_text, table=line, programs=brief_text, triggers=brief_text),
-)
-"""The settings that a master works by, in the words of the worker that could read them."""
-
-FROM_WORKER = Shapes(
-    {
-        "ready": {"ready": maybe(SETTINGS)},
-        "looked": {"looked": flag},
-        "recovered": {"recovered": _nonces},
-        "tasks": {"tasks": whole(0, _MOST_TASKS), "away": maybe(brief_text), "enough": line},
-        "report": {"report": record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100))},
-    },
-    # A thousand tasks whose keys are as long as they may be.
-    longest=16 * 2**20,
-)
-
-FROM_MASTER = Shapes(
-    {
-        "go": {"go": flag},
-        "stop": {"stop": maybe(number()), "hurry": flag},
-        "recover": {"recover": _nonces},
-        "pause": {"pause": flag},
-        "reopen": {"reopen": flag},
-        "report": {"report": flag},
-    },
-    longest=16 * 2**20,
-)
-
-FROM_FORK_SERVER = Shapes(
-    {
-        "born": {"born": listed(_pid, 64), "error": maybe(whole(1, 4095)), "threads": whole()},
-        "ended": {"ended": listed(each(_pid, maybe(whole(0, 255)), maybe(whole(1, 64))), 100_000)},
-    },
-    longest=2**17,
-)
-
-TO_FORK_SERVER = Shapes(
-    {
-        "fork": {"fork": listed(whole(0, 100_000), 64)},
-        "bury": {"bury": listed(_pid, 100_000)},
-    },
-    longest=2**17,
-)
-
-STATUS = Shapes(
-    {
-        "pid": {
-            "pid": _master,
-            "phase": text(20),
-            "generation": whole(),
-            "uptime": number(),
-            "problem": maybe(brief_text),
-            "worker_deaths": whole(),
-            "workers": listed(
-                record(
-                    pid=_pid,
-                    number=whole(-1),
-                    generation=whole(),
-                    state=text(20),
-                    uptime=number(-_AGE),
-                    silent_for=number(-_AGE),
-                    store_away=maybe(brief_text),
-                    tasks=listed(TASK, _MOST_TASKS),
-                ),
-                10_000,
-            ),
-            "errors": listed(line, 100),
-        },
-        # Of these a master tells once it knows them, and only beside all others.
-        "url": {"pid": _master, "url": brief_text, "table": line},
-        "programs": {"pid": _master, "programs": brief_text},
-        "triggers": {"pid": _master, "triggers": brief_text},
-    },
-    longest=64 * 2**20,
-)
-"""What a master tells ``psched status``."""
+pid = whole(2, 2**31 - 1)
+"""A process's number; 1 is never a child of ours."""

@@ -204,7 +204,7 @@ def log_by(journal: Log, path: Path | None, level: str) -> None:
 
 
 def report_of(settings: Config) -> dict[str, Any]:
-    """What the master goes by, as a message; `message_shapes.SETTINGS` is its shape."""
+    """What the master goes by, as a message; `psched.master.messages.SETTINGS` is its shape."""
     numbers = {name: getattr(settings, name) for name in (*NUMBERS, "log_level", "cgroup")}
     paths = {name: getattr(settings, name) for name in _PATHS}
     strings = {name: path and str(path) for name, path in paths.items()}

@@ -16,10 +16,10 @@ from psched.base.texts import brief
 from psched.config import Config
 from psched.core.store_protocol import Store
 from psched.master.generation_spec import BAD_HANDLERS, DRAINED, Place
+from psched.master.messages import FROM_MASTER
 from psched.process import kernel
 from psched.process.deadman import DeadMan
 from psched.process.link import Link
-from psched.process.message_shapes import FROM_MASTER
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.titles import set_title
 from psched.runner.pool import RunnerPool

@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from psched.master import status_socket
+from psched.master.messages import STATUS
 from psched.master.status_socket import StatusSocket
-from psched.process.message_shapes import STATUS, Shapes
+from psched.process.message_shapes import Shapes
 from support.leaving import KINDS, leave
 from support.waiting import wait_until
 
