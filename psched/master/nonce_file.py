@@ -14,7 +14,7 @@ from pathlib import Path
 from psched.base import regular_files
 from psched.base.clock import SystemClock
 from psched.base.outage import Outage
-from psched.master.status_socket import service_folder
+from psched.master.runtime_folders import service_folder
 from psched.process import cgroup, tree
 
 _log = logging.getLogger("psched.master")

@@ -19,11 +19,12 @@ from psched.base.errors import ConfigError
 from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
 from psched.config import Config
-from psched.master import leftover_processes, nonce_file, status_socket
+from psched.master import leftover_processes, nonce_file
 from psched.master.generation_spec import GenerationSpec, Plan, PlanError
 from psched.master.master import Master
 from psched.master.pidfile import AlreadyRunningError, PidFile
 from psched.master.respawn import Respawn
+from psched.master.runtime_folders import socket_folders
 from psched.master.sd_notify import Notifier
 from psched.master.status import Status
 from psched.master.status_socket import StatusSocket
@@ -144,7 +145,7 @@ def _run(
         reopen_logs=journal.reopen,
         status=Status(
             notifier=Notifier(),
-            control=StatusSocket(status_socket.folders(os.environ)),
+            control=StatusSocket(socket_folders(os.environ), CLOCK),
             set_title=lambda state: set_title(f"master: {state}"),
             recent=journal.recent,
             clock=CLOCK,

@@ -9,7 +9,7 @@ import stat
 
 import pytest
 
-from psched.master import status_socket
+from psched.master.runtime_folders import short_address
 from support.processes import kill, title
 from support.waiting import stays, wait_until
 
@@ -154,7 +154,7 @@ def test_those_who_connect_and_read_nothing_cost_nothing(service):
     with contextlib.ExitStack() as idle:
         for _ in range(50):
             each = idle.enter_context(socket.socket(socket.AF_UNIX))
-            with status_socket._short(door) as address:
+            with short_address(door) as address:
                 each.connect(address)
             # It may have been too many already, and be closed.
             with contextlib.suppress(BrokenPipeError):
