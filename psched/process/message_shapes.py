@@ -1,8 +1,8 @@
-"""The shapes of messages between processes: what a receiver accepts, and nothing else.
+"""The shapes of messages between processes: a receiver accepts these and nothing else.
 
-A peer may have been taken over by the code that runs in it. So each side declares what it accepts,
-and its `Link` or `Channel` compares every message with that before anybody reads a field. Fields
-that no shape names are ignored: a message may say more than its receiver knows.
+The code that runs in a process may have taken it over. So each receiver declares what it accepts,
+and its `Link` or `Channel` compares every message with that before a field is read. Fields that no
+shape names are ignored, so that a newer sender may add some.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,35 +15,35 @@ Check = Callable[[Any], bool]
 """Whether a field's value, as JSON yields it, is acceptable."""
 
 _LARGEST = 2**63 - 1
-"""What a column of a table can hold."""
+"""The greatest whole number that a column of a table can store."""
 
 LONGEST_TIME = 1e12
 """Seconds; no clock, and no difference of two, is further from 0."""
 
 _LONGEST_LINE = 1100
-"""Characters of a key, a type or a line that a log remembers."""
+"""Characters of a key, a type or a remembered log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The messages that one side of a line accepts.
+    """The messages that one side of a link accepts.
 
     Attributes:
-        kinds: by a field that makes a message one of that kind, all fields that this kind needs;
-            if empty, any object is accepted.
-        longest: bytes of a message as JSON; a longer one is not even received.
+        kinds: the kinds of messages, by the field that marks a message as one of that kind. Each
+            has a check for every field that it must have. Without kinds, any object is accepted.
+        longest: bytes of a message as JSON; a longer one is not received.
     """
 
     kinds: Mapping[str, Mapping[str, Check]]
     longest: int
 
     def fault(self, message: object) -> str | None:
-        """What is wrong with a message, for a log line; None if nothing is."""
+        """What is wrong with a message, for a log line; None: it is accepted."""
         if type(message) is not dict:
             return "a message that is no object"
         known = not self.kinds
         for kind in message:
-            # A message may be of several kinds: then it is checked as each of them.
+            # A message may be of several kinds at once, and is checked as each of them.
             if (fields := self.kinds.get(kind)) is not None:
                 known = True
                 for name, accepts in fields.items():
@@ -64,7 +64,7 @@ def flag(value: object) -> bool:
 
 
 def text(most: int) -> Check:
-    """A text of so many characters at most, which every file and every database can hold."""
+    """A text of at most so many characters, which every file and every database can store."""
 
     def accepts(value: object) -> bool:
         if type(value) is not str or len(value) > most or "\0" in value:
@@ -75,26 +75,26 @@ def text(most: int) -> Check:
 
 
 def attached(value: object) -> bool:
-    """The bytes beside a message; `Link` bounds them."""
+    """The data that a message carries; `Link` limits their length."""
     return type(value) is bytes
 
 
 def whole(least: int = 0, most: int = _LARGEST) -> Check:
-    """A whole number within bounds; true and false are none."""
+    """A whole number within bounds; true and false are not numbers."""
     return lambda value: type(value) is int and least <= value <= most
 
 
 any_whole = whole(-_LARGEST - 1)
-"""A whole number that a column of a table can hold."""
+"""A whole number that a column of a table can store."""
 
 
 def number(least: float = 0, most: float = LONGEST_TIME) -> Check:
-    """A finite number within bounds; true and false are none."""
+    """A finite number within bounds; true and false are not numbers."""
     return lambda value: type(value) in (int, float) and least <= value <= most
 
 
 def maybe(accepts: Check) -> Check:
-    """Null, or what another check accepts."""
+    """Null, or a value that another check accepts."""
     return lambda value: value is None or accepts(value)
 
 
@@ -104,12 +104,12 @@ def one_of(*values: str) -> Check:
 
 
 def listed(accepts: Check, most: int) -> Check:
-    """A list of so many values at most, each of which another check accepts."""
+    """A list of at most so many values, each of which another check accepts."""
     return lambda value: type(value) is list and len(value) <= most and all(map(accepts, value))
 
 
 def each(*checks: Check) -> Check:
-    """A list of as many values as there are checks, each accepted by its own."""
+    """A list with one value for each check, which accepts it."""
 
     def accepts(value: object) -> bool:
         if type(value) is not list or len(value) != len(checks):
@@ -120,7 +120,7 @@ def each(*checks: Check) -> Check:
 
 
 def record(**fields: Check) -> Check:
-    """An object that has all these fields."""
+    """An object with all these fields."""
 
     def accepts(value: object) -> bool:
         return type(value) is dict and all(
@@ -134,7 +134,7 @@ line = text(_LONGEST_LINE)
 
 
 brief_text = text(LONGEST_BRIEF)
-"""What `texts.brief` returns."""
+"""A text that `texts.brief` has returned."""
 
 
 pid = whole(2, 2**31 - 1)
