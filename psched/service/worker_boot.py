@@ -22,7 +22,7 @@ from psched.core.store_protocol import Store
 from psched.core.trigger_verdicts import judged
 from psched.handlers.builtin import built_in
 from psched.handlers.exec_type import who_can_run_code, who_is_called
-from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
+from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
 from psched.process.cgroup import Cgroup
 from psched.process.link import Link
@@ -59,7 +59,7 @@ class WorkerBoot:
     """
 
     link: Link
-    place: Place
+    place: WorkerIdentity
     inbox: SignalInbox
     log: Log
     master: int

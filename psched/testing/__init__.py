@@ -33,6 +33,8 @@ Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `delet
 """
 
 from psched.testing.manual_clock import ManualClock
+from psched.testing.manual_spawner import ManualChild, ManualSpawner
+from psched.testing.master_driver import MasterDriver
 from psched.testing.store_contract.bench import BackendFactory
 from psched.testing.store_contract.claims import Claims
 from psched.testing.store_contract.contention import Contention
@@ -53,8 +55,11 @@ __all__ = [
     "BackendFactory",
     "CoreContract",
     "ExactKeys",
+    "ManualChild",
     "ManualClock",
+    "ManualSpawner",
     "Marks",
+    "MasterDriver",
     "Overrides",
     "Records",
     "Recovery",
