@@ -220,9 +220,13 @@ class Master:
 
     def _receive(self) -> None:
         for worker in self._workers:
-            worker.link.flush()
-            for message in worker.link.receive():
-                self._try(self._handle, worker, message)
+            # One by one: a worker that is not heard would seem to hang, and be killed.
+            self._try(self._receive_from, worker)
+
+    def _receive_from(self, worker: WorkerChild) -> None:
+        worker.link.flush()
+        for message in worker.link.receive():
+            self._try(self._handle, worker, message)
 
     def _reap(self) -> None:
         for worker in self._workers.reap():
@@ -234,7 +238,8 @@ class Master:
         """Act on a worker's message."""
         worker.heard_from(message, self._clock.monotonic())
         if "ready" in message and not worker.ready:
-            self._workers.became_ready(worker)
+            # A fault in the record of its nonce must not keep it from work.
+            self._try(self._workers.became_ready, worker)
             # It waits for the answer, and reads first what it was told before.
             if worker is not self._canary or self._promote(worker, message["ready"]):
                 worker.admit()

@@ -63,14 +63,14 @@ class NonceFile:
         what = "if this master is killed, its tasks wait for alive_time"
         self._outage = Outage(what, _log, clock)
 
-    def add(self, nonce: str) -> None:
-        """Record a worker that is about to be forked."""
-        self._in_own_cgroup[nonce] = False
-        self._write()
+    def add(self, nonce: str, *, own_cgroup: bool) -> None:
+        """Record a worker that holds no lease yet.
 
-    def is_in_own_cgroup(self, nonce: str) -> None:
-        """Record that a worker, which holds no lease yet, has entered a cgroup of its own."""
-        self._in_own_cgroup[nonce] = True
+        Args:
+            nonce: the worker's.
+            own_cgroup: it is in a cgroup of its own, with everything that it will fork.
+        """
+        self._in_own_cgroup[nonce] = own_cgroup
         self._write()
 
     def remove(self, nonces: Iterable[str]) -> None:

@@ -27,8 +27,8 @@ class Workers:
     """All workers of all generations that are alive, and the nonces of the dead ones.
 
     A dead worker's leases are released once nothing of its process tree is left: a living worker
-    is told its nonce. Until the leases are released, the nonce stands in the nonce file, for the
-    master after this one.
+    is told its nonce. From before its first claim until then, the nonce is on file for the next
+    master.
 
     Args:
         clock: this host's clocks.
@@ -60,6 +60,7 @@ class Workers:
         self._draw_nonce = draw_nonce
         self._keep = keep
         self._by_pid: dict[int, WorkerChild] = {}
+        self._ended: list[WorkerChild] = []
         self._cgroup = cgroup
         self._cgroup_outage = Outage("workers have no cgroups of their own", _log, clock)
         self._orphan_reaper = OrphanReaper[WorkerChild](clock, spawner)
@@ -101,14 +102,12 @@ class Workers:
             OSError: the system has no process or memory left.
         """
         nonce = self._draw_nonce()
-        self._nonce_file.add(nonce)
         identity = WorkerIdentity(number, generation, nonce, self._make_cgroup(nonce), Deadline())
         try:
             worker = self._fork(identity, spec, lambda link: spec.work(link, identity))
         except BaseException:
             if identity.cgroup is not None:
                 identity.cgroup.remove()
-            self._nonce_file.remove([nonce])
             raise
         _log.info("%s started, pid %d", identity, worker.pid)
         return worker
@@ -152,34 +151,35 @@ class Workers:
         """A worker reports that it is ready; it holds no lease before it is admitted."""
         worker.became_ready()
         cgroup = worker.identity.cgroup
-        if cgroup is not None and worker.pid in cgroup.members:
-            # Not earlier: it enters its cgroup by itself, and can have failed or not wanted to.
-            self._nonce_file.is_in_own_cgroup(worker.identity.nonce)
+        # It enters its cgroup by itself before it is ready, and that may have failed.
+        own_cgroup = cgroup is not None and worker.pid in cgroup.members
+        self._nonce_file.add(worker.identity.nonce, own_cgroup=own_cgroup)
 
     def reap(self) -> list[WorkerChild]:
         """Collect the workers that have exited, and KILL what they have left running."""
-        ended = []
         for exit_ in self._spawner.reap():
             # Its pid may be used again, by any process.
             self._not_ours -= {exit_.pid}
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
                 continue  # an orphan of a worker that died earlier
-            worker.reaped(exit_)
-            ended.append(worker)
+            # All of this first: if a fault ends this call, the next one returns the worker.
+            self._ended.append(worker)
+            self._orphan_reaper.add(worker, worker.identity.cgroup)
             if worker.identity.number != CLEANER:
                 self._to_recover += worker.recovering
             elif exit_.status == DRAINED:
                 self._nonce_file.remove(worker.recovering)
-            self._orphan_reaper.add(worker, worker.identity.cgroup)
+            worker.reaped(exit_)
             expected = exit_.status == DRAINED or worker.draining
             self.deaths += worker.ready and not expected
             level = logging.INFO if expected else logging.ERROR
             how = worker.describe_exit(self._clock.boottime())
             _log.log(level, "%s, pid %d, %s", worker.identity, exit_.pid, how)
-        if ended or self._orphan_reaper.due:
+        if self._ended or self._orphan_reaper.due:
             # A worker's fork server and runners die with it. What these have forked comes to us.
             self._kill_orphans()
+        ended, self._ended = self._ended, []
         return ended
 
     def _kill_orphans(self) -> None:

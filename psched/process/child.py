@@ -81,8 +81,10 @@ class Child:
     def reaped(self, how: Exit) -> None:
         """Note how it ended, and keep the messages that it had sent before."""
         self.exit = how
-        self.last_words = self.link.receive_all()
-        self.link.close()
+        try:
+            self.last_words = self.link.receive_all()
+        finally:
+            self.link.close()
 
 
 def reap() -> Iterator[Exit]:

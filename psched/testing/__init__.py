@@ -28,6 +28,9 @@ those capabilities that it has: `Records`, `Overrides`, `ExactKeys`, `Marks`, `R
 with capabilities beyond the protocol add the suites of those: `TableContract`; and `StatusContract`
 where any client may write a row.
 
+Beside the contract stands what drives psched's loops without processes and without waiting:
+`ManualClock`, `ManualSpawner` and `MasterDriver`.
+
 Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `deletion`, `fencing`,
 `contention`, then the capabilities: `records`, `overrides`, `recovery`, `statuses`, `table`.
 """

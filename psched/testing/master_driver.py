@@ -4,8 +4,7 @@ import itertools
 import random
 import signal
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from psched.master.generation_spec import GenerationSpec
 from psched.master.master import Master
@@ -29,7 +28,7 @@ class MasterDriver:
 
     ::
 
-        with MasterDriver(processors=2) as driver:
+        with contextlib.closing(MasterDriver(processors=2)) as driver:
             driver.boot()
             driver.worker(1).dies()
             driver.tick()
@@ -96,17 +95,6 @@ class MasterDriver:
             ),
             on_terminal=False,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the links that are open."""

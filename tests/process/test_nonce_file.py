@@ -45,9 +45,7 @@ def ours(make):
 
 def record(file, *nonces, own=True):
     for nonce in nonces:
-        file.add(nonce)
-        if own:
-            file.is_in_own_cgroup(nonce)
+        file.add(nonce, own_cgroup=own)
 
 
 def names(folder):
@@ -140,7 +138,7 @@ def test_where_cgroups_cannot_be_seen_nothing_is_inherited(tmp_path, make):
 
 
 def test_a_folder_that_is_gone_is_said_and_costs_nothing(tmp_path, make, caplog):
-    make(folder=tmp_path / "gone").add("a")
+    record(make(folder=tmp_path / "gone"), "a")
     assert "its tasks wait for alive_time" in caplog.text
 
 
@@ -176,7 +174,7 @@ def test_what_stands_where_it_is_to_be_written_is_replaced(tmp_path, make, ours,
 
 
 def test_it_is_kept_whoever_has_started_the_master(tmp_path):
-    nonce_file.make({"RUNTIME_DIRECTORY": f"{tmp_path}:/other"}, SystemClock()).add("a")
+    record(nonce_file.make({"RUNTIME_DIRECTORY": f"{tmp_path}:/other"}, SystemClock()), "a")
     assert len(names(tmp_path)) == 1
 
 
@@ -196,10 +194,9 @@ def leave_a_record(folder, *, own):
     def master(_link):
         with_cgroup = MasterCgroup() if own else None
         file = nonce_file.make({"RUNTIME_DIRECTORY": folder}, SystemClock())
-        file.add("nonce")
         if with_cgroup is not None:
             with_cgroup.below("nonce")
-            file.is_in_own_cgroup("nonce")
+        record(file, "nonce", own=own)
         os._exit(9)
 
     pid, _link = spawn(master)

@@ -1,11 +1,13 @@
 """The master's loop, driven: its time, its signals and its workers are the test's."""
 
 import signal
+from contextlib import closing
 from signal import SIGABRT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGWINCH
 
 import pytest
 
 from psched.master.generation_spec import CLEANER, SpecError
+from psched.process.link import Link
 from psched.testing import ManualSpawner, MasterDriver
 
 AT_ONCE = [{"stop": 0, "hurry": True}]
@@ -509,6 +511,13 @@ def test_a_stop_while_a_canary_starts_ends_both_generations(driver):
 # --- faults of psched's own ----------------------------------------------------------
 
 
+class Deaf(Link):
+    """One that cannot receive."""
+
+    def receive(self, **_options):
+        raise RuntimeError("cannot receive")
+
+
 class Faulty(ManualSpawner):
     """One that raises what nobody foresaw."""
 
@@ -553,6 +562,17 @@ def test_a_fault_costs_its_step_alone_and_is_logged_once(faulty, caplog):
     faulty.advance(10)
     assert "a fault in the master; it goes on: over" in caplog.text
     assert (1, 1) in faulty.found()
+
+
+def test_a_fault_with_one_worker_is_none_with_the_others(faulty):
+    bad, good = faulty.worker(0), faulty.worker(1)
+    faulty.record(bad).link.__class__ = Deaf
+    faulty.advance(70)
+    # It could not be heard, and so it seemed to hang. Its successor is as good as any.
+    assert bad.signals == [SIGABRT, SIGKILL]
+    assert good.signals == []
+    faulty.boot()
+    assert faulty.worker(0) is not bad
 
 
 def test_a_fault_at_every_tick_does_not_spin(faulty):
@@ -609,7 +629,7 @@ class Untitled(MasterDriver):
 
 
 def test_a_fault_in_what_is_shown_costs_no_worker(caplog):
-    with Untitled(processors=2) as driver:
+    with closing(Untitled(processors=2)) as driver:
         driver.boot()
         driver.advance(100)
         assert sorted(driver.found()) == [(1, 0), (1, 1)]
