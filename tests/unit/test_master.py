@@ -511,11 +511,15 @@ def test_a_stop_while_a_canary_starts_ends_both_generations(driver):
 # --- faults of psched's own ----------------------------------------------------------
 
 
-class Deaf(Link):
-    """One that cannot receive."""
+class FaultyLink(Link):
+    """One that raises when it is told to."""
 
-    def receive(self, **_options):
-        raise RuntimeError("cannot receive")
+    faulty = False
+
+    def receive(self, **options):
+        if self.faulty:
+            raise RuntimeError("cannot receive")
+        return super().receive(**options)
 
 
 class Faulty(ManualSpawner):
@@ -531,7 +535,8 @@ class Faulty(ManualSpawner):
     def spawn(self, main, *, keep):
         if not self.forks:
             raise RuntimeError("cannot spawn")
-        return super().spawn(main, keep=keep)
+        pid, link = super().spawn(main, keep=keep)
+        return pid, FaultyLink(link._socket)
 
 
 @pytest.fixture
@@ -566,7 +571,7 @@ def test_a_fault_costs_its_step_alone_and_is_logged_once(faulty, caplog):
 
 def test_a_fault_with_one_worker_is_none_with_the_others(faulty):
     bad, good = faulty.worker(0), faulty.worker(1)
-    faulty.record(bad).link.__class__ = Deaf
+    faulty.record(bad).link.faulty = True
     faulty.advance(70)
     # It could not be heard, and so it seemed to hang. Its successor is as good as any.
     assert bad.signals == [SIGABRT, SIGKILL]
