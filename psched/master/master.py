@@ -121,13 +121,13 @@ class Master:
         self._faults = Outage("a fault in the master; it goes on", _log, clock, traceback=True)
 
     def run(self, inbox: SignalInbox) -> int:
-        """Work until told to stop; the exit status.
+        """Work until told to stop; return the exit status.
 
         An exception that nobody foresaw is a fault of psched's, and no reason to end what works.
-        It costs the step of the tick that raised it; the other steps, and all later ticks, are
-        taken. Each different fault is logged once, with its traceback. The next tick follows a
-        second later or when a signal arrives; news on links wait until then, so that a fault that
-        returns every time neither spins nor fills the log.
+        It ends the step of the tick that raised it; the other steps are taken, and so are all later
+        ticks. Each different fault is logged once, with its traceback. The next tick follows a
+        second later or when a signal arrives, and messages wait until then. So a fault that returns
+        at every tick neither keeps the processor busy nor fills the log.
 
         A stop goes on in the same way. If a fault keeps it from completing, the master exits with
         `CRASHED` when the last worker should have been killed: workers that are left read the end
@@ -198,7 +198,7 @@ class Master:
             self._try(self._pause)
 
     def _try(self, step: Callable[..., object], *arguments: object) -> None:
-        """Take a step; see `run` for what becomes of an exception."""
+        """Take a step, and survive its exceptions; see `run`."""
         try:
             step(*arguments)
         except Exception as error:  # noqa: BLE001  # whatever it is, the workers live on

@@ -27,7 +27,7 @@ class PidFile:
         self._path = path
         self._descriptor = -1
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Lock the file and write the pid.
 
         Raises:

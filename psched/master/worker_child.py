@@ -136,7 +136,7 @@ class WorkerChild(Child):
         """It reports that leases of dead workers are released.
 
         Returns:
-            Those of the nonces that it had been told to see to: it cannot speak for others.
+            Those of the nonces that it had been told to recover: the others are not its own.
         """
         done = {*nonces}.intersection(self.recovering)
         self.recovering = [nonce for nonce in self.recovering if nonce not in done]

@@ -24,18 +24,18 @@ def _arrived(number: int, _frame: FrameType | None) -> None:
     _receive(number)
 
 
-def receive(told: Callable[[int], object]) -> None:
+def receive(receiver: Callable[[int], object]) -> None:
     """Have this process's signals passed to another receiver from now on.
 
     For a child that was forked with the handlers of an inbox.
 
     Args:
-        told: called with the signal's number, between two bytecodes.
+        receiver: called with the signal's number, between two bytecodes.
     """
     global _receive  # noqa: PLW0603  # signals belong to the process, not to an object
     # The descriptor is of the pipe that wakes the parent.
     signal.set_wakeup_fd(-1)
-    _receive = told
+    _receive = receiver
 
 
 def is_received(number: signal.Signals) -> bool:

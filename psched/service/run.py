@@ -197,7 +197,7 @@ def _go_by(
         return
     ours = PidFile(pid_file)
     try:
-        ours.take()
+        ours.acquire()
     except NotRegularError as error:
         # A task can have put a folder there, and is not to keep the service down by it.
         _log.error("pid_file: %s %s: going on without", pid_file, error.strerror)

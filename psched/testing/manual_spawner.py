@@ -49,7 +49,7 @@ class ManualChild:
         self.received += messages
         return messages
 
-    def ends(self, status: int = 0) -> None:
+    def exits(self, status: int = 0) -> None:
         """It exits."""
         self._end(Exit(self.pid, status, None))
 

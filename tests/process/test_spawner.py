@@ -44,7 +44,7 @@ class Manual:
         [child] = [child for child in self.spawner.born if child.pid == pid]
         [message] = child.receive()
         child.say(hello=message["name"])
-        child.ends(7)
+        child.exits(7)
 
     def let_hang(self, pid):
         pass

@@ -68,7 +68,7 @@ def test_a_generation_begins_with_one_worker_and_the_others_follow_when_it_is_re
 def test_a_canary_that_can_never_be_started_is_the_end_of_the_first_start(driven, status):
     driver = driven(processors=3)
     driver.tick()
-    driver.worker(0).ends(status)
+    driver.worker(0).exits(status)
     driver.tick()
     assert stopped(driver) == status
     assert len(driver.spawner.born) == 1
@@ -116,13 +116,13 @@ def test_a_restart_has_the_old_generation_drain_once_the_canary_is_ready(driver)
     assert [stops(child) for child in old] == [[{"stop": None, "hurry": False}]] * 2
     assert sorted(driver.found()) == [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2)]
     for child in old:
-        child.ends()
+        child.exits()
     driver.tick()
     assert sorted(driver.found()) == [(2, 0), (2, 1), (2, 2)]
 
 
 def exits(driver):
-    driver.worker(0, 2).ends(65)
+    driver.worker(0, 2).exits(65)
 
 
 def dies(driver):
@@ -164,7 +164,7 @@ def test_what_a_canary_reports_is_read_and_may_be_refused(driver):
     driver.spec_error = SpecError("its log cannot be written")
     driver.ready(canary, settings())
     assert {"go": False} in canary.received
-    canary.ends()
+    canary.exits()
     driver.tick()
     assert sorted(driver.found()) == [(1, 0), (1, 1)]
     assert driver.title.endswith("restart failed: its log cannot be written")
@@ -185,7 +185,7 @@ def test_two_generations_may_drain_and_a_third_restart_waits_for_one_of_them(dri
     driver.advance(100)
     assert {generation for generation, _ in driver.found()} == {1, 2, 3}
     for number in 0, 1:
-        driver.worker(number, 1).ends()
+        driver.worker(number, 1).exits()
     driver.boot()
     assert {generation for generation, _ in driver.found()} == {2, 3, 4}
 
@@ -234,7 +234,7 @@ def test_one_worker_more_and_one_fewer(driver):
         assert [n for (_, n), child in before.items() if stops(child)] == [number] * bool(before)
         for child in driver.spawner.living:
             if stops(child):
-                child.ends()
+                child.exits()
         driver.tick()
     # Fewer than none there cannot be: one more is one.
     driver.send(SIGTTIN)
@@ -261,7 +261,7 @@ def test_when_every_worker_has_died_five_times_in_a_row_the_master_gives_up(driv
             driver.worker(number).dies()
     driver.tick()
     # The first two had been ready, and may have held something.
-    driver.worker(CLEANER).ends()
+    driver.worker(CLEANER).exits()
     driver.tick()
     assert stopped(driver) == 70
 
@@ -334,7 +334,7 @@ def test_where_no_worker_will_follow_a_cleaner_releases_what_the_dead_held(drive
     driver.tick()
     cleaner = driver.worker(CLEANER)
     assert driver.record(cleaner).recovering == nonces
-    cleaner.ends()
+    cleaner.exits()
     driver.advance(10)
     assert driver.spawner.living == []
 
@@ -437,7 +437,7 @@ def test_a_stop_lets_running_tasks_finish(driver, number):
         assert stops(child) == [{"stop": 10, "hurry": False}]
     assert stopped(driver) is None
     for child in driver.spawner.living:
-        child.ends()
+        child.exits()
     driver.tick()
     assert stopped(driver) == 0
 
@@ -479,7 +479,7 @@ def test_nothing_undoes_a_stop(driver, number):
     assert sorted(driver.found()) == [(1, 0), (1, 1)]
     for child in driver.spawner.living:
         assert len(stops(child)) == 1
-        child.ends()
+        child.exits()
     driver.tick()
     assert stopped(driver) == 0
 
@@ -492,7 +492,7 @@ def test_a_stop_in_the_middle_of_a_start_waits_for_nobody(driven):
     driver.send(SIGTERM)
     assert loading.signals == [SIGKILL]
     assert stops(serving)
-    serving.ends()
+    serving.exits()
     driver.tick()
     assert stopped(driver) == 0
 
@@ -502,7 +502,7 @@ def test_a_stop_while_a_canary_starts_ends_both_generations(driver):
     driver.send(SIGTERM)
     assert sorted(driver.found()) == [(1, 0), (1, 1)]
     for child in driver.spawner.living:
-        child.ends()
+        child.exits()
     driver.tick()
     assert stopped(driver) == 0
     assert len(driver.spawner.born) == 3
@@ -591,7 +591,7 @@ def test_a_fault_does_not_keep_a_stop_from_completing(faulty):
     faulty.advance(5)
     faulty.send(SIGTERM)
     assert stops(faulty.worker(1))
-    faulty.worker(1).ends()
+    faulty.worker(1).exits()
     faulty.advance(30)
     assert stopped(faulty) == 0
 
