@@ -79,17 +79,11 @@ class Spawner(ProcessTable, Protocol):
 class SystemSpawner:
     """The kernel's processes."""
 
-    def spawn(self, main: Callable[[Link], int], *, keep: Iterable[int]) -> tuple[int, Link]:
-        """Fork a child; see `psched.process.spawn.spawn`."""
-        return spawn(main, keep=keep)
-
-    def reap(self) -> Iterator[Exit]:
-        """Collect every child that has exited; see `psched.process.child.reap`."""
-        return reap()
-
-    def send(self, pid: int, number: signal.Signals) -> None:
-        """Send a signal; see `tree.send`."""
-        tree.send(pid, number)
+    spawn = staticmethod(spawn)
+    reap = staticmethod(reap)
+    send = staticmethod(tree.send)
+    is_alive = staticmethod(tree.alive)
+    describe = staticmethod(tree.describe)
 
     def children(self) -> frozenset[int]:
         """This process's children, zombies included."""
@@ -100,13 +94,5 @@ class SystemSpawner:
         return tree.kill_all_below(os.getpid(), spare)
 
     def living_below(self, spare: frozenset[int]) -> frozenset[int]:
-        """What is alive below this process; see `tree.living_below`."""
+        """The processes below this one that are alive; see `tree.living_below`."""
         return tree.living_below(os.getpid(), spare)
-
-    def is_alive(self, pid: int) -> bool:
-        """Whether a process exists and is not a zombie; see `tree.alive`."""
-        return tree.alive(pid)
-
-    def describe(self, pid: int) -> str:
-        """A process in a few words; see `tree.describe`."""
-        return tree.describe(pid)
