@@ -8,10 +8,10 @@ A nonce is inherited only when nothing of its worker's process tree can be left,
 are released then. Two things must be true:
 
 - The master that wrote the file is dead.
-- The cgroup that the worker was in is empty or gone, but for this process. That is either a cgroup
-  of the worker's own (see `cgroup`), which this master has emptied when it made its own, or the
-  one that the dead master was in, and this master is alone in the same one, as in a service that
-  systemd has restarted.
+- No process is left in the cgroup that the worker was in. If the worker had a cgroup of its own
+  (see `cgroup`), that is empty or gone: this master empties those of dead masters when it makes
+  its own. Otherwise the worker was in its master's cgroup, and this process must be alone in that
+  one, as in a service that systemd has restarted.
 
 Where neither can be known, the nonce stays on file and its leases run out.
 

@@ -7,14 +7,17 @@ import pytest
 
 from psched.base.clock import SystemClock
 from psched.master import nonce_file
+from psched.master.generation_spec import GenerationSpec
 from psched.master.nonce_file import NonceFile
+from psched.master.workers import Workers
 from psched.process import cgroup, tree
 from psched.process.cgroup import Cgroup, MasterCgroup
 from psched.process.spawn import spawn
+from psched.process.spawner import SystemSpawner
 from support.apart import apart
 from support.cgroups import below, own_cgroup
 from support.leaving import KINDS, leave
-from support.waiting import wait_for_end
+from support.waiting import wait_for_end, wait_until
 
 HERE = "boot 1 2 /here"
 DEAD = "4194305.1"
@@ -218,6 +221,52 @@ def with_cgroups(group, folder):
 
 def test_after_the_masters_cgroup_was_cleared_its_nonces_are_inherited(group, tmp_path):
     assert apart(with_cgroups, str(group), str(tmp_path)) == [["nonce"], 1]
+    assert below(group) == []
+
+
+def recorded(group, folder):
+    """What is on file of two ready workers, of which only the first enters its cgroup."""
+    Path(group, "cgroup.procs").write_text("0")
+    made = MasterCgroup()
+    file = nonce_file.make({"RUNTIME_DIRECTORY": folder}, SystemClock())
+    numbers = iter("ab")
+    workers = Workers(
+        SystemClock(),
+        SystemSpawner(),
+        draw_nonce=lambda: next(numbers),
+        keep=lambda: (),
+        cgroup=made,
+        nonce_file=file,
+        inherited=(),
+    )
+
+    def work(link, identity):
+        if identity.number == 0:
+            identity.cgroup.add(0)
+        link.send({"ready": None})
+        link.wait()
+        Path(group, "cgroup.procs").write_text("0")
+        return 0
+
+    spec = GenerationSpec(
+        processors=2, work=work, clean_up=work, start_timeout=20, heartbeat_limit=20,
+        graceful_timeout=0, kill_limit=0, about={},
+    )  # fmt: skip
+    before = names(Path(folder))
+    for number in range(2):
+        worker = workers.spawn(number, 1, spec)
+        wait_until(worker.link.receive, what="a worker that is ready")
+        workers.became_ready(worker)
+    lines = Path(folder, *names(Path(folder))).read_text().splitlines()
+    for worker in workers:
+        worker.drain(None, 0)
+    wait_until(lambda: workers.reap() and not len(workers), what="the end of both")
+    made.close()
+    return before, lines[1:], names(Path(folder))
+
+
+def test_a_worker_counts_as_being_in_its_cgroup_when_it_is(group, tmp_path):
+    assert apart(recorded, str(group), str(tmp_path)) == [[], ["a own", "b"], []]
     assert below(group) == []
 
 
