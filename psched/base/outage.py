@@ -19,9 +19,13 @@ class Outage:
         what: cannot be done, for people.
         log: where to say so.
         clock: this host's clocks.
+        traceback: each reason is logged with the traceback of its exception.
     """
 
-    def __init__(self, what: str, log: logging.Logger, clock: Clock) -> None:
+    def __init__(
+        self, what: str, log: logging.Logger, clock: Clock, *, traceback: bool = False
+    ) -> None:
+        self._traceback = traceback
         self._what = what
         self._log = log
         self._clock = clock
@@ -48,7 +52,8 @@ class Outage:
         reason = getattr(error, "errno", None) or str(error)
         if reason not in self._said and len(self._said) < _REASONS:
             self._said.add(reason)
-            self._log.error("%s: %s", self._what, error)
+            shown = error if self._traceback and isinstance(error, Exception) else None
+            self._log.error("%s: %s", self._what, error, exc_info=shown)
 
     def passed(self) -> None:
         """It does not happen now; to be called again and again."""

@@ -31,10 +31,10 @@ from psched.base.clock import Clock
 from psched.process import tree
 from psched.process.child import Exit
 from psched.process.link import Link
-from psched.process.message_shapes import FROM_FORK_SERVER, TO_FORK_SERVER
 from psched.process.spawn import launch
 from psched.runner.channel import MOST_DESCRIPTORS, Channel
 from psched.runner.forker import Forker
+from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 
 _log = logging.getLogger("psched.worker")
 

@@ -1,4 +1,4 @@
-"""The messages between a worker and its runners; see `psched.process.message_shapes`."""
+"""The messages between a worker, its fork server and its runners."""
 
 from psched.application.task import LONGEST_WAIT
 from psched.core.definition import LONGEST_CRON
@@ -10,9 +10,11 @@ from psched.process.message_shapes import (
     each,
     flag,
     line,
+    listed,
     maybe,
     number,
     one_of,
+    pid,
     record,
     text,
     whole,
@@ -70,3 +72,21 @@ TO_RUNNER = Shapes(
     longest=2**20,
 )
 """What a runner accepts from its worker."""
+
+FROM_FORK_SERVER = Shapes(
+    {
+        "born": {"born": listed(pid, 64), "error": maybe(whole(1, 4095)), "threads": whole()},
+        "ended": {"ended": listed(each(pid, maybe(whole(0, 255)), maybe(whole(1, 64))), 100_000)},
+    },
+    longest=2**17,
+)
+"""What a worker accepts from its fork server."""
+
+TO_FORK_SERVER = Shapes(
+    {
+        "fork": {"fork": listed(whole(0, 100_000), 64)},
+        "bury": {"bury": listed(pid, 100_000)},
+    },
+    longest=2**17,
+)
+"""What a fork server accepts from its worker."""

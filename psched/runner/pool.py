@@ -10,7 +10,7 @@ from functools import partial
 from psched.base.clock import Clock
 from psched.base.outage import Outage
 from psched.process import tree
-from psched.process.cgroup import Cgroup, Leaves
+from psched.process.cgroup import Cgroup, RunnerCgroups
 from psched.process.child import reap
 from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
@@ -75,8 +75,8 @@ class RunnerPool:
         self._clock = clock
         self._idle: list[RunnerChild] = []
         self._alive: dict[int, RunnerChild] = {}
-        self._remains = OrphanReaper[RunnerChild](clock)
-        self._leaves = None if cgroup is None else Leaves(cgroup, clock)
+        self._orphan_reaper = OrphanReaper[RunnerChild](clock)
+        self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
         self._cleared: list[RunnerChild] = []
         self._lost = Outage("the fork server died", _log, clock)
         if cgroup is not None:
@@ -196,7 +196,7 @@ class RunnerPool:
             runner = self._alive.pop(exit_.pid, None)
             if runner is not None:  # else it is an orphan of a run that ended before
                 runner.reaped(exit_)
-                self._remains.add(runner, runner.cgroup)
+                self._orphan_reaper.add(runner, runner.cgroup)
                 ended.append(runner)
         self._hear_idle()
         for server in [*self._servers]:
@@ -205,8 +205,8 @@ class RunnerPool:
                 self._lose(server)
         self._lost.passed()
         self._let_servers_go()
-        if exits or self._remains.due:
-            cleared = self._remains.look(self._spared | self._alive.keys())
+        if exits or self._orphan_reaper.due:
+            cleared = self._orphan_reaper.sweep(self._spared | self._alive.keys())
             for runner in cleared:
                 self._take_back(runner)
             self._cleared += cleared
@@ -219,13 +219,13 @@ class RunnerPool:
 
     def late(self) -> list[tuple[RunnerChild, str]]:
         """Those of whose trees something does not die, and what that is; each once."""
-        late, self._remains.late = self._remains.late, []
+        late, self._orphan_reaper.late = self._orphan_reaper.late, []
         return late
 
     @property
     def wakes(self) -> float:
         """When `reap` is to be called again, seconds of the monotonic clock."""
-        return min([self._remains.wakes, *(server.wakes for server in self._servers)])
+        return min([self._orphan_reaper.wakes, *(server.wakes for server in self._servers)])
 
     def kill(self, runner: RunnerChild) -> None:
         """KILL a runner and all below it; its end is seen by `reap`."""
@@ -264,8 +264,8 @@ class RunnerPool:
 
     def _take_back(self, runner: RunnerChild) -> None:
         """Nothing is left of it, so its cgroup may be another's, if it was not killed."""
-        if self._leaves is not None and runner.cgroup is not None and runner.exit is not None:
-            self._leaves.take_back(runner.cgroup, as_new=runner.exit.signal is None)
+        if self._cgroups is not None and runner.cgroup is not None and runner.exit is not None:
+            self._cgroups.release(runner.cgroup, reusable=runner.exit.signal is None)
 
     def _lose(self, server: ForkServer, how: str = "it has ended") -> None:
         if server.channel.fault is not None:
@@ -320,9 +320,9 @@ class RunnerPool:
         for place, pid, link in born:
             runner = RunnerChild(pid, link, now, self._servers[server].at(place))
             self._alive[pid] = runner
-            self._remains.born(runner)
-            if self._leaves is not None:
-                runner.cgroup = self._leaves.give(pid)
+            self._orphan_reaper.born(runner)
+            if self._cgroups is not None:
+                runner.cgroup = self._cgroups.acquire(pid)
             self._idle.append(runner)
 
 

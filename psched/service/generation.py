@@ -22,7 +22,13 @@ from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.config import SETTINGS, Config, withhold
 from psched.handlers.configured import load_handlers
-from psched.master.generation_spec import BAD_HANDLERS, GenerationSpec, Place, PlanError, nothing
+from psched.master.generation_spec import (
+    BAD_HANDLERS,
+    GenerationSpec,
+    SpecError,
+    WorkerIdentity,
+    nothing,
+)
 from psched.process.link import Link
 from psched.service.worker_boot import NUMBERS, WorkerBoot, about, log_by
 from psched.worker.worker import prepare_process
@@ -46,17 +52,17 @@ class FromFile:
     overrides: Mapping[str, object]
     log: Log
 
-    def plan(self, _reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """See `psched.master.generation_spec.Plan`."""
+    def read_spec(self, _reported: Mapping[str, Any] | None) -> GenerationSpec:
+        """See `psched.master.generation_spec.ReadSpec`."""
         try:
             settings = read_settings(self.given, self.environment, self.overrides)
         except ConfigError as error:
-            raise PlanError(str(error)) from error
+            raise SpecError(str(error)) from error
         numbers = {name: getattr(settings, name) for name in NUMBERS}
         told = about(settings)
         adopt = partial(_adopt, self.log, settings.log, settings.log_level, told)
         live = partial(self._live, settings)
-        return _blueprint(numbers, live, self.log, adopt=adopt, about=told)
+        return _spec(numbers, live, self.log, adopt=adopt, about=told)
 
     def _live(self, settings: Config, seat: WorkerBoot) -> int:
         # In this process alone: the master reads the settings again for the next generation.
@@ -88,14 +94,14 @@ class FromProgram:
     arguments: Sequence[str]
     log: Log
 
-    def plan(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """See `psched.master.generation_spec.Plan`."""
+    def read_spec(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
+        """See `psched.master.generation_spec.ReadSpec`."""
         if reported is None:
-            return _blueprint({**_defaults(), "processors": 1}, self._live, self.log)
+            return _spec({**_defaults(), "processors": 1}, self._live, self.log)
         path = Path(reported["log"]) if reported["log"] else None
         about = reported["about"]
         adopt = partial(_adopt, self.log, path, reported["log_level"], about)
-        return _blueprint(reported, self._live, self.log, adopt=adopt, about=about)
+        return _spec(reported, self._live, self.log, adopt=adopt, about=about)
 
     def _live(self, seat: WorkerBoot) -> int:
         global _seat  # noqa: PLW0603  # the program reaches it by a call without arguments
@@ -163,7 +169,7 @@ def _adopt(journal: Log, path: Path | None, level: str, about: Mapping[str, str]
     _log.info("%s", about["triggers"])
 
 
-def _blueprint(
+def _spec(
     numbers: Mapping[str, Any],
     live: Callable[[WorkerBoot], int],
     log: Log,
@@ -173,7 +179,7 @@ def _blueprint(
 ) -> GenerationSpec:
     master = os.getpid()
 
-    def sit(link: Link, place: Place, nonces: Sequence[str] | None = None) -> int:
+    def sit(link: Link, place: WorkerIdentity, nonces: Sequence[str] | None = None) -> int:
         return live(WorkerBoot(link, place, prepare_process(log, place), log, master, nonces))
 
     return GenerationSpec(

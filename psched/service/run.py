@@ -19,11 +19,12 @@ from psched.base.errors import ConfigError
 from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
 from psched.config import Config
-from psched.master import leftover_processes, nonce_file, status_socket
-from psched.master.generation_spec import GenerationSpec, Plan, PlanError
+from psched.master import leftover_processes, nonce_file
+from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.master import Master
 from psched.master.pidfile import AlreadyRunningError, PidFile
 from psched.master.respawn import Respawn
+from psched.master.runtime_folders import socket_folders
 from psched.master.sd_notify import Notifier
 from psched.master.status import Status
 from psched.master.status_socket import StatusSocket
@@ -31,6 +32,7 @@ from psched.master.workers import Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
 from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unblock
+from psched.process.spawner import SystemSpawner
 from psched.process.titles import set_title
 from psched.service.generation import FromFile, FromProgram, read_settings
 from psched.service.worker_boot import log_by
@@ -74,8 +76,8 @@ def run_configured(
             os.write(told, b".")
             os.close(told)
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
-        plan = FromFile(given, environment, overrides, journal).plan
-        return _run(plan, inbox, journal, cgroup, hidden=hidden)
+        read_spec = FromFile(given, environment, overrides, journal).read_spec
+        return _run(read_spec, inbox, journal, cgroup, hidden=hidden)
 
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
@@ -95,7 +97,7 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
         cgroup = _make_cgroup("auto", undo)
         taken = False
 
-        def plan(reported: Mapping[str, Any] | None) -> GenerationSpec:
+        def read_spec(reported: Mapping[str, Any] | None) -> GenerationSpec:
             nonlocal taken
             if reported is not None and not taken:
                 paths = [Path(reported[n]) if reported[n] else None for n in ("log", "pid_file")]
@@ -104,18 +106,23 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
                     if cgroup is None and reported["cgroup"] == "on":
                         _make_cgroup("on", undo)
                 except AlreadyRunningError as error:
-                    raise PlanError(str(error), ALREADY_RUNNING) from error
+                    raise SpecError(str(error), ALREADY_RUNNING) from error
                 except ConfigError as error:
-                    raise PlanError(str(error)) from error
+                    raise SpecError(str(error)) from error
                 taken = True
-            return source.plan(reported)
+            return source.read_spec(reported)
 
         source = FromProgram(name, is_module, safe_path, arguments, journal)
-        return _run(plan, inbox, journal, cgroup, hidden=hidden)
+        return _run(read_spec, inbox, journal, cgroup, hidden=hidden)
 
 
 def _run(
-    plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None, *, hidden: bool
+    read_spec: ReadSpec,
+    inbox: SignalInbox,
+    journal: Log,
+    cgroup: MasterCgroup | None,
+    *,
+    hidden: bool,
 ) -> int:
     if not hidden:
         _log.warning(
@@ -128,23 +135,26 @@ def _run(
     # A service manager's watchdog sends ABRT first: it says where the master hangs.
     journal.dump_crashes()
     kernel.handle_signals_on_the_stack()
-    ours = nonce_file.make(os.environ)
     leftover_processes.kill()
-    # Two may name the same.
-    dead = {*nonce_file.inherited(ours), *(cgroup.nonces if cgroup is not None else ())}
+    nonces = nonce_file.make(os.environ, CLOCK)
     workers = Workers(
-        CLOCK, draw_nonce, lambda: journal.descriptors, cgroup=cgroup, dead=dead, will=ours
+        CLOCK,
+        SystemSpawner(),
+        draw_nonce=draw_nonce,
+        keep=lambda: journal.descriptors,
+        cgroup=cgroup,
+        nonce_file=nonces,
+        inherited=nonces.inherit(),
     )
     master = Master(
-        plan,
+        read_spec,
         workers,
-        inbox=inbox,
         clock=CLOCK,
         respawn=Respawn(random.Random()),  # noqa: S311  # jitter
         reopen_logs=journal.reopen,
         status=Status(
             notifier=Notifier(),
-            control=StatusSocket(status_socket.folders(os.environ)),
+            socket=StatusSocket(socket_folders(os.environ), CLOCK),
             set_title=lambda state: set_title(f"master: {state}"),
             recent=journal.recent,
             clock=CLOCK,
@@ -158,7 +168,7 @@ def _run(
     gc.freeze()
     try:
         with leftover_processes.marked():
-            return master.run()
+            return master.run(inbox)
     finally:
         memory.remove(os.getpid())
 
@@ -187,7 +197,7 @@ def _go_by(
         return
     ours = PidFile(pid_file)
     try:
-        ours.take()
+        ours.acquire()
     except NotRegularError as error:
         # A task can have put a folder there, and is not to keep the service down by it.
         _log.error("pid_file: %s %s: going on without", pid_file, error.strerror)

@@ -22,7 +22,7 @@ from psched.core.store_protocol import Store
 from psched.core.trigger_verdicts import judged
 from psched.handlers.builtin import built_in
 from psched.handlers.exec_type import who_can_run_code, who_is_called
-from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
+from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
 from psched.process.cgroup import Cgroup
 from psched.process.link import Link
@@ -59,7 +59,7 @@ class WorkerBoot:
     """
 
     link: Link
-    place: Place
+    place: WorkerIdentity
     inbox: SignalInbox
     log: Log
     master: int
@@ -204,7 +204,7 @@ def log_by(journal: Log, path: Path | None, level: str) -> None:
 
 
 def report_of(settings: Config) -> dict[str, Any]:
-    """What the master goes by, as a message; `message_shapes.SETTINGS` is its shape."""
+    """What the master goes by, as a message; `psched.master.messages.SETTINGS` is its shape."""
     numbers = {name: getattr(settings, name) for name in (*NUMBERS, "log_level", "cgroup")}
     paths = {name: getattr(settings, name) for name in _PATHS}
     strings = {name: path and str(path) for name, path in paths.items()}

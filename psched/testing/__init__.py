@@ -29,12 +29,17 @@ what it can do: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Retention`, `Reco
 do more than the protocol asks add `TransactionContract` if they join a caller's transaction,
 `TableContract` if rows can be written by SQL, and `StatusContract` if any client may write them.
 
+Beside the contract stands what drives psched's loops without processes and without waiting:
+`ManualClock`, `ManualSpawner` and `MasterDriver`.
+
 Reading order of `store_contract`: `bench`, `definitions`, `claims`, `leases`, `settlements`,
 `deletion`, `fencing`, `contention`; then the suites of single capabilities: `records`, `overrides`,
 `retention`, `recovery`, `transactions`, `statuses`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
+from psched.testing.manual_spawner import ManualChild, ManualSpawner
+from psched.testing.master_driver import MasterDriver
 from psched.testing.store_contract.bench import BackendFactory
 from psched.testing.store_contract.claims import Claims
 from psched.testing.store_contract.contention import Contention
@@ -56,8 +61,11 @@ __all__ = [
     "BackendFactory",
     "CoreContract",
     "ExactKeys",
+    "ManualChild",
     "ManualClock",
+    "ManualSpawner",
     "Marks",
+    "MasterDriver",
     "Overrides",
     "Records",
     "Recovery",

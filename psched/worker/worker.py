@@ -15,11 +15,11 @@ from psched.base.log import Log, log_uncaught
 from psched.base.texts import brief
 from psched.config import Config
 from psched.core.store_protocol import Store
-from psched.master.generation_spec import BAD_HANDLERS, DRAINED, Place
+from psched.master.generation_spec import BAD_HANDLERS, DRAINED, WorkerIdentity
+from psched.master.messages import FROM_MASTER
 from psched.process import kernel
 from psched.process.deadman import DeadMan
 from psched.process.link import Link
-from psched.process.message_shapes import FROM_MASTER
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.titles import set_title
 from psched.runner.pool import RunnerPool
@@ -63,7 +63,7 @@ class Worker:
     def __init__(
         self,
         link: Link,
-        place: Place,
+        place: WorkerIdentity,
         *,
         settings: Config,
         runners: RunnerPool,
@@ -251,7 +251,7 @@ class Worker:
         return {"tasks": tasks, "errors": [*self._log.recent]}
 
 
-def prepare_process(log: Log, place: Place) -> SignalInbox:
+def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:
     """Make a freshly forked process a worker: its log, its title, its signals."""
     log.process = place.name
     log.recent.clear()

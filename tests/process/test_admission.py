@@ -4,7 +4,7 @@ import select
 
 from psched.app import make_store, read_config
 from psched.base import log
-from psched.master.generation_spec import Place
+from psched.master.generation_spec import WorkerIdentity
 from psched.process.spawn import spawn
 from psched.service.generation import FromFile
 from support.apart import apart
@@ -14,8 +14,8 @@ from support.waiting import PATIENCE
 def admitted_with_more_to_say():
     given = {"url": "sqlite:///psched.db"}
     make_store(read_config(given)).init()
-    blueprint = FromFile(given, None, {}, log.start(None, "info", "master")).plan(None)
-    _, link = spawn(lambda link: blueprint.work(link, Place(0, 1, "nonce")))
+    spec = FromFile(given, None, {}, log.start(None, "info", "master")).read_spec(None)
+    _, link = spawn(lambda link: spec.work(link, WorkerIdentity(0, 1, "nonce")))
     # Both are there before it looks.
     link.send({"go": True})
     link.send({"recover": ["of a dead worker"]})

@@ -251,12 +251,12 @@ def master_after_a_zombie(group, script):
     wait_for_end(dead)
     with contextlib.closing(MasterCgroup()) as made:
         state = Path(f"/proc/{dead}/stat").read_text().rpartition(")")[2].split()[0]
-        return state, made.nonces, below(Path(group)) == [made.path.name]
+        return state, below(Path(group)) == [made.path.name]
 
 
 @pytest.mark.parametrize("name", ["daemons", "deaf"])
 def test_a_killed_master_that_nobody_has_reaped_is_dead(group, name):
-    assert apart(master_after_a_zombie, str(group), SCRIPTS[name]) == ["Z", ["worker"], True]
+    assert apart(master_after_a_zombie, str(group), SCRIPTS[name]) == ["Z", True]
     assert below(group) == []
 
 
@@ -423,9 +423,9 @@ def test_cgroups_in_any_depth_are_removed(tmp_path):
     assert not top.exists()
 
 
-def test_only_what_can_be_a_nonce_is_taken_for_one(tmp_path):
+def test_cgroups_of_any_name_are_removed(tmp_path):
     left = tmp_path / "psched.1.1"
     for name in (b"host-0123abcd", b"\xff\xfe", b"a b", "ü".encode(), b"x" * 200):
         os.makedirs(os.path.join(os.fsencode(left), name))  # noqa: PTH103, PTH118  # bytes
-    assert cgroup._clear(left, 0.0) == ["host-0123abcd"]
+    cgroup._clear(left, 0.0)
     assert not left.exists()

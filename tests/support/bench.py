@@ -14,7 +14,7 @@ from psched.config import from_mapping
 from psched.core.definition import encode, understand
 from psched.core.model import Row
 from psched.core.policy import Run
-from psched.master.generation_spec import Place
+from psched.master.generation_spec import WorkerIdentity
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
 from psched.service.worker_boot import make_runners
@@ -76,7 +76,7 @@ class Bench:
         **settings: Any,
     ) -> None:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
-        self.inbox = prepare_process(self.log, Place(0, 1, "nonce"))
+        self.inbox = prepare_process(self.log, WorkerIdentity(0, 1, "nonce"))
         self.ledger = Ledger()
         self._settings = from_mapping({"url": "sqlite:///unused.db", **settings})
         self.runners = make_runners(

@@ -13,7 +13,8 @@ from psched.base.texts import visible
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.config import Config
-from psched.master import status_socket
+from psched.master.runtime_folders import socket_folders
+from psched.master.status_query import ask_all
 
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
@@ -34,9 +35,9 @@ def status(place: Place, *, as_json: bool, everyone: bool) -> None:
     except ConfigError as error:
         click.echo(f"{error}; asking every master", err=True)
         wanted = None
-    folders = status_socket.folders(os.environ)
+    folders = socket_folders(os.environ)
     found, silent, others = 0, [], []
-    for pid, answer in status_socket.ask_all(folders):
+    for pid, answer in ask_all(folders):
         if isinstance(answer, OSError):
             silent.append(f"psched-master {pid} does not tell: {answer.strerror or answer}")
             continue

@@ -10,8 +10,9 @@ from psched.application.task import assignment
 from psched.config import from_mapping
 from psched.core.definition import LATEST_TIME, LONGEST_CRON, LONGEST_KEY, NAME_LENGTH, understand
 from psched.core.model import Occurrence, Row
+from psched.master import messages
 from psched.process import message_shapes
-from psched.runner.messages import FROM_RUNNER, TO_RUNNER
+from psched.runner.messages import FROM_FORK_SERVER, FROM_RUNNER, TO_FORK_SERVER, TO_RUNNER
 
 DEEP = json.loads("[" * 500 + "]" * 500)
 
@@ -56,23 +57,23 @@ GOOD = [
     (TO_RUNNER, {"unavailable": "away"}),
     (TO_RUNNER, {"unanswered": "the connection broke"}),
     (TO_RUNNER, {"invalid": ["data", "too large"]}),
-    (message_shapes.FROM_WORKER, {"ready": None}),
-    (message_shapes.FROM_WORKER, {"ready": SETTINGS}),
-    (message_shapes.FROM_WORKER, {"looked": True}),
-    (message_shapes.FROM_WORKER, {"recovered": ["n"]}),
-    (message_shapes.FROM_WORKER, {"tasks": 3, "away": None, "enough": ""}),
-    (message_shapes.FROM_WORKER, {"report": {"tasks": [TASK], "errors": ["line"]}}),
-    (message_shapes.FROM_MASTER, {"go": False}),
-    (message_shapes.FROM_MASTER, {"stop": None, "hurry": False}),
-    (message_shapes.FROM_MASTER, {"recover": ["n"]}),
-    (message_shapes.FROM_MASTER, {"pause": True}),
-    (message_shapes.FROM_MASTER, {"reopen": True}),
-    (message_shapes.FROM_MASTER, {"report": True}),
-    (message_shapes.FROM_FORK_SERVER, {"born": [100], "error": None, "threads": 1}),
-    (message_shapes.FROM_FORK_SERVER, {"born": [], "error": 11, "threads": 0}),
-    (message_shapes.FROM_FORK_SERVER, {"ended": [[100, 0, None], [101, None, 9]]}),
-    (message_shapes.TO_FORK_SERVER, {"fork": [0, 1]}),
-    (message_shapes.TO_FORK_SERVER, {"bury": [100]}),
+    (messages.FROM_WORKER, {"ready": None}),
+    (messages.FROM_WORKER, {"ready": SETTINGS}),
+    (messages.FROM_WORKER, {"looked": True}),
+    (messages.FROM_WORKER, {"recovered": ["n"]}),
+    (messages.FROM_WORKER, {"tasks": 3, "away": None, "enough": ""}),
+    (messages.FROM_WORKER, {"report": {"tasks": [TASK], "errors": ["line"]}}),
+    (messages.FROM_MASTER, {"go": False}),
+    (messages.FROM_MASTER, {"stop": None, "hurry": False}),
+    (messages.FROM_MASTER, {"recover": ["n"]}),
+    (messages.FROM_MASTER, {"pause": True}),
+    (messages.FROM_MASTER, {"reopen": True}),
+    (messages.FROM_MASTER, {"report": True}),
+    (FROM_FORK_SERVER, {"born": [100], "error": None, "threads": 1}),
+    (FROM_FORK_SERVER, {"born": [], "error": 11, "threads": 0}),
+    (FROM_FORK_SERVER, {"ended": [[100, 0, None], [101, None, 9]]}),
+    (TO_FORK_SERVER, {"fork": [0, 1]}),
+    (TO_FORK_SERVER, {"bury": [100]}),
 ]
 
 
@@ -108,17 +109,17 @@ def test_a_field_that_is_something_else_is_a_fault(accepted, message):
 
 @pytest.mark.parametrize("name", MASTER)
 def test_a_master_tells_all_but_what_it_does_not_know_yet(name):
-    assert message_shapes.STATUS.fault(MASTER) is None
-    assert message_shapes.STATUS.fault({**MASTER, "pid": 1}) is None  # in a container
+    assert messages.STATUS.fault(MASTER) is None
+    assert messages.STATUS.fault({**MASTER, "pid": 1}) is None  # in a container
     for value in WEIRD:
         if value not in (None, 0, 1, 2.5, "", "x", []):
-            assert message_shapes.STATUS.fault({**MASTER, name: value}) is not None, value
+            assert messages.STATUS.fault({**MASTER, name: value}) is not None, value
     if name not in ("url", "programs", "triggers"):
         without = {each: value for each, value in MASTER.items() if each != name}
-        assert message_shapes.STATUS.fault(without) is not None
+        assert messages.STATUS.fault(without) is not None
         # What it may leave out does not stand for the rest.
-        assert message_shapes.STATUS.fault({"url": "sqlite://", "table": "psched"}) is not None
-        assert message_shapes.STATUS.fault({"programs": "any"}) is not None
+        assert messages.STATUS.fault({"url": "sqlite://", "table": "psched"}) is not None
+        assert messages.STATUS.fault({"programs": "any"}) is not None
 
 
 @pytest.mark.parametrize("value", [True, False, -1, 2.0, 2**63, "1", None])
@@ -133,13 +134,13 @@ def test_numbers_are_finite_and_within_bounds(value):
 
 @pytest.mark.parametrize("message", [None, [], "done", 1, {}, {"unknown": 1}, {"": {}}])
 def test_what_is_of_no_kind_is_a_fault(message):
-    for accepted in FROM_RUNNER, TO_RUNNER, message_shapes.FROM_WORKER, message_shapes.FROM_MASTER:
+    for accepted in FROM_RUNNER, TO_RUNNER, messages.FROM_WORKER, messages.FROM_MASTER:
         assert accepted.fault(message) is not None
 
 
 def test_a_message_of_two_kinds_is_checked_as_both():
     both = {"pause": True, "stop": "now", "hurry": False}
-    assert message_shapes.FROM_MASTER.fault(both) == "the message 'stop' with an impossible 'stop'"
+    assert messages.FROM_MASTER.fault(both) == "the message 'stop' with an impossible 'stop'"
 
 
 def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
@@ -149,12 +150,12 @@ def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
     told = {"run": assignment(row, definition, LATEST_TIME), "data": b"{}"}
     assert TO_RUNNER.fault(told) is None
     occurrence = str(Occurrence(row.key, LATEST_TIME))
-    assert message_shapes.TASK({**TASK, "occurrence": occurrence, "type": row.type})
+    assert messages.TASK({**TASK, "occurrence": occurrence, "type": row.type})
 
 
 @pytest.mark.parametrize("record", [SETTINGS, ASSIGNMENT, TASK])
 def test_each_field_of_a_record_is_checked(record):
-    check = {id(SETTINGS): message_shapes.SETTINGS, id(TASK): message_shapes.TASK}.get(id(record))
+    check = {id(SETTINGS): messages.SETTINGS, id(TASK): messages.TASK}.get(id(record))
     if check is None:
 
         def check(value):

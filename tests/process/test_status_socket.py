@@ -1,4 +1,4 @@
-"""The control socket, in a folder that tasks can write, too."""
+"""The status socket, in a folder that tasks can write, too."""
 
 import json
 import os
@@ -7,9 +7,11 @@ import threading
 
 import pytest
 
-from psched.master import status_socket
+from psched.base.clock import SystemClock
+from psched.master import status_query
+from psched.master.messages import STATUS
 from psched.master.status_socket import StatusSocket
-from psched.process.message_shapes import STATUS, Shapes
+from psched.process.message_shapes import Shapes
 from support.leaving import KINDS, leave
 from support.waiting import wait_until
 
@@ -28,13 +30,13 @@ def path(tmp_path):
 @pytest.fixture
 def master(tmp_path):
     """A master's socket, and whoever asks is answered when it advances."""
-    master = StatusSocket([tmp_path])
+    master = StatusSocket([tmp_path], SystemClock())
     yield master
     master.close()
 
 
 def advance(master):
-    master._next_glance = 0.0
+    master._next_check = 0.0
     master.advance()
     master.answer(lambda: SAID)
 
@@ -42,7 +44,7 @@ def advance(master):
 def answer_of(master, folder):
     """What a person is told who asks."""
     told = []
-    asking = threading.Thread(target=lambda: told.extend(status_socket.ask_all([folder])))
+    asking = threading.Thread(target=lambda: told.extend(status_query.ask_all([folder])))
     asking.start()
 
     def answered():
@@ -64,7 +66,7 @@ def test_a_socket_that_was_removed_or_replaced_is_made_again(master, path, kind)
 
 @pytest.mark.parametrize("kind", [*KINDS, "file", "nothing"])
 def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(tmp_path, path, kind):
-    master = StatusSocket([tmp_path])
+    master = StatusSocket([tmp_path], SystemClock())
     path.unlink()
     path.write_text("") if kind == "file" else leave(kind, path)
     master.close()
@@ -75,7 +77,7 @@ def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(tmp_path, path, ki
 def test_what_stands_there_before_a_start_is_not_in_the_way(tmp_path, path, kind):
     leave(kind, path)
     leave(kind, tmp_path / "master.4194305.sock")
-    master = StatusSocket([tmp_path])
+    master = StatusSocket([tmp_path], SystemClock())
     assert path.is_socket()
     assert not os.path.lexists(tmp_path / "master.4194305.sock") or kind == "link to itself"
     master.close()
@@ -83,7 +85,7 @@ def test_what_stands_there_before_a_start_is_not_in_the_way(tmp_path, path, kind
 
 def test_a_folder_that_was_removed_is_made_again(tmp_path):
     folder = tmp_path / "run"
-    master = StatusSocket([folder])
+    master = StatusSocket([folder], SystemClock())
     [path] = folder.iterdir()
     path.unlink()
     folder.rmdir()
@@ -104,8 +106,8 @@ POSED = {
 
 
 def test_who_poses_as_a_master_is_not_waited_for_beside_the_others(master, tmp_path, monkeypatch):
-    monkeypatch.setattr(status_socket, "_PATIENCE", 2.0)
-    monkeypatch.setattr(status_socket, "STATUS", Shapes(STATUS.kinds, longest=1 << 20))
+    monkeypatch.setattr(status_query, "_TIMEOUT", 2.0)
+    monkeypatch.setattr(status_query, "STATUS", Shapes(STATUS.kinds, longest=1 << 20))
     posing = {}
     for number, name in enumerate([*POSED, "silent", "deaf", "endless"], start=1):
         posing[name] = socket.socket(socket.AF_UNIX)
