@@ -16,8 +16,8 @@ from psched.process.link import Link
 from psched.process.orphan_reaper import OrphanReaper
 from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, ForkServer
+from psched.runner.runner_child import RunnerChild
 from psched.runner.stop_flags import Reason, StopFlags, StopFlagTable
-from psched.worker.running_task import RunnerChild
 
 _log = logging.getLogger("psched.worker")
 
@@ -146,8 +146,8 @@ class RunnerPool:
         """One that `prepare` has made, for one task."""
         runner = self._idle.pop()
         # TERM may have been meant for the task before.
-        runner.note.write(Reason.NONE)
-        runner.note.begun = False
+        runner.stop_flags.write(Reason.NONE)
+        runner.stop_flags.begun = False
         return runner
 
     def give_back(self, runner: RunnerChild) -> bool:

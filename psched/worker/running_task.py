@@ -1,53 +1,18 @@
 """A leased occurrence from the claim to the settle: what is known of it, and what it comes to."""
 
 import logging
-import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psched.base.lease_times import Deadlines
 from psched.core import attempts
 from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry, Row
-from psched.process.child import Child, Exit
 from psched.process.kill_ladder import KillLadder
-from psched.process.link import Link
-from psched.runner.messages import FROM_RUNNER
-from psched.runner.stop_flags import Reason, StopFlags
-
-if TYPE_CHECKING:
-    from psched.process.cgroup import Cgroup
+from psched.runner.runner_child import RunnerChild
+from psched.runner.stop_flags import Reason
 
 _log = logging.getLogger("psched.worker")
-
-
-class RunnerChild(Child):
-    """A runner as its worker sees it.
-
-    Attributes:
-        note: tells it why it is being stopped.
-        cgroup: the one that it is in, if one could be made.
-        lost_server: its fork server died before it.
-        used: it has run a task.
-    """
-
-    def __init__(self, pid: int, link: Link, now: float, note: StopFlags) -> None:
-        super().__init__(pid, link, now)
-        link.expects = FROM_RUNNER
-        self.note = note
-        self.cgroup: Cgroup | None = None
-        self.lost_server = False
-        self.used = False
-
-    @property
-    def died_with_server(self) -> bool:
-        """Whether the kernel has killed it because its fork server had died."""
-        return self.lost_server and self.exit is not None and self.exit.signal == signal.SIGKILL
-
-    def reaped(self, how: Exit) -> None:
-        """See `Child.reaped`."""
-        super().reaped(how)
-        self.note.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +65,7 @@ class RunningTask:
         self.ladder = ladder
         if not self.over:
             self.stopping = reason
-            self.runner.note.write(reason)
+            self.runner.stop_flags.write(reason)
 
     def end(self, failure: str | None, now: float) -> None:
         """The run is over; only the first to say so is right about it."""

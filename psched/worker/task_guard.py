@@ -87,7 +87,7 @@ class TaskGuard:
             self.stop(slot, Reason.TIMEOUT)
         if not slot.begun and mono >= slot.started + self._settings.start_timeout:
             # It hangs in what somebody has registered with os.register_at_fork, say.
-            if not (slot.over or slot.runner.note.begun):
+            if not (slot.over or slot.runner.stop_flags.begun):
                 tell(slot, "killing it: its process does not begin", level=logging.ERROR)
                 self._runners.kill(slot.runner)
             slot.begun = True

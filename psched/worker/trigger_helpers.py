@@ -25,9 +25,9 @@ from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, T
 from psched.core.policy import Run, conclusion, opening, put_off
 from psched.core.trigger_verdicts import Case, verdict
 from psched.runner.messages import FROM_TRIGGER_HELPER
+from psched.runner.runner_child import RunnerChild
 from psched.triggers.custom import DEADLINE, WithheldError, found_by, name_of, withheld
 from psched.triggers.trigger import is_called
-from psched.worker.running_task import RunnerChild
 from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")

@@ -198,7 +198,7 @@ def ignores_other_things(_task):
 def stopped_beside_others():
     bench = Bench({"ignores": ignores_other_things}, kill_interval=0.02, graceful_kill_limit=1000)
     slot = bench.start("ignores")
-    bench.until(lambda: slot.runner.note.begun)
+    bench.until(lambda: slot.runner.stop_flags.begun)
     bench.turn(0.1)
     bench.tasks.stop(slot, Reason.SHUTDOWN)
     return bench.finish(slot)

@@ -50,7 +50,7 @@ class Runner:
 
     clock: Clock
     sent: list = field(default_factory=list)
-    note: Note = field(default_factory=Note)
+    stop_flags: Note = field(default_factory=Note)
     exit: object = None
     stuck: bool = False
 
@@ -186,7 +186,7 @@ def test_a_task_over_its_time_limit_goes_down_the_ladder():
         (251, SIGKILL),
         (252, SIGKILL),
     ]
-    assert slot.runner.note.reason is Reason.TIMEOUT
+    assert slot.runner.stop_flags.reason is Reason.TIMEOUT
 
 
 def test_a_time_limit_of_0_is_none():
@@ -242,7 +242,7 @@ def test_a_long_lease_in_danger_is_told_to_the_task_first():
         (280, SIGKILL),
         (281, SIGKILL),
     ]
-    assert slot.runner.note.reason is Reason.LEASE
+    assert slot.runner.stop_flags.reason is Reason.LEASE
 
 
 def test_a_lease_that_is_extended_in_time_costs_nothing():
@@ -322,7 +322,7 @@ def test_what_has_ended_and_waits_to_be_settled_is_left_alone(failure, conclusio
     scene.guard.stop(slot, Reason.SHUTDOWN, 0)
     scene.run(1000)
     assert sent(slot) == []
-    assert slot.runner.note.reason is Reason.NONE
+    assert slot.runner.stop_flags.reason is Reason.NONE
     assert slot.conclusion == conclusion
 
 

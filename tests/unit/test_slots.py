@@ -8,8 +8,9 @@ from psched.core.definition import understand
 from psched.core.model import Finish, Occurrence, Release, Retry, Row
 from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
+from psched.runner.runner_child import RunnerChild
 from psched.runner.stop_flags import Reason, StopFlagTable
-from psched.worker.running_task import RunnerChild, RunningTask
+from psched.worker.running_task import RunningTask
 
 STOPS = [Reason.SHUTDOWN, Reason.DELETED, Reason.LEASE]
 NOBODY = 2**22 + 1
@@ -88,7 +89,7 @@ def test_the_first_reason_to_stop_stays(slot):
     slot.stop(Reason.SHUTDOWN, later)
     assert slot.stopping is Reason.TIMEOUT
     assert slot.ladder is LADDER
-    assert slot.runner.note.read() is Reason.TIMEOUT
+    assert slot.runner.stop_flags.read() is Reason.TIMEOUT
 
 
 def test_the_first_end_of_a_run_is_its_end(slot):

@@ -107,7 +107,7 @@ class Note:
 
 class Runner:
     def __init__(self):
-        self.link, self.note = Link(), Note()
+        self.link, self.stop_flags = Link(), Note()
         self.exit, self.stuck, self.pid = None, False, 1
 
     def send(self, number):
