@@ -27,7 +27,7 @@ from psched.memory import MEMORY
 from psched.process.cgroup import Cgroup
 from psched.process.link import Link
 from psched.process.signals import SignalInbox
-from psched.runner.pool import RunnerPool
+from psched.runner.forking_pool import RunnerPool
 from psched.runner.runner import Runner
 from psched.worker.worker import Worker, clean_up
 

@@ -16,8 +16,8 @@ from psched.config import Config
 from psched.core.model import Row, Settlement
 from psched.core.policy import Run, put_off
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
-from psched.worker.lease_extender import LeaseExtender
 from psched.worker.store_backoff import StoreBackoff
+from psched.worker.store_gateway import LeaseExtender
 from psched.worker.task_table import TaskTable
 from psched.worker.trigger_helpers import Question, TriggerHelpers
 
@@ -51,7 +51,7 @@ _EARLIER = 1 / 200
 
 @dataclass(slots=True)
 class _Granted:
-    """A lease on which nothing runs yet; see `psched.worker.lease_extender.Lease`."""
+    """A lease on which nothing runs yet; see `psched.worker.store_gateway.Lease`."""
 
     row: Row
     deadlines: Deadlines

@@ -21,10 +21,10 @@ from psched.core.store_protocol import Settled, Store
 from psched.runner.stop_flags import Reason
 from psched.worker.claimer import Claimer, Waiting
 from psched.worker.janitor import Janitor
-from psched.worker.lease_extender import LeaseExtender
 from psched.worker.running_task import RunningTask, tell, tell_end
 from psched.worker.startup_steps import StartupSteps
 from psched.worker.store_backoff import Slowness, StoreBackoff
+from psched.worker.store_gateway import LeaseExtender
 from psched.worker.task_guard import IMMEDIATE
 from psched.worker.task_table import TaskTable
 

@@ -8,7 +8,7 @@ from psched.base.clock import Clock
 from psched.config import Config
 from psched.process.deadman import DeadMan
 from psched.process.kill_ladder import KillLadder
-from psched.runner.pool import RunnerPool
+from psched.runner.forking_pool import RunnerPool
 from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask, tell
 

@@ -13,7 +13,7 @@ from psched.base.texts import brief
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
 from psched.process.signals import Waitable
-from psched.runner.pool import RunnerPool
+from psched.runner.forking_pool import RunnerPool
 from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask, tell
 from psched.worker.task_guard import TaskGuard

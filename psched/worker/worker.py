@@ -22,7 +22,7 @@ from psched.process.link import Link
 from psched.process.message_shapes import FROM_MASTER
 from psched.process.signals import SIGNALS, SignalInbox
 from psched.process.titles import set_title
-from psched.runner.pool import RunnerPool
+from psched.runner.forking_pool import RunnerPool
 from psched.runner.stop_flags import Reason
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling

@@ -9,8 +9,8 @@ from psched.base.outage import Outage
 from psched.config import from_mapping
 from psched.core.store_protocol import Claimed
 from psched.worker.claimer import Claimer
-from psched.worker.lease_extender import LeaseExtender
 from psched.worker.store_backoff import Slowness, StoreBackoff
+from psched.worker.store_gateway import LeaseExtender
 
 NEAR = 0.02
 """Seconds."""
