@@ -1,6 +1,10 @@
-"""The protocol of a store, as tests. Run them on a store of your own.
+"""What tests of psched need: the protocol of a store as tests, and a worker that a test drives.
 
-Give a subclass a fixture that makes workers' views of one store, fresh for each test::
+A `WorkerDriver` neither sleeps nor forks: the test moves a `ManualClock`, and says what the tasks do
+in the runners of a `ManualRunnerPool`.
+
+The protocol can be run on a store of your own. Give a subclass a fixture that makes workers' views
+of one store, fresh for each test::
 
     import pytest
     from psched.testing import BackendContract
@@ -33,6 +37,7 @@ Reading order: `bench`, `definitions`, `claims`, `leases`, `settlements`, `delet
 """
 
 from psched.testing.manual_clock import ManualClock
+from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
 from psched.testing.store_contract.bench import BackendFactory
 from psched.testing.store_contract.claims import Claims
 from psched.testing.store_contract.contention import Contention
@@ -47,6 +52,7 @@ from psched.testing.store_contract.retention import Retention
 from psched.testing.store_contract.settlements import Settlements
 from psched.testing.store_contract.statuses import StatusContract
 from psched.testing.store_contract.table import TableContract
+from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
 
 __all__ = [
     "BackendContract",
@@ -54,6 +60,10 @@ __all__ = [
     "CoreContract",
     "ExactKeys",
     "ManualClock",
+    "ManualDeadMan",
+    "ManualInbox",
+    "ManualRunner",
+    "ManualRunnerPool",
     "Marks",
     "Overrides",
     "Records",
@@ -61,6 +71,7 @@ __all__ = [
     "Retention",
     "StatusContract",
     "TableContract",
+    "WorkerDriver",
 ]
 
 
