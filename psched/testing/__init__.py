@@ -1,7 +1,7 @@
 """What tests of psched need: the protocol of a store as tests, and a worker that a test drives.
 
-A `WorkerDriver` neither sleeps nor forks: the test moves a `ManualClock`, and says what the tasks do
-in the runners of a `ManualRunnerPool`.
+A `WorkerDriver` neither sleeps nor forks: the test moves a `ManualClock`, and says what the tasks
+in the runners of a `ManualRunnerPool` do.
 
 The protocol can be run on a store of your own. Give a subclass a fixture that makes workers' views
 of one store, fresh for each test::

@@ -39,6 +39,7 @@ class ManualRunner(RunnerChild):
         signals: the signals that it was sent, each with seconds of the monotonic clock.
         hangs: it never begins the tasks that it is sent.
         unkillable: KILL does not end it, as in uninterruptible sleep.
+        pending_exit: how it has ended, until the worker has been told.
     """
 
     def __init__(self, pid: int, clock: ManualClock) -> None:
