@@ -132,7 +132,9 @@ class Worker:
         while self.exit_status is None:
             timeout = self.tick()
             if self.exit_status is None:
-                self._inbox.watch([self._link, *self._tasks.links])
+                # Before its admission, the worker does not see to its runners.
+                runners = self._tasks.links if self._admitted else ()
+                self._inbox.watch([self._link, *runners])
                 self._inbox.sleep(timeout)
         self._store.disconnect()
         return self.exit_status
