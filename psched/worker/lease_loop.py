@@ -249,7 +249,7 @@ class LeaseLoop:
         wakes = min(mono + self._gateway.next_extension - boot, self._claimer.wakes)
         if self._tasks:
             wakes = min(wakes, self._next_marks)
-        if self._has_to_write:
+        if self._has_requests():
             wakes = mono
         if wakes == inf:
             wakes = mono + 1
@@ -258,8 +258,8 @@ class LeaseLoop:
             wakes = min(wakes, self._stop_at)
         return wakes
 
-    @property
-    def _has_to_write(self) -> bool:
+    def _has_requests(self) -> bool:
+        """Whether there is something to write, to recover or to prepare now."""
         unstarted = self._unstarted
         return bool(
             unstarted.settlements

@@ -91,6 +91,9 @@ class StoreBackoff:
         rng: draws the jitter, so that workers do not come back in step.
         longest_pause: seconds between two tries at most.
         slowness: is told how long each answered request took.
+
+    Attributes:
+        not_before: when the store may be asked, seconds of the monotonic clock.
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class StoreBackoff:
         self._longest_pause = longest_pause
         self._slowness = slowness
         self._pause = _FIRST_PAUSE
-        self._not_before = 0.0
+        self.not_before = 0.0
         self._away_since: float | None = None
         self._answered = False
         self._reason = ""
@@ -115,12 +118,7 @@ class StoreBackoff:
     @property
     def ready(self) -> bool:
         """Whether the store may be asked now."""
-        return self._clock.monotonic() >= self._not_before
-
-    @property
-    def not_before(self) -> float:
-        """When the store may be asked, seconds of the monotonic clock."""
-        return self._not_before
+        return self._clock.monotonic() >= self.not_before
 
     def ask(self, request: Callable[[], T]) -> T:
         """Send a request.
@@ -132,7 +130,7 @@ class StoreBackoff:
                 somebody may be about to correct it.
         """
         begun = self._clock.monotonic()
-        if begun < self._not_before:
+        if begun < self.not_before:
             raise StoreUnavailableError(self._reason)
         try:
             answer = request()
@@ -165,5 +163,5 @@ class StoreBackoff:
         elif self._reason not in self._logged and len(self._logged) < _MOST_REASONS:
             self._logged.add(self._reason)
             _log.info("the store is still away: %s", error)
-        self._not_before = now + self._pause * self._rng.uniform(0.5, 1)
+        self.not_before = now + self._pause * self._rng.uniform(0.5, 1)
         self._pause = min(2 * self._pause, self._longest_pause)

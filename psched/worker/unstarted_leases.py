@@ -1,12 +1,15 @@
 """The leases of one worker on which nothing runs."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from psched.base.lease_times import Deadlines
 from psched.core.model import Row, Settlement
 from psched.worker.lease import Lease
 from psched.worker.trigger_helpers import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(slots=True)
@@ -21,30 +24,24 @@ class WaitingLease(Lease):
 
 
 class UnstartedLeases:
-    """The leases that wait for their triggers' answers, and those that are to be ended."""
+    """The leases that wait for their triggers' answers, and those that are to be ended.
+
+    Attributes:
+        waiting: the leases whose rows' triggers are being asked; read only.
+        settlements: those of rows of which there is nothing to run, to be written; read only.
+        releases: the rows that are to be given back as they were; read only.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingLease] = {}
         self._settlements: dict[str, Settlement] = {}
         self._releases: dict[str, Row] = {}
+        self.waiting: Mapping[str, WaitingLease] = self._waiting
+        self.settlements: Mapping[str, Settlement] = self._settlements
+        self.releases: Mapping[str, Row] = self._releases
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._settlements or self._releases)
-
-    @property
-    def waiting(self) -> Mapping[str, WaitingLease]:
-        """The leases whose rows' triggers are being asked."""
-        return self._waiting
-
-    @property
-    def settlements(self) -> Mapping[str, Settlement]:
-        """The settlements to write: those of rows of which there is nothing to run."""
-        return self._settlements
-
-    @property
-    def releases(self) -> Mapping[str, Row]:
-        """The rows to give back to the store as they were."""
-        return self._releases
 
     def wait(self, row: Row, deadlines: Deadlines, question: Question) -> None:
         """A row's trigger is being asked."""

@@ -279,7 +279,7 @@ def asked_while_the_store_is_away():
     backoff = scene.loop._backoff
     with suppress(StoreUnavailableError):
         backoff.ask(gone)
-    backoff._not_before, scene.loop._next_marks = 0, math.inf
+    backoff.not_before, scene.loop._next_marks = 0, math.inf
     # The store is not asked for anything: it is not known yet what to write.
     scene.until(lambda: scene.loop.asks)
     return scene.loop.away

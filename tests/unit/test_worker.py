@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from psched.base.lease_times import Deadlines, default_driver_timeout
+from psched.base.lease_times import Deadlines
 from psched.worker.worker import LEFT_BEHIND
 from support.driven import START, driven_host
 
@@ -418,7 +418,3 @@ def test_a_task_whose_process_dies_is_tried_again(host):
 
     assert worker.tasks["one"].assignment["attempt"] == 2
     assert host.row("one").reason == "its process was killed by SIGSEGV"
-
-
-def test_the_lease_deadlines_of_these_tests_are_those_of_the_settings():
-    assert default_driver_timeout(LEASE) == 5.0
