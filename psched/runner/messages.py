@@ -23,7 +23,7 @@ from psched.process.message_shapes import (
 FROM_RUNNER = Shapes(
     {
         "done": {"done": maybe(brief_text), "last": flag, "store": flag},
-        # The payload cannot be understood: nothing was run.
+        # The payload cannot be read: nothing was run.
         "quarantine": {"quarantine": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
         "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
@@ -32,7 +32,7 @@ FROM_RUNNER = Shapes(
     },
     longest=2**18,
 )
-"""What a worker accepts from a runner. `Tasks` sees to it that the two take turns."""
+"""What a worker accepts from a runner; `TaskTable` accepts one message at a time."""
 
 FROM_TRIGGER_HELPER = Shapes(
     {

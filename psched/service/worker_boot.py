@@ -2,6 +2,7 @@
 
 import logging
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,10 +26,12 @@ from psched.handlers.exec_type import who_can_run_code, who_is_called
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
 from psched.process.cgroup import Cgroup
+from psched.process.deadman import DeadMan
 from psched.process.link import Link
 from psched.process.signals import SignalInbox
-from psched.runner.pool import RunnerPool
+from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
+from psched.worker.composition import make_worker
 from psched.worker.worker import Worker, clean_up
 
 _log = logging.getLogger("psched.worker")
@@ -119,29 +122,7 @@ class WorkerBoot:
             ConfigError: the settings cannot be used.
             LoadError: this process must not fork.
         """
-        runners = self._runners(settings, dispatch)
-        try:
-            # Before there is a store, which runners do without.
-            runners.start()
-        except RuntimeError as error:
-            raise LoadError(str(error)) from None
-        except OSError:
-            pass  # it is tried again, and told, before each claim
-        store = make_store(settings)
-        return Worker(
-            self.link,
-            self.place,
-            settings=settings,
-            runners=runners,
-            store=store,
-            inbox=self.inbox,
-            log=self.log,
-            clock=CLOCK,
-            prepare=None if prepare is None else partial(prepare, store),
-        )
-
-    def _runners(self, settings: Config, dispatch: Dispatch | None) -> RunnerPool:
-        return make_runners(
+        pool = make_runner_pool(
             settings,
             Router(dispatch, built_in(settings)).find,
             partial(open_schedules, settings),
@@ -149,9 +130,34 @@ class WorkerBoot:
             clock=CLOCK,
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
         )
+        try:
+            # Before there is a store, which runners do without.
+            pool.start()
+        except RuntimeError as error:
+            raise LoadError(str(error)) from None
+        except OSError:
+            pass  # it is tried again, and told, before each claim
+        store = make_store(settings)
+        # No child may inherit a connection. Of SQLite it would inherit the list of open files and
+        # locks, but not the locks, and would believe that it holds them:
+        # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
+        pool.before_server_fork = store.disconnect
+        return make_worker(
+            self.link,
+            self.place,
+            settings,
+            store=store,
+            pool=pool,
+            deadman=DeadMan(self.place.deadline),
+            inbox=self.inbox,
+            log=self.log,
+            clock=CLOCK,
+            rng=random.Random(),  # noqa: S311  # jitter; made after the fork, so it is its own
+            startup=None if prepare is None else partial(prepare, store),
+        )
 
 
-def make_runners(
+def make_runner_pool(
     settings: Config,
     find: Callable[[str], Any],
     open_schedules: Callable[[], Schedules],
@@ -159,8 +165,8 @@ def make_runners(
     log: Log,
     clock: Clock,
     cgroup: Cgroup | None = None,
-) -> RunnerPool:
-    """A worker's runners, none of them forked yet.
+) -> ForkingRunnerPool:
+    """The pool of a worker's runners, none of them forked yet.
 
     Args:
         settings: the installation's.
@@ -168,7 +174,7 @@ def make_runners(
         open_schedules: opens a collection on the worker's store, for a task.
         log: this process's log.
         clock: this host's clocks.
-        cgroup: see `RunnerPool`.
+        cgroup: see `ForkingRunnerPool`.
     """
     runner = Runner(
         find=find,
@@ -177,7 +183,7 @@ def make_runners(
         judge=partial(judged, settings=settings),
         tasks=settings.max_tasks_per_child,
     )
-    return RunnerPool(
+    return ForkingRunnerPool(
         runner.run,
         keep=log.descriptors,
         clock=clock,

@@ -1,7 +1,11 @@
-"""Tests of the store protocol, to be run on a store of your own; and a clock that tests move.
+"""What tests need: the store protocol as tests, and drivers for psched's loops.
 
-Subclass the contract, and give the subclass a fixture that opens one store, fresh for each test, as
-several workers would::
+`MasterDriver` and `WorkerDriver` run psched's loops without processes and without waiting: the test
+moves a `ManualClock`, and says what the workers of a `ManualSpawner` do, or the tasks in the
+runners of a `ManualRunnerPool`.
+
+The protocol can be run on a store of your own. Subclass the contract, and give the subclass a
+fixture that opens one store, fresh for each test, as several workers would::
 
     import pytest
     from psched.testing import BackendContract
@@ -29,15 +33,13 @@ what it can do: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Retention`, `Reco
 do more than the protocol asks add `TransactionContract` if they join a caller's transaction,
 `TableContract` if rows can be written by SQL, and `StatusContract` if any client may write them.
 
-Beside the contract stands what drives psched's loops without processes and without waiting:
-`ManualClock`, `ManualSpawner` and `MasterDriver`.
-
 Reading order of `store_contract`: `bench`, `definitions`, `claims`, `leases`, `settlements`,
 `deletion`, `fencing`, `contention`; then the suites of single capabilities: `records`, `overrides`,
 `retention`, `recovery`, `transactions`, `statuses`, `table`.
 """
 
 from psched.testing.manual_clock import ManualClock
+from psched.testing.manual_runner_pool import ManualRunner, ManualRunnerPool
 from psched.testing.manual_spawner import ManualChild, ManualSpawner
 from psched.testing.master_driver import MasterDriver
 from psched.testing.store_contract.bench import BackendFactory
@@ -55,6 +57,7 @@ from psched.testing.store_contract.settlements import Settlements
 from psched.testing.store_contract.statuses import StatusContract
 from psched.testing.store_contract.table import TableContract
 from psched.testing.store_contract.transactions import TransactionContract
+from psched.testing.worker_driver import ManualDeadMan, ManualInbox, WorkerDriver
 
 __all__ = [
     "BackendContract",
@@ -63,6 +66,10 @@ __all__ = [
     "ExactKeys",
     "ManualChild",
     "ManualClock",
+    "ManualDeadMan",
+    "ManualInbox",
+    "ManualRunner",
+    "ManualRunnerPool",
     "ManualSpawner",
     "Marks",
     "MasterDriver",
@@ -73,6 +80,7 @@ __all__ = [
     "StatusContract",
     "TableContract",
     "TransactionContract",
+    "WorkerDriver",
 ]
 
 

@@ -345,18 +345,18 @@ def ended(group, end, tasks):
     bench = Bench({"grow": grow}, cgroup=cgroup, max_tasks_per_child=tasks, graceful_kill_limit=0)
     left = {}
     for script in SCRIPTS:
-        slot = bench.start("grow", script, script=script, end=end)
+        task = bench.start("grow", script, script=script, end=end)
         if end == "clings":
-            bench.until(lambda slot=slot: tree.descendants(slot.runner.pid))
-            bench.tasks.stop(slot, Reason.TIMEOUT, 0)
-        bench.until(lambda slot=slot: slot.empty)
-        runners = {*bench.runners._alive}
+            bench.until(lambda task=task: tree.descendants(task.runner.pid))
+            bench.tasks.stop(task, Reason.TIMEOUT, 0)
+        bench.until(lambda task=task: task.empty)
+        runners = {*bench.pool._alive}
         pids = [*tree.living_below(os.getpid()) - runners - {bench.server}]
         folders = below(cgroup.path) if cgroup else []
         # Those that wait for another runner have been found empty.
-        known = len(runners) + (len(bench.runners._cgroups._free) if cgroup else 0)
+        known = len(runners) + (len(bench.pool._cgroups._free) if cgroup else 0)
         left[script] = [*pids, *folders[known:]]
-        del bench.tasks.slots[script]
+        bench.tasks.remove(script)
     bench.close()
     if master is not None:
         leave(cgroup, group)

@@ -12,31 +12,15 @@ from psched.config import from_mapping
 from psched.core.definition import understand
 from psched.core.model import Finish, Occurrence, Retry, Row
 from psched.runner.stop_flags import Reason
+from psched.testing import ManualClock
 from psched.worker.running_task import RunningTask
 from psched.worker.task_guard import TaskGuard
 
 NEVER = float("inf")
 
 
-class Clock:
-    """Both clocks of a host, at an instant of the test's choice."""
-
-    def __init__(self):
-        self.mono, self.boot = 1000.0, 5000.0
-
-    def monotonic(self):
-        return self.mono
-
-    def boottime(self):
-        return self.boot
-
-    def pass_(self, seconds):
-        self.mono += seconds
-        self.boot += seconds
-
-
 @dataclass
-class Note:
+class Flags:
     reason: Reason = Reason.NONE
     begun: bool = True
 
@@ -48,17 +32,17 @@ class Note:
 class Runner:
     """Takes down what is sent to it."""
 
-    clock: Clock
+    clock: ManualClock
     sent: list = field(default_factory=list)
-    note: Note = field(default_factory=Note)
+    stop_flags: Flags = field(default_factory=Flags)
     exit: object = None
     stuck: bool = False
 
     def send(self, number):
-        self.sent.append((self.clock.mono, number))
+        self.sent.append((self.clock.monotonic(), number))
 
 
-class Runners:
+class Pool:
     """Takes down who is killed, with all below it."""
 
     def kill(self, runner):
@@ -83,41 +67,39 @@ class Scene:
     def __init__(self, **settings):
         given_settings = {"url": "sqlite:///unused.db", "kill_timeout": 0, **settings}
         self.settings = from_mapping(given_settings)
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.deadman = DeadMan()
-        self.slots = []
-        self.guard = TaskGuard(
-            self.settings, runners=Runners(), clock=self.clock, deadman=self.deadman
-        )
+        self.tasks = []
+        self.guard = TaskGuard(self.settings, pool=Pool(), clock=self.clock, deadman=self.deadman)
 
     def task(self, *, lease=300, **row):
         row = Row(key="k", next_time=60, **row)
-        slot = RunningTask(
+        task = RunningTask(
             row=row,
             definition=understand(row, self.settings),
             occurrence=Occurrence("k", 60),
-            deadlines=Deadlines(self.clock.boot, lease, default_driver_timeout(lease)),
+            deadlines=Deadlines(self.clock.boottime(), lease, default_driver_timeout(lease)),
             runner=Runner(self.clock),
-            started=self.clock.mono,
+            started=self.clock.monotonic(),
         )
-        self.slots.append(slot)
-        return slot
+        self.tasks.append(task)
+        return task
 
     def watch(self):
-        return self.guard.watch(self.slots)
+        return self.guard.watch(self.tasks)
 
     def run(self, seconds):
         """Let time pass, and watch whenever the guard has asked for it."""
-        end = self.clock.mono + seconds
+        end = self.clock.monotonic() + seconds
         while (wakes := self.watch()) <= end:
-            assert wakes > self.clock.mono, "it would spin"
-            self.clock.pass_(wakes - self.clock.mono)
-        self.clock.pass_(end - self.clock.mono)
+            assert wakes > self.clock.monotonic(), "it would spin"
+            self.clock.advance(wakes - self.clock.monotonic())
+        self.clock.advance(end - self.clock.monotonic())
 
 
-def sent(slot):
+def sent(task):
     """What was sent to the task, by the seconds since its start."""
-    return [(round(at - slot.started, 3), number) for at, number in slot.runner.sent]
+    return [(round(at - task.started, 3), number) for at, number in task.runner.sent]
 
 
 # --- the dead man's switch -----------------------------------------------------------
@@ -134,23 +116,23 @@ def test_the_switch_stands_at_the_earliest_of_the_tasks():
     for lease in 300, 60, 100:
         scene.task(lease=lease)
     scene.watch()
-    assert scene.deadman.at == scene.slots[1].deadlines.deadman
+    assert scene.deadman.at == scene.tasks[1].deadlines.deadman
 
 
 def test_a_task_that_begins_is_guarded_before_the_next_watch():
     scene = Scene()
-    slot = scene.task()
-    scene.guard.begin(slot)
-    assert scene.deadman.at == ("hasten", slot.deadlines.deadman)
+    task = scene.task()
+    scene.guard.begin(task)
+    assert scene.deadman.at == ("hasten", task.deadlines.deadman)
 
 
 def test_a_task_of_which_nothing_is_left_sets_no_switch():
     scene = Scene()
     empty, running = scene.task(lease=60), scene.task(lease=300)
-    empty.empty = True
+    empty.tree_gone()
     scene.watch()
     assert scene.deadman.at == running.deadlines.deadman
-    running.empty = True
+    running.tree_gone()
     scene.watch()
     assert scene.deadman.at is None
 
@@ -165,10 +147,10 @@ def test_what_cannot_be_killed_does_not_cost_the_other_tasks_their_worker():
 
 def test_a_task_that_is_over_but_not_gone_is_still_guarded():
     scene = Scene()
-    slot = scene.task(lease=60)
-    slot.end(None, scene.clock.mono)
+    task = scene.task(lease=60)
+    task.run_over(None, scene.clock.monotonic())
     scene.watch()
-    assert scene.deadman.at == slot.deadlines.deadman
+    assert scene.deadman.at == task.deadlines.deadman
 
 
 # --- the time limit ------------------------------------------------------------------
@@ -176,9 +158,9 @@ def test_a_task_that_is_over_but_not_gone_is_still_guarded():
 
 def test_a_task_over_its_time_limit_goes_down_the_ladder():
     scene = Scene(kill_timeout=100, kill_interval=60, graceful_kill_limit=150)
-    slot = scene.task(lease=10_000)
+    task = scene.task(lease=10_000)
     scene.run(252.5)
-    assert sent(slot) == [
+    assert sent(task) == [
         (100, SIGTERM),
         (160, SIGTERM),
         (220, SIGTERM),
@@ -186,33 +168,33 @@ def test_a_task_over_its_time_limit_goes_down_the_ladder():
         (251, SIGKILL),
         (252, SIGKILL),
     ]
-    assert slot.runner.note.reason is Reason.TIMEOUT
+    assert task.runner.stop_flags.reason is Reason.TIMEOUT
 
 
 def test_a_time_limit_of_0_is_none():
     scene = Scene(kill_timeout=0)
-    slot = scene.task(lease=1_000_000)
+    task = scene.task(lease=1_000_000)
     scene.run(900_000)
-    assert sent(slot) == []
+    assert sent(task) == []
 
 
 def test_a_schedule_may_have_a_time_limit_of_its_own():
     scene = Scene(kill_timeout=0, graceful_kill_limit=1)
-    slot = scene.task(lease=10_000, options='{"kill_timeout": 5}')
+    task = scene.task(lease=10_000, options='{"kill_timeout": 5}')
     other = scene.task(lease=10_000)
     scene.run(6)
-    assert sent(slot) == [(5, SIGTERM), (6, SIGKILL)]
+    assert sent(task) == [(5, SIGTERM), (6, SIGKILL)]
     assert sent(other) == []
 
 
 def test_a_task_that_has_ended_in_time_is_not_stopped_for_its_time():
     scene = Scene(kill_timeout=5)
-    slot = scene.task(lease=10_000)
-    slot.end("ValueError: no", scene.clock.mono + 4.9)
-    slot.runner.exit = "gone"
+    task = scene.task(lease=10_000)
+    task.run_over("ValueError: no", scene.clock.monotonic() + 4.9)
+    task.runner.exit = "gone"
     scene.run(100)
-    assert slot.stopping is Reason.NONE
-    assert slot.conclusion == Retry(reason="ValueError: no")
+    assert task.stopping is Reason.NONE
+    assert task.conclusion == Retry(reason="ValueError: no")
 
 
 # --- the lease -----------------------------------------------------------------------
@@ -221,12 +203,12 @@ def test_a_task_that_has_ended_in_time_is_not_stopped_for_its_time():
 @given(lease=st.integers(min_value=SHORTEST_ALIVE_TIME, max_value=100_000))
 def test_a_lease_that_is_not_extended_costs_the_task_in_time(lease):
     scene = Scene()
-    slot = scene.task(lease=lease)
+    task = scene.task(lease=lease)
     scene.run(lease)
-    deadlines = slot.deadlines
-    kills = [at for at, number in sent(slot) if number is SIGKILL]
+    deadlines = task.deadlines
+    kills = [at for at, number in sent(task) if number is SIGKILL]
     assert kills[0] == pytest.approx(deadlines.kill - deadlines.sent, abs=0.01)
-    terms = [at for at, number in sent(slot) if number is SIGTERM]
+    terms = [at for at, number in sent(task) if number is SIGTERM]
     assert all(at >= lease / 2 for at in terms)
     # A call to the store that was begun just before still ends before the switch.
     assert deadlines.kill + deadlines.driver_timeout < deadlines.deadman < deadlines.end
@@ -234,52 +216,52 @@ def test_a_lease_that_is_not_extended_costs_the_task_in_time(lease):
 
 def test_a_long_lease_in_danger_is_told_to_the_task_first():
     scene = Scene(kill_interval=5)
-    slot = scene.task(lease=300)
+    task = scene.task(lease=300)
     scene.run(281)
-    assert sent(slot) == [
+    assert sent(task) == [
         (270, SIGTERM),
         (275, SIGTERM),
         (280, SIGKILL),
         (281, SIGKILL),
     ]
-    assert slot.runner.note.reason is Reason.LEASE
+    assert task.runner.stop_flags.reason is Reason.LEASE
 
 
 def test_a_lease_that_is_extended_in_time_costs_nothing():
     scene = Scene()
-    slot = scene.task(lease=60)
+    task = scene.task(lease=60)
     for _ in range(20):
         scene.run(25)
-        slot.deadlines = Deadlines(scene.clock.boot, 60, slot.deadlines.driver_timeout)
-    assert sent(slot) == []
+        task.extended(scene.clock.boottime())
+    assert sent(task) == []
 
 
 def test_a_lost_lease_is_a_kill_at_once():
     scene = Scene()
-    slot = scene.task()
+    task = scene.task()
     scene.run(10)
-    slot.lost = True
+    task.refused()
     scene.run(2)
-    assert sent(slot) == [(10, SIGKILL), (11, SIGKILL), (12, SIGKILL)]
+    assert sent(task) == [(10, SIGKILL), (11, SIGKILL), (12, SIGKILL)]
 
 
 def test_a_lost_lease_hastens_a_ladder_that_has_begun():
     scene = Scene(kill_timeout=5, graceful_kill_limit=150)
-    slot = scene.task(lease=10_000)
+    task = scene.task(lease=10_000)
     scene.run(8)
-    slot.lost = True
+    task.refused()
     scene.run(0)
-    assert sent(slot) == [(5, SIGTERM), (8, SIGKILL)]
+    assert sent(task) == [(5, SIGTERM), (8, SIGKILL)]
 
 
 def test_a_suspend_counts_for_the_lease_and_not_for_the_time_limit():
     scene = Scene(kill_timeout=100)
-    slot = scene.task(lease=300)
+    task = scene.task(lease=300)
     scene.run(1)
-    scene.clock.boot += 1000
+    scene.clock.suspend(1000)
     scene.run(0)
-    assert sent(slot) == [(1, SIGKILL)]
-    assert slot.stopping is Reason.LEASE
+    assert sent(task) == [(1, SIGKILL)]
+    assert task.stopping is Reason.LEASE
 
 
 # --- stopping ------------------------------------------------------------------------
@@ -287,61 +269,61 @@ def test_a_suspend_counts_for_the_lease_and_not_for_the_time_limit():
 
 def test_a_task_that_is_stopped_has_as_long_as_the_settings_say():
     scene = Scene(graceful_kill_limit=7)
-    slot = scene.task()
-    scene.guard.stop(slot, Reason.DELETED)
+    task = scene.task()
+    scene.guard.stop(task, Reason.DELETED)
     scene.run(7)
-    assert sent(slot) == [(0, SIGTERM), (7, SIGKILL)]
+    assert sent(task) == [(0, SIGTERM), (7, SIGKILL)]
 
 
 def test_stopping_again_and_again_neither_repeats_nor_delays_anything():
     scene = Scene(graceful_kill_limit=7)
-    slot = scene.task()
+    task = scene.task()
     for _ in range(7):
-        scene.guard.stop(slot, Reason.SHUTDOWN)
+        scene.guard.stop(task, Reason.SHUTDOWN)
         scene.run(1)
     scene.run(0)
-    assert sent(slot) == [(0, SIGTERM), (7, SIGKILL)]
+    assert sent(task) == [(0, SIGTERM), (7, SIGKILL)]
 
 
 def test_a_hurry_shortens_what_is_left():
     scene = Scene(graceful_kill_limit=100)
-    slot = scene.task()
-    scene.guard.stop(slot, Reason.SHUTDOWN)
+    task = scene.task()
+    scene.guard.stop(task, Reason.SHUTDOWN)
     scene.run(3)
-    scene.guard.stop(slot, Reason.SHUTDOWN, 2)
+    scene.guard.stop(task, Reason.SHUTDOWN, 2)
     scene.run(2)
-    assert sent(slot) == [(0, SIGTERM), (5, SIGKILL)]
+    assert sent(task) == [(0, SIGTERM), (5, SIGKILL)]
 
 
 @pytest.mark.parametrize(("failure", "conclusion"), [(None, Finish()), ("no", Retry(reason="no"))])
 def test_what_has_ended_and_waits_to_be_settled_is_left_alone(failure, conclusion):
     scene = Scene()
-    slot = scene.task()
-    slot.end(failure, scene.clock.mono)
-    slot.empty = True
-    scene.guard.stop(slot, Reason.SHUTDOWN, 0)
+    task = scene.task()
+    task.run_over(failure, scene.clock.monotonic())
+    task.tree_gone()
+    scene.guard.stop(task, Reason.SHUTDOWN, 0)
     scene.run(1000)
-    assert sent(slot) == []
-    assert slot.runner.note.reason is Reason.NONE
-    assert slot.conclusion == conclusion
+    assert sent(task) == []
+    assert task.runner.stop_flags.reason is Reason.NONE
+    assert task.conclusion == conclusion
 
 
 def test_a_task_that_is_over_gets_no_term_and_is_killed_if_its_process_stays():
     scene = Scene(graceful_kill_limit=100)
-    slot = scene.task()
-    slot.end(None, scene.clock.mono)
-    scene.guard.stop(slot, Reason.SHUTDOWN)
+    task = scene.task()
+    task.run_over(None, scene.clock.monotonic())
+    scene.guard.stop(task, Reason.SHUTDOWN)
     scene.run(5)
-    assert sent(slot) == [(5, SIGKILL)]
-    assert slot.conclusion == Finish()
+    assert sent(task) == [(5, SIGKILL)]
+    assert task.conclusion == Finish()
 
 
 def test_a_process_that_stays_after_its_task_is_killed_without_being_asked():
     scene = Scene()
-    slot = scene.task()
+    task = scene.task()
     scene.run(10)
-    slot.end(None, scene.clock.mono)
+    task.run_over(None, scene.clock.monotonic())
     scene.run(4.9)
-    assert sent(slot) == []
+    assert sent(task) == []
     scene.run(0.1)
-    assert sent(slot)[0] == (15, SIGKILL)
+    assert sent(task)[0] == (15, SIGKILL)

@@ -25,18 +25,18 @@ class Scene:
     def monotonic(self):
         return 0.0
 
-    def take(self):
+    def acquire(self):
         return self
 
     def prepare(self, count, *, unused):
         assert not unused
         self.asked.append(f"fork {count}")
 
-    def begin(self, slot):
-        self.asked.append(f"guard {slot.row.key}")
+    def begin(self, task):
+        self.asked.append(f"guard {task.row.key}")
 
-    def watch(self, slots):
-        self.asked.append("watch " + " ".join(slot.row.key for slot in slots))
+    def watch(self, tasks):
+        self.asked.append("watch " + " ".join(task.row.key for task in tasks))
         return 0.0
 
     def send(self, message, _data):

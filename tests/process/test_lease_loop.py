@@ -19,10 +19,9 @@ from psched.config import from_mapping
 from psched.core.model import Finish, Settlement
 from psched.core.store_protocol import ClaimUnknownError
 from psched.runner.stop_flags import Reason
-from psched.worker.lease_loop import LeaseLoop
+from psched.worker.composition import make_lease_loop
 from support.apart import apart
 from support.bench import CLOCK, Bench
-from support.waiting import wait_until
 from support.wild import HANDLERS
 
 
@@ -80,7 +79,7 @@ class Host(SystemClock):
 
 
 class Scene:
-    """A leaser over a real SQLite database, with real runners."""
+    """A lease loop over a real SQLite database, with real runners."""
 
     def __init__(self, *keys, **settings):
         given = {"url": "sqlite:///psched.db", "poll_interval": 0.05, "retry_wait": 0, **settings}
@@ -91,11 +90,12 @@ class Scene:
         self.store.init()
         self.store.claimed = keys
         self.clock = Host()
-        self.leaser = LeaseLoop(
+        self.loop = make_lease_loop(
             self.store,
             self.settings,
             nonce="nonce",
             tasks=self.bench.tasks,
+            pool=self.bench.pool,
             clock=self.clock,
             rng=random.Random(1),  # noqa: S311  # jitter
         )
@@ -110,7 +110,7 @@ class Scene:
         return row
 
     def turn(self):
-        timeout = self.leaser.tick()
+        timeout = self.loop.tick()
         self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
 
     def until(self, condition):
@@ -149,7 +149,7 @@ def refused_claims():
     begin = CLOCK.monotonic()
     scene.until(lambda: not scene.store.faults["claim"])
     took = CLOCK.monotonic() - begin
-    scene.until(lambda: not scene.leaser.away)
+    scene.until(lambda: not scene.loop.away)
     Path("gate").touch()
     scene.finished("one")
     return took, scene.store.requests["marked"], [*scene.bench.log.recent]
@@ -169,10 +169,10 @@ def refused_claim_that_was_not_due():
     scene = Scene("one", poll_interval=0.05, concurrency=2)
     scene.add("one", "cleans_up", data={"gate": "gate"})
     scene.until(lambda: len(scene.bench.tasks) == 1)
-    scene.leaser._claimer.next_poll = CLOCK.monotonic() + 3600
+    scene.loop._claimer._next_poll = CLOCK.monotonic() + 3600
     # The first to find it away reads; so does what follows, which is answered.
     scene.store.faults = {"marked": ["away"], "claim": ["away"]}
-    scene.until(lambda: not (scene.store.faults["claim"] or scene.leaser.away))
+    scene.until(lambda: not (scene.store.faults["claim"] or scene.loop.away))
     Path("gate").touch()
     scene.finished("one")
     return len(scene.bench.log.recent)
@@ -200,9 +200,9 @@ def stopped_with_an_unanswered_claim():
     scene.add("one", "returns")
     scene.store.faults = {"claim": ["after"], "held": ["away"]}
     scene.until(lambda: scene.store.requests["held"] == 1)
-    scene.leaser.stop(None)
-    idle = scene.leaser.idle
-    scene.until(lambda: scene.leaser.idle)
+    scene.loop.stop(None)
+    idle = scene.loop.idle
+    scene.until(lambda: scene.loop.idle)
     row = scene.row("one")
     return idle, row.owner, row.attempt, row.status
 
@@ -217,9 +217,9 @@ def applied_late(stopped):
     scene.store.faults = {"claim": ["late"]}
     scene.until(lambda: scene.store.requests["held"] == 1)
     if stopped:
-        scene.leaser.stop(None)
-    idle = scene.leaser.idle
-    scene.until(lambda: scene.leaser.idle)
+        scene.loop.stop(None)
+    idle = scene.loop.idle
+    scene.until(lambda: scene.loop.idle)
     row = scene.row("one")
     return [idle, row.owner, row.fence, row.status, scene.store.requests["held"] < 20]
 
@@ -234,8 +234,8 @@ def unanswered_extends():
     scene.add("one", "cleans_up", data={"gate": "gate"})
     scene.store.faults = {"extend": ["before", "after", "away"]}
     scene.until(lambda: scene.store.requests["extend"] > 3)
-    [slot] = scene.bench.tasks
-    extended = slot.deadlines.extend - CLOCK.boottime()
+    [task] = scene.bench.tasks
+    extended = task.deadlines.extend - CLOCK.boottime()
     Path("gate").touch()
     return extended > 0, scene.finished("one")
 
@@ -249,9 +249,9 @@ def settled_and_extended():
     scene.add("one", "returns")
     scene.store.faults = {"settle": ["after"]}
     scene.until(lambda: scene.store.requests["settle"] == 1)
-    [slot] = scene.bench.tasks
+    [task] = scene.bench.tasks
     # Its lease is to be extended before its end is written once more.
-    slot.deadlines = changed(slot.deadlines, sent=slot.deadlines.sent - slot.deadlines.lease / 2)
+    task.deadlines = changed(task.deadlines, sent=task.deadlines.sent - task.deadlines.lease / 2)
     scene.until(lambda: not len(scene.bench.tasks))
     return scene.row("one").fence, scene.store.requests["extend"], [*scene.bench.log.recent]
 
@@ -276,8 +276,8 @@ def settled_and_run_by_another(late):
     end = Settlement(key="one", token=row.token, version=row.version, next_time=row.next_time)
     other.settle([end])
     other.disconnect()
-    scene.leaser.pause()
-    scene.until(lambda: scene.leaser.idle)
+    scene.loop.pause()
+    scene.until(lambda: scene.loop.idle)
     return [*scene.bench.log.recent]
 
 
@@ -298,9 +298,9 @@ def preempted_before_its_end(own):
     other.delete("one")
     other.settle([Settlement.of(other.get("one"), remove=True)])
     other.disconnect()
-    [slot] = scene.bench.tasks
-    slot.decision = Finish()  # it has called finish(), and has not returned yet
-    scene.leaser.extend_now(slot)
+    [task] = scene.bench.tasks
+    task.decided(Finish())  # it has called finish(), and has not returned yet
+    scene.loop._gateway.extend_now(task)
     scene.store.faults = {"settle": ["after"]}
     Path("gate").touch()
     scene.until(lambda: not len(scene.bench.tasks))
@@ -321,14 +321,14 @@ def stopped_while_the_store_is_away(how):
     scene.store.faults = {"settle": ["away"] * 5}
     scene.until(lambda: scene.store.requests["settle"] == 1)
     if how == "at once":
-        scene.leaser.stop(0, hurry=True)
+        scene.loop.stop(0, hurry=True)
     elif how == "at its limit":
-        scene.leaser.stop(0.1)
+        scene.loop.stop(0.1)
     else:  # as a worker does whose master has died
-        for slot in scene.bench.tasks:
-            scene.bench.tasks.stop(slot, Reason.SHUTDOWN, 0)
-        scene.leaser.stop(0)
-    scene.until(lambda: scene.leaser.idle)
+        for task in scene.bench.tasks:
+            scene.bench.tasks.stop(task, Reason.SHUTDOWN, 0)
+        scene.loop.stop(0)
+    scene.until(lambda: scene.loop.idle)
     row = scene.row("one")
     return row.owner, row.attempt, row.reason
 
@@ -370,9 +370,9 @@ def recovered():
     dead.claim("dead.1", limit=2, alive_time=300, shortest=6, horizon=1)
     dead.disconnect()
     scene.store.faults = {"recover": ["away", "after"]}
-    scene.leaser.recover(["dead", "unheard of"])
+    scene.loop.recover(["dead", "unheard of"])
     fences = scene.finished("one", "two")
-    return fences, scene.leaser.recovered
+    return fences, scene.loop.pop_recovered()
 
 
 def test_what_a_dead_worker_held_is_released_and_run():
@@ -396,20 +396,20 @@ def watched_while_it_was_redefined():
     scene.until(lambda: len(scene.bench.tasks))
     scene.schedules["one"].modify(cron="0 0 1 2 *")
     scene.schedules.close()
-    asker, events = scene.leaser._asker, []
-    before = asker.before
+    tasks, events = scene.bench.tasks, []
+    guard = tasks.guard_before_blocking
 
-    def braces():
-        events.append("braces")
-        before()
+    def guards():
+        events.append("guards")
+        guard()
 
-    asker.before = braces
+    tasks.guard_before_blocking = guards
     for name in "settle", "look", "now":
         request = getattr(scene.store, name)
         setattr(scene.store, name, partial(_noted, events, name, request))
     Path("gate").touch()
     scene.until(lambda: not len(scene.bench.tasks))
-    return [(first, then) for first, then in pairwise(events) if then != "braces"]
+    return [(first, then) for first, then in pairwise(events) if then != "guards"]
 
 
 def _noted(events, name, request, *args):
@@ -419,7 +419,7 @@ def _noted(events, name, request, *args):
 
 def test_what_runs_is_watched_before_each_request_that_ends_the_lease_of_a_redefined_schedule():
     requests = ["settle", "look", "now", "settle"]
-    assert apart(watched_while_it_was_redefined) == [["braces", name] for name in requests]
+    assert apart(watched_while_it_was_redefined) == [["guards", name] for name in requests]
 
 
 def test_a_schedule_that_was_redefined_while_its_task_ran_goes_on_as_it_is_now():
@@ -433,9 +433,9 @@ def lease_shortened():
     scene.until(lambda: len(scene.bench.tasks))
     scene.schedules["one"].modify(alive_time=6)
     scene.schedules.close()
-    [slot] = scene.bench.tasks
-    scene.leaser.extend_now(slot)
-    ends_here = slot.deadlines.end - CLOCK.boottime()
+    [task] = scene.bench.tasks
+    scene.loop._gateway.extend_now(task)
+    ends_here = task.deadlines.end - CLOCK.boottime()
     ends_there = scene.row("one").next_run_time - CLOCK.wall()
     return ends_here, ends_there
 
@@ -450,9 +450,9 @@ def leases_of_different_lengths():
     for key, alive_time in ("short", 6), ("default", None), ("long", 600):
         scene.add(key, "cleans_up", data={"gate": "gate"}, alive_time=alive_time)
     scene.until(lambda: len(scene.bench.tasks) == 3)
-    scene.leaser._extender.extend([*scene.bench.tasks])
-    there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in scene.bench.tasks.slots}
-    here = {slot.row.key: slot.deadlines.end - CLOCK.boottime() for slot in scene.bench.tasks}
+    scene.loop._gateway.extend([*scene.bench.tasks])
+    there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in scene.bench.tasks.keys}
+    here = {task.row.key: task.deadlines.end - CLOCK.boottime() for task in scene.bench.tasks}
     return here, there
 
 
@@ -474,42 +474,3 @@ def due_soon():
 def test_what_will_be_due_soon_is_started_at_its_time_and_not_before():
     # Nobody looks again before a minute is over.
     assert 0 <= apart(due_soon) < 15
-
-
-def only_looks(until):
-    """What ends it that a worker only looks for what is due, and what comes of that."""
-    scene = Scene("one")
-    requests = scene.store.requests
-
-    def looks():
-        return scene.leaser.look(CLOCK.monotonic()) is not None
-
-    scene.until(looks)
-    before = Counter(requests)
-    wait_until(lambda: looks() and requests["claim"] > before["claim"] + 2, what="looks")
-    asked = sorted(requests - before)
-    match until:
-        case "it finds something":
-            scene.add("one", "returns")
-        case "it fails":
-            scene.store.faults["claim"] = ["away"]
-        case "leases are to be released":
-            scene.leaser.recover(["dead"])
-        case "it is to pause":
-            scene.leaser.pause()
-    wait_until(lambda: not looks(), what="the end of that")
-    fences = scene.finished("one") if until == "it finds something" else []
-    return asked, fences, scene.leaser.away
-
-
-@pytest.mark.parametrize(
-    ("until", "fences", "away"),
-    [
-        ("it finds something", [1], None),
-        ("it fails", [], "the database is unavailable: test"),
-        ("leases are to be released", [], None),
-        ("it is to pause", [], None),
-    ],
-)
-def test_a_worker_that_has_nothing_only_looks_until_there_is_more_to_do(until, fences, away):
-    assert apart(only_looks, until) == [["claim"], fences, away]

@@ -227,14 +227,14 @@ def bench_with_a_stopped_server(**settings):
 
 def idle_runner_killed():
     bench, server = bench_with_a_stopped_server(max_tasks_per_child=1000)
-    [runner] = bench.runners._alive
+    [runner] = bench.pool._alive
     kill(runner)
     turns = 0
     while not has_ended(server):
         bench.turn(1)
         turns += 1
     bench.turn(1)
-    nothing_to_watch = bench.runners.wakes == inf
+    nothing_to_watch = bench.pool.wakes == inf
     return turns < 20, nothing_to_watch, bench.run("returns")
 
 
@@ -245,11 +245,11 @@ def test_an_idle_runner_whose_end_is_not_told_is_not_used_and_the_server_is_kill
 def runner_killed_whose_child_holds_its_line():
     kernel.adopt_orphans()
     bench = Bench(HANDLERS, **SHORT)
-    slot = bench.start("forks_and_waits")
-    bench.until(lambda: tree.children(slot.runner.pid))
+    task = bench.start("forks_and_waits")
+    bench.until(lambda: tree.children(task.runner.pid))
     kill(bench.server, signal.SIGSTOP)
-    kill(slot.runner.pid)
-    return bench.finish(slot)
+    kill(task.runner.pid)
+    return bench.finish(task)
 
 
 def test_an_end_that_is_not_told_is_seen_though_a_child_of_the_task_holds_its_line():
@@ -336,12 +336,12 @@ def used_and_went_on():
     lives = [not has_ended(first)]
     for name in "gate", "finish":
         Path(name).touch()
-    outcomes += [bench.finish(slot) for slot in (running, waiting)]
+    outcomes += [bench.finish(task) for task in (running, waiting)]
     # Those that were forked ahead end with their tasks; then nobody needs it any more.
     bench.until(lambda: has_ended(first))
     lives.append(not has_ended(second))
     bench.close()
-    return outcomes, servers[-1] == second != first, lives, len(bench.runners.links)
+    return outcomes, servers[-1] == second != first, lives, len(bench.pool.links)
 
 
 def test_no_task_waits_for_what_another_has_to_load_for_the_store():
