@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from psched.client.collection import ScheduleCollection
     from psched.client.schedule import Schedule, ScheduleMetadata
     from psched.service.embedded import Worker
-    from psched.service.program import start
+    from psched.service.start import start
 
 _HOMES = {
     "open": "psched.app:open_schedules",
@@ -39,7 +39,7 @@ _HOMES = {
     "ScheduleMetadata": "psched.client.schedule",
     "Task": "psched.application.task",
     "Worker": "psched.service.embedded",
-    "start": "psched.service.program",
+    "start": "psched.service.start",
     **dict.fromkeys(
         (
             "AlreadyExistsError",

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from psched.cli.commands import load, psched
-from psched.cli.service.master import master
+from psched.cli.daemon.master import master
 from psched.config import SETTINGS
 from psched.process.signals import SIGNALS
 

@@ -25,6 +25,6 @@ def master_main() -> None:
 
     early_signals.receive()
 
-    from psched.cli.service.master import master  # noqa: PLC0415
+    from psched.cli.daemon.master import master  # noqa: PLC0415
 
     master(prog_name="psched-master")

@@ -10,15 +10,15 @@ from psched.memory import MEMORY
 
 _SUBCOMMANDS = {
     "init": (
-        "cli.schedules.edit:init",
+        "cli.schedules.add:init",
         "Create the table, or upgrade an older one; may be repeated.",
     ),
     "add": (
-        "cli.schedules.edit:add",
+        "cli.schedules.add:add",
         "Register a schedule.",
     ),
     "push": (
-        "cli.schedules.tasks:push",
+        "cli.schedules.push:push",
         "Submit a task that runs once.",
     ),
     "list": (
@@ -30,19 +30,19 @@ _SUBCOMMANDS = {
         "Show all that is known of a schedule or task, a field on each line.",
     ),
     "next": (
-        "cli.schedules.next_times:next_",
+        "cli.schedules.next:next_",
         "Show when a schedule runs next, in its zone, in UTC and from now.",
     ),
     "cancel": (
-        "cli.schedules.tasks:cancel",
+        "cli.schedules.push:cancel",
         "Never run these again; a task that is running is stopped first, by its worker.",
     ),
     "requeue": (
-        "cli.schedules.tasks:requeue",
+        "cli.schedules.push:requeue",
         "Run again what has ended, was quarantined or is paused, with all its attempts before it.",
     ),
     "delete": (
-        "cli.schedules.edit:delete",
+        "cli.schedules.add:delete",
         "Delete schedules; a task that is running is stopped first, by its worker.",
     ),
     "apply": (
@@ -58,19 +58,19 @@ _SUBCOMMANDS = {
         "Read a crontab into schedules of type exec, as a file for apply.",
     ),
     "run": (
-        "cli.service.run:run",
+        "cli.daemon.run:run",
         "Run workers.",
     ),
     "configure": (
-        "cli.service.configure:configure",
+        "cli.daemon.configure:configure",
         "Write the options to the configuration file PATH, which -c then reads.",
     ),
     "check": (
-        "cli.service.check:check",
+        "cli.daemon.check:check",
         "Validate the configuration, import the handlers, try the database.",
     ),
     "status": (
-        "cli.service.status:status",
+        "cli.daemon.status:status",
         "Ask the running masters: workers, tasks, leases, the last errors.",
     ),
     "migrate": (

@@ -14,7 +14,7 @@ from psched.application.task import Task
 from psched.base import loader
 from psched.base.errors import LoadError
 from psched.config import Config
-from psched.handlers.builtin import BUILT_IN, Program
+from psched.handlers.exec import BUILT_IN, Program
 
 _USUAL_CLASS = "Run"
 """PerfectQueue's."""

@@ -104,7 +104,7 @@ def program_command() -> list[str]:
     program = ["--module", name, "--"] if is_module else ["--", name]
     interpreter_options = sys.orig_argv[1 : _program_at(sys.orig_argv)]
     # -P: what the master imports is not to be looked for among the program's modules.
-    master = [*interpreter_options, "-P", "-m", "psched.cli.service.master"]
+    master = [*interpreter_options, "-P", "-m", "psched.cli.daemon.master"]
     if sys.flags.safe_path:
         master.append("--safe-path")
     return [sys.executable, *master, *program, *sys.argv[1:]]

@@ -240,7 +240,7 @@ def test_every_command_has_help_and_names_what_it_takes(service):
         words: service.run(sys.executable, "-m", *words, "--help")
         for words in [
             ("psched",),
-            ("psched.cli.service.master",),
+            ("psched.cli.daemon.master",),
             *(("psched", name) for name in ("init", "add", "list", "delete", "run", "check")),
         ]
     }
@@ -252,7 +252,7 @@ def test_every_command_has_help_and_names_what_it_takes(service):
     for option in ("--delay", "--timezone", "--start", "--at", "--catchup", "-d", "-t", "-s", "-a"):
         assert option in shown["psched", "add"].stdout
     for word in ("HUP", "USR2", "75", "78"):
-        assert word in shown["psched.cli.service.master",].stdout
+        assert word in shown["psched.cli.daemon.master",].stdout
 
 
 @pytest.mark.parametrize("name", sorted(psched_command.commands))

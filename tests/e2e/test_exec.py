@@ -5,7 +5,7 @@ import json
 import pytest
 
 from psched import ProcessStopError, Task
-from psched.handlers.builtin import Exec
+from psched.handlers.exec import Exec
 from psched.process import tree
 from support.processes import kill, title
 from support.waiting import has_ended, wait_for_end, wait_until

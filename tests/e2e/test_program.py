@@ -244,7 +244,7 @@ def test_a_program_that_cannot_serve_ends_with_a_status_that_says_why(program, c
             return {{}}
 
         # All is well in the process that is started, which becomes the master.
-        if "psched.cli.service.master" in sys.orig_argv:
+        if "psched.cli.daemon.master" in sys.orig_argv:
             {code}
         psched.Worker.run(Dispatch, load)
         """,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.cli.schedules.next_times import relative
+from psched.cli.schedules.next import relative
 from psched.core.definition import LATEST_TIME, understand
 from psched.core.model import FINISHED, QUARANTINED, Row
 from psched.core.preview import LATE, LOST, ONCE, TWICE, coming, coming_of, oddities

@@ -6,7 +6,7 @@ import psched
 from psched import config
 from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.core.model import Row
-from psched.service.program import Program, start
+from psched.service.start import Program, start
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ import click
 
 from psched.app import open_schedules, read_config
 from psched.base.errors import AlreadyExistsError
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
 from psched.cli.output import write_whole
-from psched.cli.refusals import refusing
 from psched.cli.schedules.listing import text
 from psched.client.collection import ScheduleCollection
 from psched.config import Config

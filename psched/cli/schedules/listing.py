@@ -11,8 +11,8 @@ from psched.base.errors import InvalidError
 from psched.base.packing import beginning
 from psched.base.texts import cut, visible
 from psched.cli import options
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
-from psched.cli.refusals import refusing
 from psched.cli.time_format import moment
 from psched.core.definition import decode
 from psched.core.model import ENDED, STATUSES, WAITING, Row

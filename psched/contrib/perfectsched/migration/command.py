@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from psched.app import CLOCK, read_config
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
-from psched.cli.refusals import refusing
 
 if TYPE_CHECKING:
     from psched.contrib.perfectsched.migration.judging import Left

@@ -11,7 +11,7 @@ import click
 
 from psched.base.loader import undisturbed
 from psched.cli import options
-from psched.cli.refusals import serving
+from psched.cli.exit_status import serving
 
 
 @click.command(

@@ -4,7 +4,13 @@ import pytest
 
 from psched.base.errors import ConfigError, NotAllowedError
 from psched.config import from_mapping
-from psched.handlers.exec_type import check_fields, listed, missing, who_can_run_code, who_is_called
+from psched.handlers.permissions import (
+    check_fields,
+    listed,
+    missing,
+    who_can_run_code,
+    who_is_called,
+)
 
 FREE = "rows may run any program as user "
 

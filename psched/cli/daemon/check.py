@@ -8,12 +8,12 @@ from psched.app import CLOCK, make_store, read_config
 from psched.base import lease_times
 from psched.base.errors import ConfigError
 from psched.base.retry import retry_while_unavailable
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
-from psched.cli.refusals import refusing
 from psched.config import Config
 from psched.core.store_protocol import Store
 from psched.handlers.configured import Only, load_handlers
-from psched.handlers.exec_type import missing, who_can_run_code, who_is_called
+from psched.handlers.permissions import missing, who_can_run_code, who_is_called
 from psched.triggers import zone
 
 _TRIES = 5

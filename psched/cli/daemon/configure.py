@@ -8,9 +8,9 @@ import yaml
 
 from psched import config
 from psched.cli import options
+from psched.cli.daemon import worker_options
+from psched.cli.exit_status import refusing
 from psched.cli.output import write_whole
-from psched.cli.refusals import refusing
-from psched.cli.service import worker_options
 from psched.config import Config, urls
 
 _HEADER = """\

@@ -18,8 +18,8 @@ from psched.base.errors import (
     StoreError,
 )
 from psched.cli import options
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
-from psched.cli.refusals import refusing
 from psched.cli.schedules.listing import text
 from psched.cli.time_format import when
 from psched.client.schedule import Schedule

@@ -40,7 +40,7 @@ def refusing(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _by_a_child(call: Call) -> Answer:
-    from psched.cli.schedules.trigger_child import find  # noqa: PLC0415  # few schedules have such triggers
+    from psched.cli.trigger_helper import find  # noqa: PLC0415  # few schedules have such triggers
 
     return find(call)
 

@@ -10,8 +10,8 @@ import click
 from psched.app import read_config
 from psched.base.errors import ConfigError
 from psched.base.texts import visible
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
-from psched.cli.refusals import refusing
 from psched.config import Config
 from psched.master import status_socket
 

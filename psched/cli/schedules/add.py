@@ -3,9 +3,9 @@
 import click
 
 from psched.app import make_store, open_schedules, read_config
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
-from psched.cli.refusals import refusing
-from psched.cli.schedules.next_times import warn_of_oddities
+from psched.cli.schedules.next import warn_of_oddities
 from psched.cli.time_format import moment, when
 from psched.core.definition import decode
 from psched.triggers.zone import find_zone

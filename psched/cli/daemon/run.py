@@ -5,8 +5,8 @@ import click
 from psched import config
 from psched.app import read_config
 from psched.cli import options
-from psched.cli.refusals import serving
-from psched.cli.service import worker_options
+from psched.cli.daemon import worker_options
+from psched.cli.exit_status import serving
 from psched.process import early_signals
 
 

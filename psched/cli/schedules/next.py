@@ -9,8 +9,8 @@ from math import ceil
 import click
 
 from psched.app import CLOCK, open_schedules, read_config
+from psched.cli.exit_status import refusing
 from psched.cli.options import Place
-from psched.cli.refusals import refusing
 from psched.cli.schedules.listing import text
 from psched.cli.time_format import moment, when
 from psched.config import Config

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from psched.application.task import Task
 from psched.base.errors import AlreadyExistsError, CommandError, InvalidError, ProcessStopError
 from psched.config import Config
-from psched.handlers.exec_type import check_allowed, check_fields, listed
+from psched.handlers.permissions import check_allowed, check_fields, listed
 from psched.process import kernel, tree
 
 
