@@ -20,8 +20,8 @@ from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.core.store_protocol import Store
 from psched.core.trigger_verdicts import judged
-from psched.handlers.exec import built_in
-from psched.handlers.permissions import who_can_run_code, who_is_called
+from psched.handlers.configured import built_in_handlers
+from psched.handlers.permissions import describe_programs, describe_triggers
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
 from psched.memory import MEMORY
 from psched.process.cgroup import Cgroup
@@ -143,7 +143,7 @@ class WorkerBoot:
     def _runners(self, settings: Config, dispatch: Dispatch | None) -> RunnerPool:
         return make_runners(
             settings,
-            Router(dispatch, built_in(settings)).find,
+            Router(dispatch, built_in_handlers(settings)).find,
             partial(open_schedules, settings),
             log=self.log,
             clock=CLOCK,
@@ -216,6 +216,6 @@ def about(settings: Config) -> dict[str, str]:
     return {
         "url": settings.safe_url,
         "table": settings.table,
-        "programs": cut(who_can_run_code(settings)),
-        "triggers": cut(who_is_called(settings)),
+        "programs": cut(describe_programs(settings)),
+        "triggers": cut(describe_triggers(settings)),
     }

@@ -226,7 +226,7 @@ def test_rows_run_no_program_where_exec_type_is_off(service):
     master.wait_for_log(r"s1\.\d+\] failed after .*: exec_type is off: rows of type exec run")
 
     shown = service.psched("status").stdout
-    for told in "rows can run no program of their choice: exec_type is off", "rows may call":
+    for told in "rows cannot choose a program: exec_type is off", "rows may call":
         assert told in master.text
         assert told in shown
     assert "Traceback" not in master.text

@@ -369,10 +369,10 @@ def test_a_script_has_a_class_like_perfectqueues_for_tasks_of_every_type(queue):
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [
-        (["--exec", "./no.sh"], 65, "exec: there is no program '.*/no.sh' that can be run"),
-        (["--exec", "work.sh a"], 65, "write its arguments apart from it"),
+        (["--exec", "./no.sh"], 65, "exec: there is no executable program '.*/no.sh'"),
+        (["--exec", "work.sh a"], 65, "and its arguments as separate items"),
         (["--script", "no.py"], 65, "there is no file '.*/no.py'"),
-        (["--script", "two.py"], 65, "should have one class with run.*, but has One, Two; name"),
+        (["--script", "two.py"], 65, "should have one class with run.*, but has One, Two; set"),
         (["--script", "two.py", "--class", "Three"], 65, "script: there is no class 'Three' in"),
         (["--script", "work.sh"], 65, "is not a Python file; its name must end in .py"),
         (["--class", "Run"], 78, "Error: script_class: needs script, the file that it is in"),

@@ -83,7 +83,11 @@ def test_a_class_whose_kill_takes_no_reason_is_not_given_one(load, kill):
 @pytest.mark.parametrize(
     ("content", "settings", "text"),
     [
-        ("", {}, "should have one class with run.*, but has none; name one by script_class"),
+        (
+            "",
+            {},
+            "should have one class with run.*, but has none; set script_class",
+        ),
         ("Run = 7", {}, "script: there is no class 'Run' in"),
         ("x = 1", {"script_class": "x"}, "script: there is no class 'x' in"),
         ("class Run: pass", {}, "the class Run has no run"),

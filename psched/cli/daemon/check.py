@@ -12,8 +12,8 @@ from psched.cli.exit_status import refusing
 from psched.cli.options import Place
 from psched.config import Config
 from psched.core.store_protocol import Store
-from psched.handlers.configured import Only, load_handlers
-from psched.handlers.permissions import missing, who_can_run_code, who_is_called
+from psched.handlers.configured import SingleHandler, load_handlers
+from psched.handlers.permissions import describe_programs, describe_triggers, find_missing
 from psched.triggers import zone
 
 _TRIES = 5
@@ -31,7 +31,7 @@ def check(place: Place) -> None:
     settings = read_config(*place)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")
     dispatch = load_handlers(settings)
-    if isinstance(dispatch, Only):
+    if isinstance(dispatch, SingleHandler):
         click.echo(f"handlers: {dispatch.name} for every type: ok")
     elif dispatch is not None:
         dispatch.load_all()
@@ -41,11 +41,11 @@ def check(place: Place) -> None:
     if dispatch is not None and dispatch.find("exec") is not None:
         click.echo("programs: type exec is routed to a handler, which exec_type does not restrict")
     else:
-        click.echo(f"programs: {who_can_run_code(settings)}")
+        click.echo(f"programs: {describe_programs(settings)}")
     if isinstance(settings.allowed_programs, tuple):
-        for program in missing(settings.allowed_programs):
+        for program in find_missing(settings.allowed_programs):
             click.echo(f"  {program}: is not on this host, or cannot be run")
-    click.echo(f"triggers: {who_is_called(settings)}")
+    click.echo(f"triggers: {describe_triggers(settings)}")
     click.echo(f"zones: tzdata {zone.VERSION}")
     store = make_store(settings)
     try:
