@@ -1,58 +1,39 @@
-"""A program that is a schedule: ``psched.start``."""
+"""A user's program that declares schedules and runs them: ``psched.start``."""
 
 import atexit
-import logging
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from math import ceil
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from psched import config
-from psched.app import CLOCK, Configuration, draw_nonce, read_config
-from psched.base.errors import (
-    AlreadyExistsError,
-    ConfigError,
-    InvalidError,
-    MissingTableError,
-    NotFoundError,
-    NotSupportedError,
-)
-from psched.client.collection import ScheduleCollection
+from psched.app import ConfigLike, read_config
+from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.config.urls import file_of
 from psched.core.declare import declare
-from psched.core.definition import check_name, understand
-from psched.core.model import ENDED, Row
-from psched.core.store_protocol import Store
-from psched.files.applying import carry_out, remove
-from psched.files.plan import is_of, plan
+from psched.core.definition import check_name
+from psched.core.model import Row
 from psched.process import early_signals, kernel
-from psched.service.embedded import become_master, program_command, program_name, with_program
-from psched.service.generation import Served, current_worker_boot
+from psched.service.generation import WorkerExit, current_worker_boot
+from psched.service.job_declarer import JobDeclarer
 from psched.service.jobs import Jobs
+from psched.service.main_program import (
+    become_master,
+    master_command,
+    program_name,
+    with_program_folder,
+)
 from psched.service.worker_boot import WorkerBoot
-from psched.triggers.trigger import first
 
 F = TypeVar("F", bound=Callable[..., object])
-T = TypeVar("T")
-
-_log = logging.getLogger("psched.worker")
-
-_LOT = 500
-"""Schedules that are looked at between two signs of life."""
-
-_TRIES = 5
-"""How often it is tried to declare what others declare at the same time."""
 
 
 def start(
-    given: Configuration = None,
+    given: ConfigLike = None,
     /,
     *,
     backend: object = None,
@@ -61,54 +42,59 @@ def start(
     join: bool = True,
     **settings: Any,  # noqa: ANN401  # see etc/psched.yml
 ) -> "Program":
-    """Make this program a scheduler: a context manager that jobs are added to.
+    """Make this program a service that runs its own jobs: a context manager to add jobs to.
 
     ::
 
         with psched.start(url="mysql+pymysql://…") as s:
             s.add("empty_cache", every=3600, run=empty_cache)
 
-    At the end of the block the process becomes a master, which runs the program anew, from its
-    first line, in each of its workers; so does every restart. The same program may run on many
-    hosts: each occurrence is run once. Of missed occurrences only the newest is run, unless
-    ``catchup`` is set.
+    At the end of the block, the process becomes a master. The master runs the program again, from
+    its first line, in each of its workers, also after a restart. The same program may run on many
+    hosts: each occurrence is run once. Of the occurrences that were missed, only the newest is
+    run, unless ``catchup`` is set.
 
     Args:
-        given: a mapping of settings, the path of a file, or settings; None: the file that is found.
-        backend: another word for ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, or the
-            class of a store of one's own, or its name.
-        label: whose the jobs are; default: the program's name. Programs with other labels never
-            change, remove or run them.
-        prune: remove jobs of this label that are not in the program any more.
-        join: False: the rest of the program goes on, and the master runs beside it until `stop` is
-            called or the program ends.
+        given: a mapping of settings, the path of a file, or settings; None: the file in one of the
+            default places.
+        backend: replaces ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, or a store class
+            of your own or its name (``"module:Class"``).
+        label: the owner of the jobs; default: the program's name. Programs with another label
+            never change, remove or run them.
+        prune: remove jobs of this label that are no longer in the program.
+        join: False: the program continues after the block, and a separate master runs the jobs
+            until `stop` is called or the program exits.
         settings: further settings, by name, such as ``url``.
 
     Raises:
         ConfigError: the settings cannot be used.
-        InvalidError: the label cannot be one.
-        RuntimeError: the program is neither a file nor a module, and cannot be run anew; or this
+        InvalidError: the label is empty, not a text, or contains a slash.
+        RuntimeError: the program is neither a file nor a module, and cannot be run again; or this
             is not its main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("psched.start must be called in the program's main thread")
     if backend is not None:
         if clash := {"url", "type"} & {*settings}:
-            raise ConfigError(f"backend: and {min(clash)} both say where jobs are; leave one out")
-        settings |= _of_backend(backend)
+            raise ConfigError(
+                f"backend: and {min(clash)} both say where the jobs are stored; leave one out"
+            )
+        settings |= _settings_of(backend)
     whole = read_config(given)
-    if "catchup" not in settings and not _says_catchup(given, whole):
+    if "catchup" not in settings and not _is_catchup_set(given, whole):
         settings["catchup"] = "latest"
     name = program_name()
     if whole.type == "rdb_compat":
         raise ConfigError(
-            "type: PerfectSched's table has no room for labels; use one of psched's own"
+            "type: PerfectSched's table has no column for labels; use one of psched's tables"
         )
     label = name if label is None else label
     if "/" in check_name("label", label):
-        raise InvalidError("label", "must be without /, which divides it from a job's key")
+        raise InvalidError(
+            "label", "must not contain /, which separates the label from a job's key"
+        )
     return Program(
-        with_program(whole.with_settings(**settings)),
+        with_program_folder(whole.with_settings(**settings)),
         name=name,
         label=label,
         prune=prune,
@@ -120,17 +106,17 @@ class Program:
     """The jobs of one program; made by `start`.
 
     Args:
-        settings: the installation's.
-        name: the program's.
-        label: whose the jobs are.
-        prune: see `start`.
-        join: see `start`.
+        settings: the settings that the program's workers use.
+        name: the program's name.
+        label: the owner of the jobs.
+        prune: remove jobs of this label that are no longer in the program.
+        join: become the master at the end of the block, rather than start it beside the program.
     """
 
     def __init__(self, settings: Config, *, name: str, label: str, prune: bool, join: bool) -> None:
         self.label = label
         self._settings = settings
-        self._jobs = Jobs(name, label, self._understood)
+        self._jobs = Jobs(name, label, self._job_row)
         self._prune = prune
         self._join = join
         self._master: subprocess.Popen[bytes] | None = None
@@ -139,32 +125,33 @@ class Program:
         """Add a job.
 
         Args:
-            key: its name.
-            run: what is run, in a process of its own: a function that takes the task or nothing; a
-                class that is made of the task, with ``run()``; or an object with ``run()``, which
-                is stored as its class's name and its attributes, and made again from these. An
-                object that has ``next_at(after)`` as well is its own trigger, if none is given.
-            fields: when it runs, ``every``, ``cron``, ``at`` or ``trigger``; and all else that
-                `ScheduleCollection.add` takes. With none at all it is no schedule, but runs the
-                tasks of this type that are pushed.
+            key: the job's name.
+            run: what runs, in a process of its own: a function, with the task as its parameter or
+                without parameters; a class that is made with the task and has ``run()``; or an
+                object with ``run()``. An object is stored as its class's name and its attributes,
+                and is made from these for each run. If no trigger is given, an object that also
+                has ``next_at(after)`` is its own trigger.
+            fields: when the job runs (``every``, ``cron``, ``at`` or ``trigger``), and everything
+                else that `ScheduleCollection.add` accepts. Without any, the job has no schedule
+                and runs the pushed tasks whose type is its key.
 
         Raises:
-            InvalidError: a value makes no sense; its ``field`` names it.
+            InvalidError: a value is not valid; the error's ``field`` names it.
         """
         self._jobs.add(key, run, fields)
 
     def task(self, key: str, **fields: Any) -> Callable[[F], F]:  # noqa: ANN401  # see add
-        """The same for the function that follows, as a decorator.
+        """Add the decorated function as a job; the arguments are those of `add`.
 
         Raises:
-            InvalidError: see `add`.
+            InvalidError: a value is not valid; the error's ``field`` names it.
         """
 
-        def note(function: F) -> F:
+        def decorate(function: F) -> F:
             self.add(key, run=function, **fields)
             return function
 
-        return note
+        return decorate
 
     def __enter__(self) -> Self:
         return self
@@ -179,24 +166,24 @@ class Program:
             return
         if not self._jobs.routes:
             raise RuntimeError("psched.start: no job was added")
-        seat = current_worker_boot()
-        if seat is not None:
-            raise Served(self._serve(seat))
+        boot = current_worker_boot()
+        if boot is not None:
+            raise WorkerExit(self._serve(boot))
         if self._join:
             become_master()
-        self._master = _beside()
+        self._master = _start_beside()
         atexit.register(self.stop)
 
     @property
     def pid(self) -> int | None:
-        """The master's, if it runs beside this program."""
+        """The pid of the master that runs beside this program; None: there is none."""
         return None if self._master is None else self._master.pid
 
     def stop(self) -> int | None:
-        """Stop a master that runs beside this program; running tasks may finish.
+        """Stop the master that runs beside this program; running tasks may finish.
 
         Returns:
-            Its exit status; None: there is none.
+            The master's exit status; None: no master was started.
         """
         if self._master is None:
             return None
@@ -204,134 +191,51 @@ class Program:
             self._master.terminate()
         return self._master.wait()
 
-    def _serve(self, seat: WorkerBoot) -> int:
-        ours = self._settings.with_settings(only=[*self._jobs.routes])
-        # One worker of a generation is enough.
-        prepare = self._declaring if seat.place.number == 0 else None
-        return seat.serve(ours, self._jobs.dispatch(), report=True, prepare=prepare)
+    def _serve(self, boot: WorkerBoot) -> int:
+        settings = self._settings.with_settings(only=[*self._jobs.routes])
+        # Worker 0 declares the schedules, for all workers of its generation.
+        prepare = self._declarer().declare if boot.place.number == 0 else None
+        return boot.serve(settings, self._jobs.dispatch(), report=True, prepare=prepare)
 
-    def _declaring(self, store: Store) -> Iterator[None]:
-        """Make the schedules those of the program, in steps between which there is other work."""
-        schedules = _Impatient(store, self._settings, clock=CLOCK, draw_nonce=draw_nonce)
-        file = file_of(self._settings.url)
-        if self._settings.type == "rdb" and file is not None and not file.exists():
-            try:
-                _init(store)
-            except OSError as error:
-                _log.error("the folder of the database cannot be made: %s", error)
-        for tries in range(1, _TRIES + 1):
-            try:
-                self._declare(schedules)
-                break
-            except MissingTableError:
-                _init(store)
-            except (AlreadyExistsError, NotFoundError) as error:
-                # Another host declares the same, or a person deletes it.
-                if tries == _TRIES:
-                    _log.error("the jobs of this program are not as it says: %s", error)
-            except (InvalidError, NotSupportedError) as error:
-                # What is there already is run all the same.
-                _log.error("the jobs of this program are not as it says: %s", error)
-                return
-            yield
-        yield from self._look_for_others(schedules)
-
-    def _declare(self, schedules: ScheduleCollection) -> None:
-        wanted = self._jobs.schedules
-        found = schedules.read_many([job["key"] for job in wanted])
-        now = schedules.now()
-        waiting = {key for key, metadata in found.items() if metadata.row.status not in ENDED}
-        over = {
-            job["key"] for job in wanted if job["key"] not in waiting and self._is_over(job, now)
-        }
-        for key in sorted(over - {*found}):
-            _log.warning("the job %r is not declared: none of its times is still to come", key)
-        made = plan(
-            [job for job in wanted if job["key"] not in over],
-            [metadata.row for metadata in found.values()],
-            self.label,
-            settings=self._settings,
-        )
-        for key, why in made.refused.items():
-            _log.error("the job %r is not declared: it %s", key, why)
-        carry_out(
-            replace(made, refused={}),
-            schedules,
-            settings=self._settings,
-            tell=lambda done, key: _log.info("the job %r was %s", key, done),
+    def _declarer(self) -> JobDeclarer:
+        return JobDeclarer(
+            self._jobs.schedules,
+            self._settings,
+            label=self.label,
+            prune=self._prune,
+            job_row=self._job_row,
         )
 
-    def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
-        """Whether none of its times is still to come: it has run, and its row is kept no longer."""
-        row = self._understood(job)
-        trigger = understand(row, self._settings).trigger
-        if trigger is None:
-            return row.next_time is not None and row.next_time < now
-        return first(trigger, ceil(now)) is None
+    def _job_row(self, job: Mapping[str, Any]) -> Row:
+        """A job's row; also that of a job whose last time has passed.
 
-    def _understood(self, job: Mapping[str, Any]) -> Row:
-        """A job's row, whether or not its last time has come."""
+        Raises:
+            InvalidError: a value is not valid.
+        """
         fields = {name: value for name, value in job.items() if name != "key"}
         return declare(job["key"], {**fields, "label": self.label}, self._settings, lambda: 0)
 
-    def _look_for_others(self, schedules: ScheduleCollection) -> Iterator[None]:
-        """Report, or remove, the jobs of this label that the program has no more."""
-        keys = {job["key"] for job in self._jobs.schedules}
-        left: dict[str, None] = {}  # one that runs meanwhile may come twice
-        for number, metadata in enumerate(schedules.list(), start=1):
-            row = metadata.row
-            if is_of(row, self.label) and row.key not in keys and row.status not in ENDED:
-                left[row.key] = None
-            if not number % _LOT:
-                yield
-        for key in left:
-            if self._prune:
-                remove(key, self.label, schedules, _tell_removed)
-            else:
-                _log.warning(
-                    "the job %r is not in the program any more, and is not run;"
-                    " prune=True removes it",
-                    key,
-                )
 
-
-def _init(store: Store) -> None:
-    """Do what ``psched init`` does."""
-    for line in store.init():
-        _log.info("%s", line)
-
-
-def _tell_removed(_done: str, key: str) -> None:
-    _log.warning("the job %r was removed: the program has it no more", key)
-
-
-class _Impatient(ScheduleCollection):
-    """A worker's, which waits for no store: it would extend no lease and not hear its master."""
-
-    def _patiently(self, request: Callable[[], T]) -> T:
-        return request()
-
-
-def _of_backend(backend: object) -> dict[str, str]:
-    """The settings that a backend stands for.
+def _settings_of(backend: object) -> dict[str, str]:
+    """The settings that the argument ``backend`` stands for.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it names no backend.
     """
     if isinstance(backend, type):
         return {"type": f"{backend.__module__}:{backend.__qualname__}"}
     if not isinstance(backend, str):
         raise ConfigError(
-            f"backend: must be memory, redis, a url, or the class of a store of your own, not"
-            f" {backend!r}; its arguments are the setting store"
+            f"backend: must be memory, redis, a url, or a store class of your own, not"
+            f" {backend!r}; the class's arguments are the setting store"
         )
     if backend.rstrip("/:") == "memory":
         return {"url": MEMORY_URL}
     return {"url" if "://" in backend else "type": backend}
 
 
-def _says_catchup(given: Configuration, settings: Config) -> bool:
-    """Whether somebody has chosen how missed occurrences are made up for."""
+def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
+    """Whether the user has set ``catchup``, rather than left it at its default."""
     if isinstance(given, Mapping):
         return "catchup" in given
     if isinstance(given, Config):
@@ -339,15 +243,15 @@ def _says_catchup(given: Configuration, settings: Config) -> bool:
     return "catchup" in config.said(settings)
 
 
-def _beside() -> subprocess.Popen[bytes]:
-    """Start a master of this program beside it; it stops when the program ends."""
-    command = program_command()
+def _start_beside() -> subprocess.Popen[bytes]:
+    """Start a master of this program as a child; it stops when this process exits."""
+    command = master_command()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     program = os.getpid()
 
     def prepare() -> None:
-        # It may be told to stop before it has handlers.
+        # Signals are held until the master has installed its handlers.
         early_signals.hold()
         kernel.stop_with_parent(program)
 

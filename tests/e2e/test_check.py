@@ -138,7 +138,7 @@ class TestSlowStore:
         done = check(0.5, alive_time=6)
         assert (done.returncode, done.stderr) == (0, "")
         [line] = [line for line in done.stdout.splitlines() if "warning: answers" in line]
-        assert "leases with alive_time 6 are kept while they take less than 0.840 s" in line
+        assert "with alive_time 6, leases are lost when answers take 0.840 s or more" in line
         alive_time = int(re.search(r"set alive_time to (\d+) or more", line)[1])
         better = check(0.5, alive_time=alive_time + 1)
         assert "warning: answers" not in better.stdout
@@ -146,8 +146,8 @@ class TestSlowStore:
     def test_one_to_which_it_takes_long_to_connect_is_warned_of(self, check):
         done = check(0.3, alive_time=6)
         assert done.returncode == 0
-        assert "warning: to connect takes " in done.stdout
-        assert "given up after 2.16 s (twice database_timeout)" in done.stdout
+        assert "warning: connecting takes " in done.stdout
+        assert "times out after 2.16 s (twice database_timeout)" in done.stdout
 
     def test_one_that_is_too_slow_for_the_leases_is_refused(self, check):
         done = check(0.85, alive_time=6, database_timeout=1.19)
@@ -235,7 +235,7 @@ def test_it_says_who_can_run_code(service):
     lines = service.psched("check").stdout.splitlines()
     at = next(place for place, line in enumerate(lines) if line.startswith("programs: "))
     assert lines[at].endswith(": date, /no/such/program (exec_type)")
-    assert lines[at + 1] == "  /no/such/program: is not on this host, or cannot be run"
+    assert lines[at + 1] == "  /no/such/program: is not on this host, or not executable"
     assert lines[at + 2].startswith("triggers: rows may call trigger classes as user ")
 
     service.write(
@@ -243,4 +243,4 @@ def test_it_says_who_can_run_code(service):
         "import psched.application as a\nclass D(a.Dispatch): routes = {'exec': print}\n",
     )
     service.configure(exec_type=None, dispatch="jobs:D")
-    assert "programs: type exec is routed to a handler" in service.psched("check").stdout
+    assert "programs: your own handler runs type exec" in service.psched("check").stdout

@@ -251,8 +251,8 @@ def test_every_command_has_help_and_names_what_it_takes(service):
         assert re.search(rf"^  {name} ", shown["psched",].stdout, re.MULTILINE)
     for option in ("--delay", "--timezone", "--start", "--at", "--catchup", "-d", "-t", "-s", "-a"):
         assert option in shown["psched", "add"].stdout
-    for word in ("HUP", "USR2", "75", "78"):
-        assert word in shown["psched.cli.daemon.master",].stdout
+    for word in ("HUP USR1 +restart", "USR2 +reopen", "75 +another", "78 +the configuration"):
+        assert re.search(rf"^ +{word}", shown["psched.cli.daemon.master",].stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", sorted(psched_command.commands))

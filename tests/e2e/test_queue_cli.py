@@ -115,11 +115,15 @@ def test_a_payload_need_not_be_json(queue, words, given, payload):
 @pytest.mark.parametrize(
     ("words", "status", "line"),
     [
-        (["t1"], 2, r"Error: DATA is missing: push t1 '\{\}' is a task without any"),
-        (["t1", "a", "b", "c"], 2, "Error: too many words: put quotes around DATA"),
-        (["t1", "hello"], 1, r"Error: data: is not JSON: .*; write an object in quotes, such as '"),
-        (['t1={"k": 1'], 1, r"Error: data: is not JSON: .*; write an object.* with --raw$"),
-        (["t1", "[1]"], 1, "Error: data: must be a JSON object, not list; write an object"),
+        (["t1"], 2, r"Error: DATA is missing; for a task without data: push t1 '\{\}'"),
+        (["t1", "a", "b", "c"], 2, "Error: too many arguments: put quotes around DATA"),
+        (
+            ["t1", "hello"],
+            1,
+            r"Error: data: is not JSON: .*; write a JSON object in quotes, such as '",
+        ),
+        (['t1={"k": 1'], 1, r"Error: data: is not JSON: .*; write a JSON object.* or add --raw$"),
+        (["t1", "[1]"], 1, "Error: data: must be a JSON object, not list; write a JSON object"),
         (["=1"], 1, "Error: key: must not be empty"),
         (["={}"], 1, "Error: key: must not be empty"),
         (["t1", "", "{}"], 1, "Error: type: must not be empty"),
@@ -164,7 +168,7 @@ def test_a_task_that_is_not_retained_cannot_be_waited_for(queue):
     done = queue.psched("push", "t1", "{}", "--wait")
 
     assert done.returncode == 3
-    assert "is gone, so nobody can tell how it has ended" in done.stderr
+    assert "has been deleted, so its result is unknown" in done.stderr
 
 
 def test_a_key_is_pushed_once(queue):
@@ -191,7 +195,7 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     # Whoever was cut off asks again.
     again = queue.invoke("push", "good", "{}", "--wait", "60")
     assert (again.exit_code, again.stdout) == (0, "good: finished\n")
-    assert again.stderr == "the key 'good' is taken: waiting for that\n"
+    assert again.stderr == "the key 'good' is taken: waiting for that task\n"
 
     slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1")
     assert refused(slow, 3) == "Error: 'slow' is still waiting after 0.1 s; it goes on"
@@ -308,7 +312,7 @@ def test_a_running_program_is_stopped_when_its_task_is_cancelled(queue):
 
     cancelled = queue.invoke("cancel", "t1")
 
-    assert cancelled.output == "t1: is cancelled when its running task has stopped\n"
+    assert cancelled.output == "t1: will be cancelled when its task has stopped\n"
     queue.wait_for_row("t1", lambda seen: seen.status == "cancelled")
     assert lines(queue, "done") == []
 
@@ -497,7 +501,7 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
 
     again = configure("--database", "mysql://u:p@db/q")
     assert again.returncode == 1
-    assert again.stderr == "Error: new.yml is there already; --force replaces it\n"
+    assert again.stderr == "Error: new.yml exists already; --force replaces it\n"
     assert "mysql" not in path.read_text()
 
     assert configure("--force", "--database", "mysql://u:p@db/q").returncode == 0

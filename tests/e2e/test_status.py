@@ -122,7 +122,7 @@ def test_of_several_masters_those_are_asked_that_serve_the_configured_table(serv
     service.configure(table="elsewhere")
     done = service.psched("status")
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: no psched-master here tells that it serves table else")
+    assert done.stderr.startswith("Error: no psched-master that serves table else")
     assert str(service.folder / "run") in done.stderr
 
 

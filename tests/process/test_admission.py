@@ -6,7 +6,7 @@ from psched.app import make_store, read_config
 from psched.base import log
 from psched.master.generation_spec import Place
 from psched.process.spawn import spawn
-from psched.service.generation import FromFile
+from psched.service.generation import ConfigSource
 from support.apart import apart
 from support.waiting import PATIENCE
 
@@ -14,7 +14,7 @@ from support.waiting import PATIENCE
 def admitted_with_more_to_say():
     given = {"url": "sqlite:///psched.db"}
     make_store(read_config(given)).init()
-    blueprint = FromFile(given, None, {}, log.start(None, "info", "master")).plan(None)
+    blueprint = ConfigSource(given, None, {}, log.start(None, "info", "master")).plan(None)
     _, link = spawn(lambda link: blueprint.work(link, Place(0, 1, "nonce")))
     # Both are there before it looks.
     link.send({"go": True})

@@ -12,7 +12,7 @@ from psched.service.start import Program, start
 @pytest.fixture(autouse=True)
 def _a_program(monkeypatch):
     """What runs these tests need not be one."""
-    monkeypatch.setattr("psched.service.embedded._program", lambda: (True, "program"))
+    monkeypatch.setattr("psched.service.main_program._program", lambda: (True, "program"))
 
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -55,10 +55,16 @@ def test_a_backend_is_another_word_for_url_and_type(backend, type_, url):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"backend": 5}, "backend: must be memory, redis, a url, or the class of a store"),
-        ({"backend": OwnStore()}, "backend: must be memory, redis, a url, or the class of a store"),
+        ({"backend": 5}, "backend: must be memory, redis, a url, or a store class of your own"),
+        (
+            {"backend": OwnStore()},
+            "backend: must be memory, redis, a url, or a store class of your own",
+        ),
         ({"backend": "file"}, "type: must be rdb, rdb_compat, redis, or module:Class"),
-        ({"backend": "redis", "url": "redis://db"}, "backend: and url both say where jobs are"),
+        (
+            {"backend": "redis", "url": "redis://db"},
+            "backend: and url both say where the jobs are stored",
+        ),
     ],
 )
 def test_a_backend_that_is_none_is_refused(given, problem):
@@ -111,7 +117,7 @@ class Taken:
 def test_what_another_program_has_taken_over_meanwhile_is_not_removed():
     program = Program(SETTINGS, name="program", label="program", prune=True, join=True)
     program.add("job", every=60, run=lambda: None)
-    list(program._declaring(Taken()))
+    list(program._declarer().declare(Taken()))
 
 
 def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_else():
@@ -119,7 +125,7 @@ def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_
     program.add("job", every=60, run=lambda: None)
     store = Away()
     with pytest.raises(StoreUnavailableError):
-        next(program._declaring(store))
+        next(program._declarer().declare(store))
     assert store.requests == 1
 
 

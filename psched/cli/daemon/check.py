@@ -1,4 +1,4 @@
-"""``psched check``: would a master start, and would its workers find everything?"""
+"""The command check: would a master start, and would its workers find everything?"""
 
 from collections.abc import Callable, Iterator
 
@@ -8,8 +8,8 @@ from psched.app import CLOCK, make_store, read_config
 from psched.base import lease_times
 from psched.base.errors import ConfigError
 from psched.base.retry import retry_while_unavailable
-from psched.cli.exit_status import refusing
-from psched.cli.options import Place
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
 from psched.config import Config
 from psched.core.store_protocol import Store
 from psched.handlers.configured import SingleHandler, load_handlers
@@ -17,18 +17,22 @@ from psched.handlers.permissions import describe_programs, describe_triggers, fi
 from psched.triggers import zone
 
 _TRIES = 5
-"""How often the store is asked, to be connected to or to be measured."""
+"""How often a request is sent, to connect to the store or to measure it."""
 
-_ROOM = 2.0
-"""So many times as long as now, answers should be allowed to take in a bad moment."""
+_SAFETY_FACTOR = 2.0
+"""Answers should be allowed to take this many times as long as they take now."""
 
 
 @click.command()
 @click.pass_obj
-@refusing
-def check(place: Place) -> None:
-    """Validate the configuration, import the handlers, try the database."""
-    settings = read_config(*place)
+@report_errors
+def check(location: ConfigLocation) -> None:
+    """Check the configuration, handlers and database.
+
+    The configuration is validated, the handlers are imported, and the database is connected to,
+    read, written and measured. The first problem ends the command with exit status 1.
+    """
+    settings = read_config(*location)
     click.echo(f"configuration: {settings.origin or 'built-in defaults'}: ok")
     dispatch = load_handlers(settings)
     if isinstance(dispatch, SingleHandler):
@@ -39,34 +43,34 @@ def check(place: Place) -> None:
     else:
         click.echo("handlers: none configured")
     if dispatch is not None and dispatch.find("exec") is not None:
-        click.echo("programs: type exec is routed to a handler, which exec_type does not restrict")
+        click.echo("programs: your own handler runs type exec; exec_type does not restrict it")
     else:
         click.echo(f"programs: {describe_programs(settings)}")
     if isinstance(settings.allowed_programs, tuple):
         for program in find_missing(settings.allowed_programs):
-            click.echo(f"  {program}: is not on this host, or cannot be run")
+            click.echo(f"  {program}: is not on this host, or not executable")
     click.echo(f"triggers: {describe_triggers(settings)}")
     click.echo(f"zones: tzdata {zone.VERSION}")
     store = make_store(settings)
     try:
-        # A slow one is connected to in more than one request.
+        # With retries, because a slow store may answer only after a first timeout.
         facts = retry_while_unavailable(store.examine, clock=CLOCK, tries=_TRIES)
         click.echo(f"database: {settings.safe_url}, table {settings.table}")
         for name, value in facts:
             click.echo(f"  {name}: {value}")
         store.try_rights()
         click.echo("  rights: may be read and written: ok")
-        for line in _paces(store, settings):
+        for line in _measure(store, settings):
             click.echo(f"  {line}")
     finally:
         store.disconnect()
 
 
-def _paces(store: Store, settings: Config) -> Iterator[str]:
-    """Whether the store answers fast enough for the leases.
+def _measure(store: Store, settings: Config) -> Iterator[str]:
+    """Measure whether the store answers fast enough for the leases; lines for people.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the store is too slow.
     """
     answer = min(_seconds(store.now) for _ in range(_TRIES))
     store.disconnect()
@@ -77,32 +81,32 @@ def _paces(store: Store, settings: Config) -> Iterator[str]:
     yield f"connecting: {connecting * 1000:.3f} ms"
     alive_time, timeout = settings.alive_time, settings.driver_timeout
     longest = lease_times.longest_answer(alive_time, timeout)
-    enough = lease_times.sufficient_alive_time(_ROOM * answer, settings.database_timeout)
-    mend = (
-        f"set alive_time to {max(enough, alive_time + 1)} or more, or make the store or the way to"
-        " it faster"
+    enough = lease_times.sufficient_alive_time(_SAFETY_FACTOR * answer, settings.database_timeout)
+    fix = (
+        f"set alive_time to {max(enough, alive_time + 1)} or more, or make the store or the"
+        " network faster"
     )
     if answer >= longest:
         raise ConfigError(
             f"alive_time: {alive_time} is too short for a store that answers in {answer:.3f} s:"
-            f" tasks would be killed although it answers; {mend}"
+            f" tasks would be killed although the store answers; {fix}"
         )
-    if _ROOM * answer >= longest:
+    if _SAFETY_FACTOR * answer >= longest:
         yield (
-            f"warning: answers take {answer:.3f} s, and leases with alive_time {alive_time} are"
-            f" kept while they take less than {longest:.3f} s; {mend}"
+            f"warning: answers take {answer:.3f} s; with alive_time {alive_time}, leases are lost"
+            f" when answers take {longest:.3f} s or more; {fix}"
         )
     if connecting >= timeout:
         yield (
-            f"warning: to connect takes {connecting:.3f} s, and it is given up after"
-            f" {2 * timeout:g} s (twice database_timeout): a lost connection may not come back"
-            " while the link is slow; raise alive_time, and database_timeout if it is set, or make"
-            " the way to the store faster"
+            f"warning: connecting takes {connecting:.3f} s, and times out after {2 * timeout:g} s"
+            " (twice database_timeout): while the network is slow, a lost connection may not be"
+            " restored; raise alive_time, and database_timeout if it is set, or make the network"
+            " faster"
         )
 
 
 def _seconds(request: Callable[[], object]) -> float:
-    """How long a request takes."""
+    """The seconds that a request takes."""
     begun = CLOCK.monotonic()
     request()
     return CLOCK.monotonic() - begun

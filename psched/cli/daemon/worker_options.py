@@ -1,4 +1,4 @@
-"""The options that say what workers do: for ``run``, which does it, and ``configure``."""
+"""The options of ``run``, which ``configure`` writes to a file; and the settings they stand for."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
@@ -12,35 +12,33 @@ from psched.config import Config
 F = TypeVar("F", bound=Callable[..., object])
 
 _HANDLERS = ("dispatch", "exec", "script", "script_class")
-"""Of these, what is given replaces all that the configuration has."""
+"""An option for one of these settings takes the others back to their defaults."""
 
 _LATEST_EXTEND = 0.75
-"""Of a lease; PerfectQueue's default. A worker extends a lease when a quarter of it is over, and if
-the database is away then, tries again until less than this has passed."""
-
+"""The latest heartbeat, as a fraction of a lease; PerfectQueue's default. A worker extends a lease
+after a quarter of it and, while the database is unavailable, tries again for a shorter time."""
 
 _TIMEOUT = 600
 """Seconds of a lease; PerfectQueue's default for its timeout."""
 
 
-def _seconds(*names: str, words: str, type_: type = float) -> Callable[[F], F]:
-    """An option for the setting that is named last."""
-    words = f"{words} Sets {names[-1]}."
-    return click.option(*names, type=type_, metavar="SEC", help=words)
+def _seconds(*names: str, text: str, type_: type = float) -> Callable[[F], F]:
+    """An option with a number of seconds, for the setting whose name is the last of the names."""
+    return click.option(*names, type=type_, metavar="SEC", help=f"{text} Setting: {names[-1]}.")
 
 
 _OPTIONS = (
     click.option(
         "--exec",
         metavar="COMMAND",
-        help="Run this program for tasks of every type: the data on its standard input, each ARG"
-        " and last the key its arguments; exit status 0 has finished the task.",
+        help="Run this program for tasks of every type. It reads the data from its standard input;"
+        " its arguments are each ARG, then the key. Exit status 0 finishes the task.",
     ),
     click.option(
         "--script",
         metavar="FILE.py",
-        help="Have a class in this file run tasks of every type: made of the task, then run(), and"
-        " kill(reason) if it has that.",
+        help="Run tasks of every type with a class in this file: it is made with the task, and has"
+        " run() and, if it likes, kill(reason).",
     ),
     click.option(
         "-C",
@@ -48,27 +46,53 @@ _OPTIONS = (
         "--run-class",
         "script_class",
         metavar="NAME",
-        help="The class in the script. Default: Run, or the only one.",
+        help="The class in the script. Default: Run, else the only class.",
     ),
     click.option(
-        "-I", "--include", "load_path", multiple=True, help="Look for modules here first."
+        "-I",
+        "--include",
+        "load_path",
+        multiple=True,
+        metavar="FOLDER",
+        help="Search this folder for modules first; may be repeated. Setting: load_path.",
     ),
     click.option(
-        "-r", "--require", multiple=True, help="Load this module, or file (with or without .py)."
+        "-r",
+        "--require",
+        multiple=True,
+        metavar="MODULE",
+        help="Import this module or .py file; may be repeated. Setting: require.",
     ),
     options.perfectqueue_file,
-    click.option("--only", multiple=True, metavar="TYPE", help="Take tasks of these types alone."),
+    click.option(
+        "--only",
+        multiple=True,
+        metavar="TYPE",
+        help="Run only tasks of this type; may be repeated. Setting: only.",
+    ),
     options.database,
     click.option(
-        "-w", "--processors", "--workers", "--worker", "processors", type=int, help="Workers."
+        "-w",
+        "--processors",
+        "--workers",
+        "--worker",
+        "processors",
+        type=int,
+        metavar="N",
+        help="Number of workers. Setting: processors.",
     ),
-    click.option("--concurrency", type=int, help="Tasks that one worker runs at the same time."),
+    click.option(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="Number of tasks that one worker runs at the same time. Setting: concurrency.",
+    ),
     _seconds(
         "-t",
         "--timeout",
         "alive_time",
-        words="After this, tasks of a host that has died run elsewhere; with --exec and --script"
-        " 600, as in PerfectQueue, if nothing else is said.",
+        text="Length of a lease: if a host dies, other hosts run its tasks after SEC. With --exec"
+        " and --script, the default is 600, as in PerfectQueue.",
         type_=int,
     ),
     click.option(
@@ -76,39 +100,51 @@ _OPTIONS = (
         "--heartbeat-interval",
         type=float,
         metavar="SEC",
-        help="Accepted up to three quarters of the timeout: psched extends a lease each quarter"
-        " of it.",
+        help="Accepted for PerfectQueue, up to three quarters of the timeout, without effect:"
+        " psched extends a lease after each quarter of the timeout.",
     ),
     _seconds(
-        "-x", "--kill-timeout", "kill_timeout", words="Longest time a task may run; 0 is for ever."
+        "-x",
+        "--kill-timeout",
+        "kill_timeout",
+        text="Stop a task that runs longer; 0: never.",
     ),
-    _seconds("-X", "--kill-interval", "kill_interval", words="Between TERM signals to a task."),
-    _seconds("-i", "--poll-interval", "poll_interval", words="Between two looks at the table."),
-    _seconds("--retry-wait", "retry_wait", words="From a failure to the next try.", type_=int),
-    _seconds("--expire", "expire", words="Give up a task that is so old; 0: never.", type_=int),
-    click.option("-o", "--log", type=click.Path(dir_okay=False), help="Log to this file."),
-    click.option("-v", "--verbose", is_flag=True, help="Log more. Sets log_level to debug."),
+    _seconds("-X", "--kill-interval", "kill_interval", text="Time between two TERM signals."),
+    _seconds(
+        "-i", "--poll-interval", "poll_interval", text="Time between two searches for due tasks."
+    ),
+    _seconds(
+        "--retry-wait", "retry_wait", text="Time between a failure and the next attempt.", type_=int
+    ),
+    _seconds(
+        "--expire",
+        "expire",
+        text="Give up a task that has not finished SEC seconds after it was to start; 0: never.",
+        type_=int,
+    ),
+    click.option("-o", "--log", type=click.Path(dir_okay=False), help="Log file. Setting: log."),
+    click.option("-v", "--verbose", is_flag=True, help="Log debug messages. Setting: log_level."),
     options.daemon,
     click.argument("words", metavar="[DISPATCH | -- ARG...]", nargs=-1, type=click.UNPROCESSED),
 )
 
 
-def described(command: F) -> F:
-    """Add the options that say what workers do; `overrides` reads them."""
+def add_options(command: F) -> F:
+    """Add the options of ``run`` to a command; `overrides` reads them."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, object]:
-    """The settings that options of `described` stand for.
+    """The settings that the options of `add_options` stand for.
 
     Args:
-        given: the options, by their parameters' names.
-        words: the arguments.
+        given: the values of the options, by their parameters' names.
+        words: the command's arguments.
 
     Raises:
-        UsageError: they contradict each other.
+        UsageError: the options contradict each other.
     """
     for module in given["require"]:
         if module.isdigit():
@@ -126,45 +162,46 @@ def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, obj
         settings["pid_file"] = given["daemon"]
     if given["verbose"]:
         settings["log_level"] = "debug"
-    whole = [name for name in ("exec", "script") if given[name] is not None]
-    if len(whole) > 1:
+    single = [name for name in ("exec", "script") if given[name] is not None]
+    if len(single) > 1:
         raise click.UsageError("--exec and --script cannot both run tasks of every type")
-    if whole:
-        settings[whole[0]] = (given[whole[0]], *words)
+    if single:
+        settings[single[0]] = (given[single[0]], *words)
     elif len(words) > 1:
-        raise click.UsageError("only one DISPATCH can route tasks; arguments are for --exec")
+        raise click.UsageError("only one DISPATCH can route tasks; arguments need --exec")
     elif words:
         settings["dispatch"] = words[0]
-    if whole or words:
+    if single or words:
         settings = dict.fromkeys(_HANDLERS) | settings
     return settings
 
 
-def timed(
-    overrides: Mapping[str, object], said: Callable[[], Collection[str]]
+def with_timeout(
+    overrides: Mapping[str, object], set_in_file: Callable[[], Collection[str]]
 ) -> dict[str, object]:
-    """The same settings, with PerfectQueue's timeout if they are of its kind and nobody has one.
+    """The same settings; if --exec or --script is given, with PerfectQueue's timeout by default.
 
     Args:
-        overrides: see `overrides`.
-        said: the settings that the configuration file has; asked only if it matters.
+        overrides: the settings of the command line.
+        set_in_file: returns the names of the settings in the configuration file; called only if
+            they matter.
     """
-    whole = any(overrides.get(name) is not None for name in ("exec", "script"))
-    if whole and "alive_time" not in overrides and "alive_time" not in said():
+    is_single = any(overrides.get(name) is not None for name in ("exec", "script"))
+    if is_single and "alive_time" not in overrides and "alive_time" not in set_in_file():
         return {**overrides, "alive_time": _TIMEOUT}
     return dict(overrides)
 
 
 def check_heartbeat(seconds: object, settings: Config) -> None:
-    """Refuse a heartbeat that comes later than psched extends leases.
+    """Refuse a heartbeat interval that is longer than the one that psched keeps.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the interval is longer than three quarters of a lease, or not positive.
     """
     latest = _LATEST_EXTEND * settings.alive_time
     if isinstance(seconds, float) and not 0 < seconds <= latest:
         raise ConfigError(
             f"heartbeat-interval: {seconds:g} s is not within three quarters of the timeout of"
-            f" {settings.alive_time} s, after which a lease is too near its end to be extended in"
-            f" time; choose at most {latest:g}, or leave it out"
+            f" {settings.alive_time} s, after which there may be no time left to extend a lease;"
+            f" choose at most {latest:g}, or leave it out"
         )

@@ -1,25 +1,14 @@
-"""Commands about schedules: init, add, delete."""
+"""The command add."""
 
 import click
 
-from psched.app import make_store, open_schedules, read_config
-from psched.cli.exit_status import refusing
-from psched.cli.options import Place
+from psched.app import open_schedules, read_config
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
 from psched.cli.schedules.next import warn_of_oddities
-from psched.cli.time_format import moment, when
+from psched.cli.time_format import format_time, parse_time
 from psched.core.definition import decode
 from psched.triggers.zone import find_zone
-
-
-@click.command()
-@click.pass_obj
-@refusing
-def init(place: Place) -> None:
-    """Create the table, or upgrade an older one; may be repeated."""
-    settings = read_config(*place)
-    for line in make_store(settings).init():
-        click.echo(line)
-    click.echo(f"{settings.table} on {settings.safe_url} is ready")
 
 
 @click.command()
@@ -28,19 +17,62 @@ def init(place: Place) -> None:
 @click.argument("cron", required=False)
 @click.argument("data", required=False)
 @click.option(
-    "--every", type=int, metavar="SEC", help="Instead of CRON: at this interval, not all at once."
+    "--every",
+    type=int,
+    metavar="SEC",
+    help="Run every SEC seconds, in place of CRON. Schedules with one interval start at different"
+    " times within it.",
 )
-@click.option("-d", "--delay", type=int, default=0, help="Seconds from scheduled time to run.")
-@click.option("-t", "--timezone", help="Zone in which CRON is read. Default: the setting.")
-@click.option("-s", "--start", metavar="TIME", help="First scheduled time at or after this.")
-@click.option("-a", "--at", metavar="TIME", help="First run. Default: start + delay.")
-@click.option("--jitter", type=int, metavar="SEC", help="Each run starts up to so much later.")
-@click.option("--catchup", type=click.Choice(["all", "latest", "skip"]), help="What was missed.")
-@click.option("--dst-policy", type=click.Choice(["debian", "wallclock"]), help="Clock changes.")
+@click.option(
+    "-d",
+    "--delay",
+    type=int,
+    default=0,
+    metavar="SEC",
+    help="Start each run this long after its scheduled time. Default: 0.",
+)
+@click.option(
+    "-t",
+    "--timezone",
+    metavar="ZONE",
+    help="Time zone of CRON, such as Asia/Tokyo. Default: the setting timezone.",
+)
+@click.option(
+    "-s",
+    "--start",
+    metavar="TIME",
+    help="The first run is the first scheduled time at or after TIME. Default: now.",
+)
+@click.option(
+    "-a",
+    "--at",
+    metavar="TIME",
+    help="Do not start the first run before TIME. Default: its scheduled time plus the delay.",
+)
+@click.option(
+    "--jitter",
+    type=int,
+    metavar="SEC",
+    help="Start each run up to SEC seconds later, so that not all schedules start at once."
+    " Default: the setting jitter.",
+)
+@click.option(
+    "--catchup",
+    type=click.Choice(["all", "latest", "skip"]),
+    help="Which of the missed runs to make up for: all, the latest, or none (skip). Default: the"
+    " setting catchup.",
+)
+@click.option(
+    "--dst-policy",
+    type=click.Choice(["debian", "wallclock"]),
+    help="At a clock change: debian runs a skipped time right afterwards, and a repeated time"
+    " once; wallclock loses a skipped time, and runs a repeated time twice. Default: the setting"
+    " dst_policy.",
+)
 @click.pass_obj
-@refusing
+@report_errors
 def add(
-    place: Place,
+    location: ConfigLocation,
     key: str,
     type: str,  # noqa: A002  # the word of the table
     cron: str | None,
@@ -54,23 +86,26 @@ def add(
     catchup: str | None,
     dst_policy: str | None,
 ) -> None:
-    """Register a schedule.
+    """Add a schedule.
 
-    KEY names it, TYPE is what handlers are routed by, CRON is five fields, @daily and its like,
-    '@every 90' or '@call module:Class {…}', DATA is a JSON object for the handler. With --every
-    there is no CRON.
+    KEY is its unique name, TYPE selects the handler that runs it, CRON says when it runs, and DATA
+    is a JSON object for the handler.
 
-    A TIME is Unix seconds or ISO 8601; one without an offset is in the schedule's zone.
+    CRON is a cron line of five fields, or @daily and the like; or '@every 90', a number of seconds;
+    or '@call module:Class {…}', a trigger class of your own. With --every, leave CRON out.
+
+    A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
+    schedule's time zone.
     """
     if every is not None:
         if data is not None:
-            raise click.UsageError("--every stands instead of CRON; leave one out")
+            raise click.UsageError("--every replaces CRON; leave one out")
         cron, data = None, cron
     elif cron is None:
-        raise click.UsageError("CRON is missing, or --every")
-    settings = read_config(*place)
+        raise click.UsageError("CRON or --every is missing")
+    settings = read_config(*location)
     zone = settings.timezone if timezone is None else timezone
-    find_zone(zone)  # an empty one, of an unset variable, is not the default
+    find_zone(zone)  # refuses an empty name, as of an unset variable, rather than use the default
     more = {"every": every, "jitter": jitter, "catchup": catchup, "dst_policy": dst_policy}
     with open_schedules(settings) as schedules:
         added = schedules.add(
@@ -79,22 +114,10 @@ def add(
             cron=cron,
             delay=delay,
             timezone=zone,
-            next_time=when("start", start, zone),
-            next_run_time=when("at", at, zone),
+            next_time=parse_time("start", start, zone),
+            next_run_time=parse_time("at", at, zone),
             data=decode("data", "{}" if data is None else data, values=None),
             **more,
         ).metadata()
-    click.echo(f"{key}: first at {moment(added.next_time)}")
+    click.echo(f"{key}: first at {format_time(added.next_time)}")
     warn_of_oddities(added.row, settings)
-
-
-@click.command()
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@click.pass_obj
-@refusing
-def delete(place: Place, keys: tuple[str, ...]) -> None:
-    """Delete schedules; a task that is running is stopped first, by its worker."""
-    with open_schedules(read_config(*place)) as schedules:
-        for key in keys:
-            gone = schedules[key].delete()
-            click.echo(f"{key}: {'deleted' if gone else 'deleted as soon as its task has stopped'}")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from psched.app import CLOCK, read_config
-from psched.cli.exit_status import refusing
-from psched.cli.options import Place
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
 
 if TYPE_CHECKING:
     from psched.contrib.perfectsched.migration.judging import Left
@@ -48,9 +48,9 @@ _PROGRESS = 5.0
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would become of its rows.")
 @click.pass_obj
-@refusing
+@report_errors
 def migrate(
-    place: Place,
+    location: ConfigLocation,
     old_table: str,
     url: str | None,
     kind: str | None,
@@ -67,7 +67,7 @@ def migrate(
     from psched.contrib.perfectsched.migration.moving import open_migration  # noqa: PLC0415  # SQLAlchemy
 
     with open_migration(
-        read_config(*place),
+        read_config(*location),
         old_table,
         url=url,
         kind=kind,
