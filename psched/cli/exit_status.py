@@ -54,10 +54,7 @@ def run_and_exit(run_master: Callable[[], int]) -> NoReturn:
     unfilter_output()
     try:
         status = run_master()
-    except ConfigError as error:
+    except (ConfigError, AlreadyRunningError) as error:
         click.echo(f"Error: {visible(str(error), lines=True)}", err=True)
-        status = BAD_CONFIG
-    except AlreadyRunningError as error:
-        click.echo(f"Error: {visible(str(error), lines=True)}", err=True)
-        status = ALREADY_RUNNING
+        status = BAD_CONFIG if isinstance(error, ConfigError) else ALREADY_RUNNING
     sys.exit(status)

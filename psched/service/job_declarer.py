@@ -1,7 +1,7 @@
 """Declare a program's jobs in the store: done by worker 0 of each generation before it claims."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 from typing import Any, TypeVar
@@ -17,13 +17,13 @@ from psched.base.errors import (
     NotSupportedError,
 )
 from psched.client.collection import ScheduleCollection
-from psched.config import Config
 from psched.config.urls import file_of
 from psched.core.definition import understand
-from psched.core.model import ENDED, Row
+from psched.core.model import ENDED
 from psched.core.store_protocol import Store
 from psched.files.applying import carry_out, remove
 from psched.files.plan import is_of, plan
+from psched.service.jobs import Jobs
 from psched.triggers.trigger import first
 
 T = TypeVar("T")
@@ -41,27 +41,14 @@ class JobDeclarer:
     """Makes the schedules of a label those of a program.
 
     Args:
-        jobs: the fields of each job's schedule.
-        settings: the settings of the store, and the defaults of the jobs' fields.
-        label: the owner of the jobs.
-        prune: remove the label's jobs that are no longer in the program, rather than log them.
-        job_row: makes a job's row, also if the job's last time has passed.
+        jobs: the program's jobs, and their label.
+        prune: remove the label's schedules that are no longer in the program, rather than log them.
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[Mapping[str, Any]],
-        settings: Config,
-        *,
-        label: str,
-        prune: bool,
-        job_row: Callable[[Mapping[str, Any]], Row],
-    ) -> None:
+    def __init__(self, jobs: Jobs, *, prune: bool) -> None:
         self._jobs = jobs
-        self._settings = settings
-        self._label = label
+        self._settings = jobs.settings
         self._prune = prune
-        self._job_row = job_row
 
     def declare(self, store: Store) -> Iterator[None]:
         """Declare the jobs, in steps between which the worker extends leases and reads messages."""
@@ -90,20 +77,19 @@ class JobDeclarer:
         yield from self._find_removed(schedules)
 
     def _apply(self, schedules: ScheduleCollection) -> None:
-        found = schedules.read_many([job["key"] for job in self._jobs])
+        wanted = self._jobs.schedules
+        found = schedules.read_many([job["key"] for job in wanted])
         now = schedules.now()
         waiting = {key for key, metadata in found.items() if metadata.row.status not in ENDED}
         over = {
-            job["key"]
-            for job in self._jobs
-            if job["key"] not in waiting and self._is_over(job, now)
+            job["key"] for job in wanted if job["key"] not in waiting and self._is_over(job, now)
         }
         for key in sorted(over - {*found}):
             _log.warning("the job %r is not declared: all its times have passed", key)
         made = plan(
-            [job for job in self._jobs if job["key"] not in over],
+            [job for job in wanted if job["key"] not in over],
             [metadata.row for metadata in found.values()],
-            self._label,
+            self._jobs.label,
             settings=self._settings,
         )
         for key, why in made.refused.items():
@@ -117,7 +103,7 @@ class JobDeclarer:
 
     def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
         """Whether all times of a job have passed: its row may have been deleted after the last."""
-        row = self._job_row(job)
+        row = self._jobs.row(job)
         trigger = understand(row, self._settings).trigger
         if trigger is None:
             return row.next_time is not None and row.next_time < now
@@ -125,17 +111,17 @@ class JobDeclarer:
 
     def _find_removed(self, schedules: ScheduleCollection) -> Iterator[None]:
         """Log, or remove, the label's jobs that are no longer in the program."""
-        keys = {job["key"] for job in self._jobs}
+        label, keys = self._jobs.label, {job["key"] for job in self._jobs.schedules}
         removed: dict[str, None] = {}  # a set in order: a row that changes may be listed twice
         for number, metadata in enumerate(schedules.list(), start=1):
             row = metadata.row
-            if is_of(row, self._label) and row.key not in keys and row.status not in ENDED:
+            if is_of(row, label) and row.key not in keys and row.status not in ENDED:
                 removed[row.key] = None
             if not number % _PAGE:
                 yield
         for key in removed:
             if self._prune:
-                remove(key, self._label, schedules, _log_removal)
+                remove(key, label, schedules, _log_removal)
             else:
                 _log.warning(
                     "the job %r is no longer in the program, and is not run; prune=True removes it",

@@ -9,7 +9,10 @@ from typing import Any, ClassVar
 from psched.application.dispatch import Dispatch, Target, check_handler
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
+from psched.config import Config
+from psched.core.declare import declare
 from psched.core.definition import NAME_LENGTH, check_name
+from psched.core.model import Row
 from psched.core.shorthands import of_program
 
 _TRIGGERS = frozenset({"cron", "every", "at", "trigger", "next_time"})
@@ -23,20 +26,17 @@ class Jobs:
         program: the program's name, which replaces ``__main__`` in the import paths of its classes.
         label: the owner of the jobs. The type of a job with a schedule begins with it, because
             another program may have a job of the same name.
-        check: raises InvalidError for a schedule that is not valid, so that the user sees the error
-            at the line that adds the job, and not in a worker's log.
+        settings: the defaults of the schedules' fields.
 
     Attributes:
         routes: from types to handlers.
         schedules: the fields of each job's schedule.
     """
 
-    def __init__(
-        self, program: str, label: str, check: Callable[[Mapping[str, Any]], object]
-    ) -> None:
-        self._check = check
+    def __init__(self, program: str, label: str, settings: Config) -> None:
+        self.label = label
+        self.settings = settings
         self._program = program
-        self._label = label
         self._keys: set[str] = set()
         self.routes: dict[str | re.Pattern[str], Target] = {}
         self.schedules: list[dict[str, Any]] = []
@@ -75,15 +75,15 @@ class Jobs:
             fields["data"] = data
         fields |= _trigger(run, data, fields)
         if _TRIGGERS & {*fields}:
-            type_ = f"{self._label}/{key}"
+            type_ = f"{self.label}/{key}"
             if len(type_) > NAME_LENGTH:
                 raise InvalidError(
                     "key",
-                    f"is too long: with the label {self._label!r} and a slash, it has more than"
+                    f"is too long: with the label {self.label!r} and a slash, it has more than"
                     f" {NAME_LENGTH} characters",
                 )
             schedule = {"key": key, "type": type_, **fields}
-            self._check(schedule)
+            self.row(schedule)  # raises here, at the user's line, and not in a worker
             self.schedules.append(schedule)
         elif fields:
             raise InvalidError(
@@ -93,6 +93,16 @@ class Jobs:
             type_ = key
         self._keys.add(key)
         self.routes[type_] = route
+
+    def row(self, schedule: Mapping[str, Any]) -> Row:
+        """The row of one of the `schedules`; also if its last time has passed.
+
+        Raises:
+            InvalidError: a value is not valid.
+        """
+        fields = {name: value for name, value in schedule.items() if name != "key"}
+        fields["label"] = self.label
+        return declare(schedule["key"], fields, self.settings, lambda: 0)
 
     def dispatch(self) -> Dispatch:
         """A dispatch with the jobs' routes."""

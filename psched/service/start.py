@@ -14,9 +14,7 @@ from psched.app import ConfigLike, read_config
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.core.declare import declare
 from psched.core.definition import check_name
-from psched.core.model import Row
 from psched.process import early_signals, kernel
 from psched.service.generation import WorkerExit, current_worker_boot
 from psched.service.job_declarer import JobDeclarer
@@ -93,30 +91,22 @@ def start(
         raise InvalidError(
             "label", "must not contain /, which separates the label from a job's key"
         )
-    return Program(
-        with_program_folder(whole.with_settings(**settings)),
-        name=name,
-        label=label,
-        prune=prune,
-        join=join,
-    )
+    jobs = Jobs(name, label, with_program_folder(whole.with_settings(**settings)))
+    return Program(jobs, prune=prune, join=join)
 
 
 class Program:
     """The jobs of one program; made by `start`.
 
     Args:
-        settings: the settings that the program's workers use.
-        name: the program's name.
-        label: the owner of the jobs.
-        prune: remove jobs of this label that are no longer in the program.
+        jobs: the jobs, none of them added yet.
+        prune: remove jobs of the label that are no longer in the program.
         join: become the master at the end of the block, rather than start it beside the program.
     """
 
-    def __init__(self, settings: Config, *, name: str, label: str, prune: bool, join: bool) -> None:
-        self.label = label
-        self._settings = settings
-        self._jobs = Jobs(name, label, self._job_row)
+    def __init__(self, jobs: Jobs, *, prune: bool, join: bool) -> None:
+        self.label = jobs.label
+        self._jobs = jobs
         self._prune = prune
         self._join = join
         self._master: subprocess.Popen[bytes] | None = None
@@ -192,28 +182,12 @@ class Program:
         return self._master.wait()
 
     def _serve(self, boot: WorkerBoot) -> int:
-        settings = self._settings.with_settings(only=[*self._jobs.routes])
+        jobs = self._jobs
+        settings = jobs.settings.with_settings(only=[*jobs.routes])
         # Worker 0 declares the schedules, for all workers of its generation.
-        prepare = self._declarer().declare if boot.place.number == 0 else None
-        return boot.serve(settings, self._jobs.dispatch(), report=True, prepare=prepare)
-
-    def _declarer(self) -> JobDeclarer:
-        return JobDeclarer(
-            self._jobs.schedules,
-            self._settings,
-            label=self.label,
-            prune=self._prune,
-            job_row=self._job_row,
-        )
-
-    def _job_row(self, job: Mapping[str, Any]) -> Row:
-        """A job's row; also that of a job whose last time has passed.
-
-        Raises:
-            InvalidError: a value is not valid.
-        """
-        fields = {name: value for name, value in job.items() if name != "key"}
-        return declare(job["key"], {**fields, "label": self.label}, self._settings, lambda: 0)
+        declare = JobDeclarer(jobs, prune=self._prune).declare
+        prepare = declare if boot.place.number == 0 else None
+        return boot.serve(settings, jobs.dispatch(), report=True, prepare=prepare)
 
 
 def _settings_of(backend: object) -> dict[str, str]:

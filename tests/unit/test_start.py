@@ -6,7 +6,9 @@ import psched
 from psched import config
 from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.core.model import Row
-from psched.service.start import Program, start
+from psched.service.job_declarer import JobDeclarer
+from psched.service.jobs import Jobs
+from psched.service.start import start
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +26,11 @@ def test_the_newest_of_missed_occurrences_is_run_unless_the_file_that_is_found_s
     file = tmp_path / "psched.yml"
     file.write_text("url: memory://\n")
     monkeypatch.setenv("PSCHED_CONFIG", str(file))
-    assert start()._settings.catchup == "latest"
+    assert start()._jobs.settings.catchup == "latest"
     file.write_text("url: memory://\ncatchup: all\n")
     for given in None, str(file), file, {"catchup": "all"}:
-        assert start(given)._settings.catchup == "all"
-    assert start(catchup="skip")._settings.catchup == "skip"
+        assert start(given)._jobs.settings.catchup == "all"
+    assert start(catchup="skip")._jobs.settings.catchup == "skip"
 
 
 class OwnStore:
@@ -48,7 +50,9 @@ class OwnStore:
     ],
 )
 def test_a_backend_is_another_word_for_url_and_type(backend, type_, url):
-    settings = start({"url": SETTINGS.url} if ":" in type_ else None, backend=backend)._settings
+    settings = start(
+        {"url": SETTINGS.url} if ":" in type_ else None, backend=backend
+    )._jobs.settings
     assert (settings.type, settings.url) == (type_, url)
 
 
@@ -70,6 +74,12 @@ def test_a_backend_is_another_word_for_url_and_type(backend, type_, url):
 def test_a_backend_that_is_none_is_refused(given, problem):
     with pytest.raises(ConfigError, match=f"^{problem}"):
         start(**given)
+
+
+def one_job():
+    jobs = Jobs("program", "program", SETTINGS)
+    jobs.add("job", lambda: None, {"every": 60})
+    return jobs
 
 
 class Away:
@@ -115,17 +125,13 @@ class Taken:
 
 
 def test_what_another_program_has_taken_over_meanwhile_is_not_removed():
-    program = Program(SETTINGS, name="program", label="program", prune=True, join=True)
-    program.add("job", every=60, run=lambda: None)
-    list(program._declarer().declare(Taken()))
+    list(JobDeclarer(one_job(), prune=True).declare(Taken()))
 
 
 def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_else():
-    program = Program(SETTINGS, name="program", label="program", prune=False, join=True)
-    program.add("job", every=60, run=lambda: None)
     store = Away()
     with pytest.raises(StoreUnavailableError):
-        next(program._declarer().declare(store))
+        next(JobDeclarer(one_job(), prune=False).declare(store))
     assert store.requests == 1
 
 
