@@ -89,7 +89,7 @@ def test_a_good_installation_is_all_ok(make_service, database):
             "from canary import Dispatch as B\nclass Dispatch(B): routes = {7: print}",
             "Dispatch: a route must be a text or a compiled pattern, not 7",
         ),
-        # To call one of these runs nothing of it: its tasks would finish unrun.
+        # A call of one of these returns at once: its tasks would finish without having run.
         (
             UNRUN.format(handler="async def handler(task): 0"),
             "Dispatch: the route 't': handler is a coroutine",
@@ -117,11 +117,11 @@ def test_handlers_that_cannot_be_loaded_are_refused_in_one_line(service, code, s
 
 @pytest.mark.postgresql
 class TestSlowStore:
-    """How long an answer may take is a matter of the lease."""
+    """The length of the lease decides how long an answer may take."""
 
     @pytest.fixture
     def check(self, make_service, postgresql_server):
-        """Tries an installation whose store answers after so many seconds."""
+        """A function that runs psched check with a store that answers after some seconds."""
         name = postgresql_server.create_database()
         near = postgresql_server.url(name)
         make_service(near).init()

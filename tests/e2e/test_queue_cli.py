@@ -1,4 +1,4 @@
-"""The queue on the command line: pushed, seen, cancelled, waited for, and run by any program."""
+"""The queue on the command line: push, list, show, cancel, requeue, run and configure."""
 
 import json
 import os
@@ -22,7 +22,7 @@ SECONDS = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 @pytest.fixture
 def queue(service):
-    """A service with a program for its tasks, ``work.sh``."""
+    """A service whose tasks are run by a program, ``work.sh``."""
     return with_work(service)
 
 
@@ -184,7 +184,7 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     queue.invoke("push", "later", "{}", "--at", "2030-01-01")
     run_work(queue)
 
-    # What follows --wait is its number only if it is one.
+    # The word after --wait is its value only if it is a number.
     good = queue.psched("push", "--wait", "good", "{}")
     assert (good.returncode, good.stdout, good.stderr) == (0, "good: finished\n", "")
 
@@ -192,7 +192,7 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     bad = queue.invoke("push", "bad", "{}", "--max-attempts", "1", "--wait", "60")
     assert re.fullmatch(r"Error: bad: failed: .*work.sh exited with status 3", refused(bad))
 
-    # Whoever was cut off asks again.
+    # A user who was cut off runs the command again.
     again = queue.invoke("push", "good", "{}", "--wait", "60")
     assert (again.exit_code, again.stdout) == (0, "good: finished\n")
     assert again.stderr == "the key 'good' is taken: waiting for that task\n"

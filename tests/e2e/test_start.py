@@ -1,4 +1,4 @@
-"""psched.start: a program that is a schedule."""
+"""psched.start: a user's program that declares schedules and runs them."""
 
 import re
 import signal
@@ -54,7 +54,7 @@ EACH = "every=1, align=True"
 
 
 class Program:
-    """A program of a user's, in the folder of a service."""
+    """A user's program, in the folder of a service."""
 
     def __init__(self, service, url, name="program.py"):
         self.service = service
@@ -62,23 +62,23 @@ class Program:
         self.name = name
 
     def write(self, *jobs, **options):
-        """Write it with these lines in its block."""
+        """Write the program, with these lines in the block of psched.start."""
         said = "".join(f", {name}={value!r}" for name, value in options.items())
         lines = "\n        ".join(jobs)
         text = PROGRAM.format(url={"url": self.url}, options=said, jobs=lines)
         self.service.write(self.name, text)
 
     def start(self, generation=1):
-        """Run it; the master that it becomes."""
+        """Run the program; it becomes the master that is returned."""
         return self.service.start(sys.executable, self.name, generation=generation)
 
     def notes(self):
-        """What its jobs have noted."""
+        """The lines that the program's jobs have written."""
         file = self.service.folder / "notes"
         return file.read_text().splitlines() if file.exists() else []
 
     def wait_for_note(self, pattern, count=1):
-        """Wait until this was noted, so many times."""
+        """Wait until the jobs have written lines that match, as often as ``count``."""
         wait_until(
             lambda: len(re.findall(pattern, "\n".join(self.notes()))) >= count, what=f"{pattern!r}"
         )
@@ -106,7 +106,7 @@ def small(service, tmp_path):
 
 
 def keys(program):
-    """The schedules that there are."""
+    """The schedules in the program's store, by their keys."""
     with program.service.schedules() as schedules:
         return {each.key: each for each in schedules.list()}
 
@@ -169,7 +169,7 @@ def test_a_changed_program_changes_what_differs_and_nothing_else(small):
     assert after["a"] == before["a"]
     assert (before["b"].cron, after["b"].cron) == ("@yearly", "@monthly")
     assert set(after) == {"a", "b", "c"}
-    # What does not make sense leaves all as it is.
+    # A program with an invalid job changes nothing.
     program.write('s.add("a", cron="61 * * * *", run=plain)')
     master.send(signal.SIGHUP)
     master.wait_for_log(r"\.InvalidError: cron: ")

@@ -1,4 +1,4 @@
-"""What a program's worker does in the store before it serves."""
+"""The arguments of psched.start, and the declaration of a program's jobs."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from psched.service.start import start
 
 @pytest.fixture(autouse=True)
 def _a_program(monkeypatch):
-    """What runs these tests need not be one."""
+    """Let psched take the process that runs the tests for a program that can be run again."""
     monkeypatch.setattr("psched.service.main_program._program", lambda: (True, "program"))
 
 
@@ -103,7 +103,7 @@ def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
 
 
 class Taken:
-    """A store in which a job of the program's was another's before it could be removed."""
+    """A store in which another program takes a job over just before it is removed."""
 
     mine = Row(key="left", options='{"label": "program"}')
     taken = Row(key="left", options='{"label": "other"}')
