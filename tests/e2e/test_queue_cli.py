@@ -141,7 +141,7 @@ def test_a_push_that_makes_no_sense_names_the_field_and_the_mend(queue, words, s
     assert "0 entries" in queue.invoke("list").output
 
 
-def test_push_list_and_cancel_can_be_told_which_database_and_table(queue):
+def test_push_list_cancel_and_run_can_be_told_which_database_and_table(queue):
     there = ("--database", f"sqlite:///{queue.folder}/there.db", "--table", "tasks")
     settings = {"url": there[1], "table": there[3]}
     make_store(from_mapping(settings)).init()
@@ -155,6 +155,9 @@ def test_push_list_and_cancel_can_be_told_which_database_and_table(queue):
     assert "t1" in run("list")
     assert run("cancel", "t1") == "t1: cancelled\n"
     assert run("list", "--status", "cancelled").endswith("1 entries.\n")
+    master = run_work(queue, *there)
+    assert run("push", "t2", "{}", "--wait", "60") == "t2: finished\n"
+    assert master.stop() == 0
     assert "0 entries" in queue.invoke("list").output
     wrong = queue.invoke("list", "--database", "oracle://x/y")
     assert "url: is of no known kind; known are" in refused(wrong)
