@@ -16,9 +16,9 @@ from psched.process import early_signals
 def run(location: options.ConfigLocation, /, words: tuple[str, ...], **given: object) -> None:
     """Run a master and its workers in the foreground.
 
-    DISPATCH routes tasks to your handlers: module:name, or a name in a module of -r. In place of a
-    dispatch, --exec or --script run the tasks of every type, except psched's own types (exec,
-    push). Options replace the settings of the configuration file.
+    DISPATCH routes tasks to your handlers: module:name, or a name in a module that -r imports. In
+    place of a dispatch, --exec or --script run the tasks of every type, except psched's own types
+    (exec, push). Options replace the settings of the configuration file.
 
     Signals and exit status are those of psched-master; see psched-master --help.
     """

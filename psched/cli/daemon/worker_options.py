@@ -37,8 +37,8 @@ _OPTIONS = (
     click.option(
         "--script",
         metavar="FILE.py",
-        help="Run tasks of every type with a class in this file: it is made with the task, and has"
-        " run() and, if it likes, kill(reason).",
+        help="Run tasks of every type with a class in this file: an object is made with the task,"
+        " run() runs the task, and kill(reason), if there is one, stops it.",
     ),
     click.option(
         "-C",
@@ -109,7 +109,7 @@ _OPTIONS = (
         "kill_timeout",
         text="Stop a task that runs longer; 0: never.",
     ),
-    _seconds("-X", "--kill-interval", "kill_interval", text="Time between two TERM signals."),
+    _seconds("-X", "--kill-interval", "kill_interval", text="Time between TERM signals to a task."),
     _seconds(
         "-i", "--poll-interval", "poll_interval", text="Time between two searches for due tasks."
     ),
