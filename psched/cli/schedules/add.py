@@ -5,7 +5,7 @@ import click
 from psched.app import open_schedules, read_config
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
-from psched.cli.schedules.next import warn_of_oddities
+from psched.cli.schedules.next import warn_of_clock_changes
 from psched.cli.time_format import format_time, parse_time
 from psched.core.definition import decode
 from psched.triggers.zone import find_zone
@@ -120,4 +120,4 @@ def add(
             **more,
         ).metadata()
     click.echo(f"{key}: first at {format_time(added.next_time)}")
-    warn_of_oddities(added.row, settings)
+    warn_of_clock_changes(added.row, settings)

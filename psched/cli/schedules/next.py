@@ -98,7 +98,7 @@ def next_(
         _print_lines(listed, now)
 
 
-def warn_of_oddities(row: Row, settings: Config) -> None:
+def warn_of_clock_changes(row: Row, settings: Config) -> None:
     """Warn on standard error of what the clock changes of the next year do to a schedule."""
     trigger, start = understand(row, settings).trigger, row.next_time or 0
     found = oddities(trigger, start - 1, start + _WARNED_AHEAD)
