@@ -156,8 +156,9 @@ class LeaseLoop:
                 self._settle()
                 self._move()
                 self._look()
-                self._recover()
+                # Its first step may create the table, without which no lease can be released.
                 self._preparation.go_on()
+                self._recover()
                 self._claimer.claim()
                 self._janitor.sweep()
                 self._asker.all_answered()
