@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from psched.client.collection import ScheduleCollection
     from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
     from psched.service.embedded import Worker
-    from psched.service.program import start
+    from psched.service.start import start
 
 _MODULES = {
     "open": "psched.app:open_schedules",
@@ -43,7 +43,7 @@ _MODULES = {
     "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
     "Worker": "psched.service.embedded",
-    "start": "psched.service.program",
+    "start": "psched.service.start",
 }
 """Where a name is defined, and under which other name; all others are in `psched.base.errors`."""
 

@@ -1,4 +1,4 @@
-"""What no linter knows about the house."""
+"""Rules of this repository that no linter checks."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import click
 import pytest
 
 from psched.cli.commands import load, psched
-from psched.cli.service.master import master
+from psched.cli.daemon.master import master
 from psched.config import SETTINGS
 from psched.process.signals import SIGNALS
 
@@ -16,7 +16,7 @@ MODULES = sorted((ROOT / "psched").rglob("*.py"))
 README = (ROOT / "README.md").read_text()
 
 LONGEST_MODULE = 500
-"""Lines. One that grows past this holds two ideas."""
+"""Lines; a longer module holds two ideas."""
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -80,7 +80,7 @@ def test_the_differences_between_databases_stand_in_one_package():
         r"dialect\.name|get_backend_name|== \"(sqlite|mysql|mariadb|postgresql)\""
     )
     asking = {module for module in MODULES if asks_by_name.search(module.read_text())}
-    # The configuration knows the schemes of urls, which are its own matter.
+    # The configuration knows the schemes of urls.
     assert {str(module.relative_to(ROOT / "psched").parent) for module in asking} == {
         "config",
         "stores/sql/dialects",

@@ -17,7 +17,7 @@ allows it: by the setting ``triggers``, or, without that, by a file in one of th
 
 Who finds and asks the class depends on the process (`found_by`). A program does it itself (`here`).
 A worker never does (`withheld`): a process of its own does it, see `worker.trigger_helpers`. The
-command line has it done by a child, see `psched.cli.schedules.trigger_child`.
+command line has it done by a child, see `psched.cli.trigger_helper`.
 """
 
 import inspect

@@ -52,7 +52,7 @@ def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service)
     assert changed.exit_code == 0
     shown = changed.stdout.splitlines()
     assert shown[:4] == [
-        "label reports: 1 to change, 1 left the files and stay (see --prune)",
+        "label reports: 1 to change, 1 no longer in the files, but stay (see --prune)",
         "~ nightly",
         '    cron: "30 2 * * *" -> "45 2 * * *"',
         '    note: "for Ann" -> "for Bo"',
@@ -104,7 +104,7 @@ def test_two_labels_stay_apart(service):
     again = service.invoke("export", str(folder / "all.yml"))
     assert (again.exit_code, again.stderr) == (
         1,
-        f"Error: {folder}/all.yml is there already; --force replaces it\n",
+        f"Error: {folder}/all.yml exists already; --force replaces it\n",
     )
     assert service.invoke("export", "--label", "no").stdout == "label: 'no'\nschedules: {}\n"
 

@@ -1,4 +1,4 @@
-"""psched status: how the masters on this host stand."""
+"""psched status: what the masters on this host answer."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from support.waiting import stays, wait_until
 
 
 def asked(service):
-    """What the one master tells."""
+    """The answer of the only master."""
     done = service.psched("status", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -122,7 +122,7 @@ def test_of_several_masters_those_are_asked_that_serve_the_configured_table(serv
     service.configure(table="elsewhere")
     done = service.psched("status")
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: no psched-master here tells that it serves table else")
+    assert done.stderr.startswith("Error: no psched-master that serves table else")
     assert str(service.folder / "run") in done.stderr
 
 
@@ -156,7 +156,7 @@ def test_those_who_connect_and_read_nothing_cost_nothing(service):
             each = idle.enter_context(socket.socket(socket.AF_UNIX))
             with short_address(door) as address:
                 each.connect(address)
-            # It may have been too many already, and be closed.
+            # The master may have closed the connection, because it has too many.
             with contextlib.suppress(BrokenPipeError):
                 each.send(b"x" * 1000)
 

@@ -8,7 +8,7 @@ from psched.base import log
 from psched.base.clock import SystemClock
 from psched.master.generation_spec import WorkerIdentity
 from psched.process.spawn import spawn
-from psched.service.generation import FromFile
+from psched.service.generation import ConfigSource
 from support.apart import apart
 from support.processes import kill, runners
 from support.waiting import PATIENCE, wait_for_end, wait_until
@@ -25,7 +25,7 @@ def spawn_worker():
     """A worker that waits for its admission; its pid, and the link to it."""
     given = {"url": "sqlite:///psched.db"}
     make_store(read_config(given)).init()
-    spec = FromFile(given, None, {}, log.start(None, "info", "master")).read_spec(None)
+    spec = ConfigSource(given, None, {}, log.start(None, "info", "master")).read_spec(None)
     return spawn(lambda link: spec.work(link, WorkerIdentity(0, 1, "nonce")))
 
 

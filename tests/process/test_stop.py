@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.handlers.builtin import Exec
+from psched.handlers.exec import Exec
 from psched.runner.stop_flags import Reason
 from support.apart import apart, say, started_apart
 from support.bench import Bench

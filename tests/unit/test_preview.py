@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.cli.schedules.next_times import relative
+from psched.cli.time_format import format_distance
 from psched.core.definition import LATEST_TIME, understand
 from psched.core.model import FINISHED, QUARANTINED, Row
 from psched.core.preview import LATE, LOST, ONCE, TWICE, coming, coming_of, oddities
@@ -206,4 +206,4 @@ class TestOfASchedule:
     ],
 )  # fmt: skip
 def test_how_far_away_is_said_in_two_units(seconds, words):
-    assert relative(seconds) == words
+    assert format_distance(seconds) == words

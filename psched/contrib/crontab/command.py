@@ -9,11 +9,10 @@ import click
 
 from psched.app import open_schedules, read_config
 from psched.base.errors import ConfigError
-from psched.cli.options import Place
-from psched.cli.output import write_whole
-from psched.cli.refusals import refusing
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.output import one_line, write_file
 from psched.cli.schedules.apply import apply_documents
-from psched.cli.schedules.listing import text
 from psched.contrib.crontab import parser
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
 from psched.files.document import Document
@@ -46,9 +45,9 @@ _SYSTEM = Path("/etc/crontab")
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_obj
-@refusing
+@report_errors
 def import_crontab(
-    place: Place,
+    location: ConfigLocation,
     file: Path,
     user: str | None,
     timezone: str | None,
@@ -72,7 +71,7 @@ def import_crontab(
     """
     if (system and user) or (at_once and output) or (dry_run and not at_once):
         raise click.UsageError("--system or --user; --apply or --output; --dry-run with --apply")
-    settings = read_config(*place)
+    settings = read_config(*location)
     is_system, owner = _form(file, system=system, user=user)
     name = "crontab" if str(file) == "-" else file.name
     context = CrontabContext(
@@ -88,7 +87,7 @@ def import_crontab(
     declarations, remarks = convert(crontab, context, settings)
     document = Document(label or f"crontab:{name}", list(declarations))
     for remark in remarks:
-        click.echo(text(f"{file}:{remark.line}: {remark.text}"), err=True)
+        click.echo(one_line(f"{file}:{remark.line}: {remark.text}"), err=True)
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     if at_once:
@@ -148,7 +147,7 @@ def _write(document: Document, output: Path | None, *, force: bool) -> None:
     if output is None:
         click.echo(content, nl=False)
     else:
-        write_whole(output, content, force=force)
+        write_file(output, content, force=force)
 
 
 def _user_name(number: int) -> str:

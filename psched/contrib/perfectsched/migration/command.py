@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from psched.app import CLOCK, read_config
-from psched.cli.options import Place
-from psched.cli.refusals import refusing
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
 
 if TYPE_CHECKING:
     from psched.contrib.perfectsched.migration.migrator import Migrator
@@ -48,9 +48,9 @@ _PROGRESS = 5.0
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; report what would be moved.")
 @click.pass_obj
-@refusing
+@report_errors
 def migrate(
-    place: Place,
+    location: ConfigLocation,
     old_table: str,
     url: str | None,
     system: str | None,
@@ -68,7 +68,7 @@ def migrate(
     from psched.contrib.perfectsched.migration.migrator import open_migrator  # noqa: PLC0415  # SQLAlchemy
 
     with open_migrator(
-        read_config(*place),
+        read_config(*location),
         old_table,
         url=url,
         system=system,

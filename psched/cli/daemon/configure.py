@@ -1,4 +1,4 @@
-"""``psched configure``: options, kept in a file."""
+"""The command configure."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,25 +8,24 @@ import yaml
 
 from psched import config
 from psched.cli import options
-from psched.cli.output import write_whole
-from psched.cli.refusals import refusing
-from psched.cli.service import worker_options
+from psched.cli.daemon import worker_options
+from psched.cli.exit_status import report_errors
+from psched.cli.output import write_file
 from psched.config import Config, urls
 
 _HEADER = """\
-# Written by psched configure. psched -c THIS_FILE reads it; etc/psched.yml explains each setting,
-# and shows others.
+# Written by psched configure; psched -c THIS_FILE reads it. etc/psched.yml explains all settings.
 """
 
 
 @click.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
-@worker_options.described
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@worker_options.add_options
 @click.pass_obj
-@refusing
+@report_errors
 def configure(
-    place: options.Place,
+    location: options.ConfigLocation,
     /,
     path: Path,
     words: tuple[str, ...],
@@ -34,28 +33,29 @@ def configure(
     force: bool,
     **given: object,
 ) -> None:
-    """Write the options to the configuration file PATH, which -c then reads.
+    """Write options of run to a configuration file.
 
-    The options are those of run. With -c (and -e), what that file says is taken over, as it stands
-    there. Only its owner may read the new file if a password is in its url. --daemon is written as
-    pid_file; whether to go into the background is still to be said to run.
+    psched -c PATH then reads the new file. With -c (and -e), the settings of that file are copied
+    to PATH first. If the url contains a password, only the file's owner may read it. --daemon is
+    written as pid_file; run still needs --daemon to go into the background.
     """
-    source, environment = place
+    source, environment, replaced = location
     if source is None and environment is not None:
-        raise click.UsageError("-e chooses a section of a file; name that by -c")
+        raise click.UsageError("-e selects a section of a file; name the file with -c")
     before = {} if source is None else config.written(source, environment)
-    overrides = worker_options.timed(worker_options.overrides(given, words), lambda: before)
+    overrides = {**worker_options.overrides(given, words), **replaced}
+    overrides = worker_options.with_timeout(overrides, lambda: before)
     settings = {name: value for name, value in before.items() if name not in overrides}
     settings |= _literal(overrides)
     whole = config.from_mapping(settings)
     worker_options.check_heartbeat(given["heartbeat_interval"], whole)
     settings |= _absolute({name: settings[name] for name in overrides if name in settings}, whole)
-    write_whole(path, _HEADER + _yaml(settings), secret=_is_secret(settings), force=force)
-    click.echo(f"{path}: written; psched -c {path} check tries it")
+    write_file(path, _HEADER + _yaml(settings), secret=_is_secret(settings), force=force)
+    click.echo(f"{path}: written; test it with psched -c {path} check")
 
 
 def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
-    """Settings as a file has them: a ``${`` of the command line is no reference."""
+    """Settings as a file has them: a ``${`` of the command line is escaped, and no reference."""
 
     def escaped(value: object) -> object:
         if isinstance(value, str):
@@ -66,12 +66,12 @@ def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
 
 
 def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]:
-    """The settings among these that name files, to be found from whatever folder."""
+    """Those of the settings that name files, with absolute paths."""
     found: dict[str, object] = {}
     for name in written:
         value = getattr(whole, name)
         if name == "url" and not whole.url.startswith("sqlite"):
-            continue  # it is as it was written, and what it holds is escaped
+            continue  # it names no file
         if isinstance(value, Path):
             found[name] = str(value)
         elif isinstance(value, (str, tuple)):

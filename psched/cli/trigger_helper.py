@@ -1,8 +1,9 @@
-"""Triggers of the users' own, asked by a child of the command: what hangs or crashes is the child.
+"""A child process of a command that runs the users' own trigger classes.
 
-A command may be run by somebody who may do more than the service, and who waits for its answer. The
-child is forked when the first trigger is to be asked. It is killed, with all that it has started,
-when it does not answer in time, and when the command ends.
+If a trigger hangs or crashes, only the child does: the user waits for the command's answer, and may
+have more rights than the service. The child is forked when the first trigger is needed. It is
+killed, with all processes that it has started, when it does not answer in time, and when the
+command ends.
 """
 
 import atexit
@@ -26,37 +27,37 @@ from psched.process.spawn import flush_output, spawn
 from psched.triggers.custom import DEADLINE, Answer, Call, here
 
 _LONGEST_PROBLEM = 2000
-"""Characters of what is wrong with a trigger."""
+"""Characters of an error message about a trigger."""
 
 
-class _Elsewhere:
-    """Has triggers asked by a child of this process."""
+class _Helper:
+    """Asks triggers through a child of this process."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._child: tuple[int, Link] | None = None
-        self._lost: dict[Call, str] = {}
+        self._failures: dict[Call, str] = {}
         atexit.register(self._kill)
 
     def find(self, call: Call) -> Answer:
-        """See `psched.triggers.custom.found_by`."""
+        """Find a trigger class; the function that asks it for the first time after an instant."""
         self._ask(call, None)
         return partial(self._ask, call)
 
     def _ask(self, call: Call, instant: int | None) -> int | None:
-        """The first time after an instant; None: only find the class.
+        """The trigger's first time after an instant; for None, the child only finds the class.
 
         Raises:
             NotLoadedError: there is no such class, or it is not allowed.
-            InvalidError: it makes no sense, or the child does not answer.
+            InvalidError: the class cannot be used, or the child does not answer.
         """
-        if call in self._lost:
-            raise InvalidError("cron", self._lost[call])
+        if call in self._failures:
+            raise InvalidError("cron", self._failures[call])
         if self._child is None:
-            self._child = spawn(partial(_live, self._owner))
+            self._child = spawn(partial(_run_child, self._owner))
         _, link = self._child
         link.send({"call": asdict(call), "instant": instant})
-        match _heard(link):
+        match _receive(link):
             case {"time": int(time)} if type(time) is int:
                 return time
             case {"time": None}:
@@ -65,14 +66,14 @@ class _Elsewhere:
                 raise NotLoadedError("cron", problem)
             case {"wrong": str(problem)}:
                 raise InvalidError("cron", problem)
-        how = "has ended" if link.closed else f"has not answered within {DEADLINE:g} s"
+        how = "has exited" if link.closed else f"has not answered within {DEADLINE:g} s"
         self._kill()
-        # It would be the same the next time, in a long list of schedules say.
-        self._lost[call] = f"the process that asked {call.name} {how}"
-        raise InvalidError("cron", self._lost[call])
+        # Not asked again: many schedules of one list may use the same trigger.
+        self._failures[call] = f"the process that asked {call.name} {how}"
+        raise InvalidError("cron", self._failures[call])
 
     def _kill(self) -> None:
-        """KILL the child, and all that it has started."""
+        """KILL the child and all processes that it has started."""
         if self._child is None or os.getpid() != self._owner:
             return
         (pid, link), self._child = self._child, None
@@ -83,17 +84,17 @@ class _Elsewhere:
 
 
 def find(call: Call) -> Answer:
-    """Find a trigger by a child of this process; see `psched.triggers.custom.found_by`."""
-    return _elsewhere().find(call)
+    """Find a trigger through a child of this process; for `psched.triggers.custom.found_by`."""
+    return _helper().find(call)
 
 
 @cache
-def _elsewhere() -> _Elsewhere:
-    return _Elsewhere()
+def _helper() -> _Helper:
+    return _Helper()
 
 
-def _heard(link: Link) -> Any:  # noqa: ANN401  # what a peer says
-    """What the child answers; None: nothing."""
+def _receive(link: Link) -> Any:  # noqa: ANN401  # whatever the child sends
+    """The child's answer; None: it has exited, or has not answered in time."""
     waiter = select.poll()
     waiter.register(link, select.POLLIN)
     until = CLOCK.monotonic() + DEADLINE
@@ -104,19 +105,19 @@ def _heard(link: Link) -> Any:  # noqa: ANN401  # what a peer says
     return None
 
 
-def _live(command: int, link: Link) -> int:
-    """The child's life."""
+def _run_child(command: int, link: Link) -> int:
+    """Answer questions in the child until the command, whose pid is given, closes the link."""
     unblock()
     kernel.die_with_parent(command)
     confine()
-    # What a trigger prints is no part of what the command prints.
+    # A trigger's output must not mix with the command's.
     os.dup2(2, 1)
-    # The command's own module is not the program that has declared anything.
+    # A trigger in __main__ belongs to the program that declared it, which is not this command.
     sys.modules["__main__"] = ModuleType("__main__")
     process = os.getpid()
     answers: dict[str, Answer] = {}
     while (question := link.wait()) is not None:
-        answer = _answered(question, answers)
+        answer = _answer(question, answers)
         if os.getpid() != process:
             return 0  # the trigger has forked, and this is the child
         flush_output()
@@ -124,7 +125,7 @@ def _live(command: int, link: Link) -> int:
     return 0
 
 
-def _answered(question: Mapping[str, Any], answers: dict[str, Answer]) -> dict[str, Any]:
+def _answer(question: Mapping[str, Any], answers: dict[str, Answer]) -> dict[str, Any]:
     call, instant = question["call"], question["instant"]
     try:
         if call["text"] not in answers:

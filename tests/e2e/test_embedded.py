@@ -1,4 +1,4 @@
-"""psched.Worker.run: a program of the user's that becomes a service."""
+"""psched.Worker.run: a user's program that becomes a service."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ PROGRAM = """
     FOLDER = Path(__file__).parent
     CODE = {code}
 
-    # Who has run this code; and, for as long as a process knows it, a trace in its memory.
+    # Which process has run this code; and a mark in the memory of each process that has it.
     with FOLDER.joinpath("ran").open("a") as ran:
         print(os.getpid(), file=ran)
     with open(__file__, "rb") as file:
@@ -51,7 +51,7 @@ PROGRAM = """
 
 @pytest.fixture
 def program(service, tmp_path):
-    """A service whose master is that of a program, in the same folder."""
+    """A service whose master was started by a program in the same folder."""
     service.write("program.py", PROGRAM.format(code=1))
     configure(service, url=f"sqlite:///{tmp_path}/psched.db")
     return service
@@ -65,7 +65,7 @@ def configure(service, **settings):
 
 
 def code_of(run):
-    """Which version of the program a run was of, and the program's arguments."""
+    """The version of the program that made a run, and the program's arguments."""
     [note] = [note for note in run.notes if note["event"] == "code"]
     return note["code"], note["arguments"]
 
@@ -85,7 +85,7 @@ def test_a_program_serves_until_it_is_told_to_stop(program):
     service.wait_for_finish("s1")
 
     assert code_of(run) == (1, arguments)
-    # The process that was started has run the program, but the master that it became is clean.
+    # The started process has run the program, but the master that replaced it has none of its code.
     [worker] = master.workers()
     assert (service.folder / "ran").read_text() == f"{master.pid}\n{worker}\n"
     assert knows_the_program(worker)
@@ -129,7 +129,7 @@ def test_a_restart_reads_the_program_and_its_configuration_again(program):
     service.wait_for_finish("long")
     assert code_of(service.runs.runs("long")[0]) == (1, ["one"])
 
-    # A program that is broken by now leaves the last one at work.
+    # If the program is broken at a restart, the last generation goes on.
     service.write("program.py", "def broken(:")
     master.send(signal.SIGHUP)
     master.wait_for_log("generation 3 could not be started")
@@ -243,8 +243,8 @@ def test_a_program_that_cannot_serve_ends_with_a_status_that_says_why(program, c
         def load():
             return {{}}
 
-        # All is well in the process that is started, which becomes the master.
-        if "psched.cli.service.master" in sys.orig_argv:
+        # No error in the process that is started and becomes the master.
+        if "psched.cli.daemon.master" in sys.orig_argv:
             {code}
         psched.Worker.run(Dispatch, load)
         """,
@@ -321,6 +321,6 @@ def test_the_programs_folder_is_on_its_path_as_the_interpreter_was_told(program,
 
     master = service.start(sys.executable, *options, "program.py")
 
-    # First as the program that was started, then as a worker.
+    # Once by the program that was started, and once by a worker.
     assert master.text.count(f"path: {there}") == 2
     assert master.stop() == 0

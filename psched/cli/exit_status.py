@@ -1,10 +1,10 @@
-"""What a command says when it is refused: one clear line, and an exit status."""
+"""How commands fail: one clear line on standard error, and an exit status."""
 
 import errno
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 import click
 
@@ -17,47 +17,44 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def refusing(command: Callable[P, R]) -> Callable[P, R]:
-    """Turn what psched raises on purpose into a line on standard error and exit status 1.
+def report_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a command: psched's errors become a line on standard error and exit status 1.
 
-    Triggers of the users' own are asked by a child meanwhile.
+    While the command runs, a child process asks the users' own trigger classes.
     """
 
     @wraps(command)
-    def refused(*args: P.args, **kwargs: P.kwargs) -> R:
+    def reporting(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with found_by(_by_a_child):
+            with found_by(_find_by_helper):
                 return command(*args, **kwargs)
         except (ConfigError, InvalidError, LoadError, ScheduleError, StoreError) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            # A folder that cannot be made, a full disk. Of a reader that has left click knows.
+            # A folder that cannot be made, a full disk; click handles a closed pipe itself.
             if error.errno == errno.EPIPE:
                 raise
             raise click.ClickException(str(error)) from error
 
-    return refused
+    return reporting
 
 
-def _by_a_child(call: Call) -> Answer:
-    from psched.cli.schedules.trigger_child import find  # noqa: PLC0415  # few schedules have such triggers
+def _find_by_helper(call: Call) -> Answer:
+    from psched.cli.trigger_helper import find  # noqa: PLC0415  # few schedules have such triggers
 
     return find(call)
 
 
-def serving(serve: Callable[[], int]) -> None:
-    """Run a master and exit with its status."""
+def run_and_exit(run_master: Callable[[], int]) -> NoReturn:
+    """Run a master, and exit with its status; errors become a line on standard error."""
     from psched.master.generation_spec import BAD_CONFIG  # noqa: PLC0415
     from psched.master.pidfile import AlreadyRunningError  # noqa: PLC0415
     from psched.service.run import ALREADY_RUNNING  # noqa: PLC0415
 
     unfilter_output()
     try:
-        status = serve()
-    except ConfigError as error:
+        status = run_master()
+    except (ConfigError, AlreadyRunningError) as error:
         click.echo(f"Error: {visible(str(error), lines=True)}", err=True)
-        status = BAD_CONFIG
-    except AlreadyRunningError as error:
-        click.echo(f"Error: {visible(str(error), lines=True)}", err=True)
-        status = ALREADY_RUNNING
+        status = BAD_CONFIG if isinstance(error, ConfigError) else ALREADY_RUNNING
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""What is loaded, and what is not: a command waits for it, and a fork costs more by it."""
+"""Which modules are imported: each makes commands start later, and forks slower."""
 
 import sys
 
@@ -28,7 +28,7 @@ TELLING = """
 
 
 def others(kind):
-    """The drivers of other databases, and SQLAlchemy's modules for these."""
+    """The drivers of the other databases, and SQLAlchemy's modules for them."""
     dialect = "mysql" if kind == "mariadb" else kind
     drivers = {driver for name, driver in DRIVERS.items() if name != kind}
     return drivers | {
@@ -70,7 +70,7 @@ def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked
     needed = {"sqlalchemy", DRIVERS[database.kind]}
     began = loaded("tells", "tell")
     asked = loaded("asks", "ask")
-    # A process was waiting for it.
+    # This task's runner was forked before the module was known to be needed.
     service.wait_for_finish("asks")
     loaded("waits", "tell")
     service.wait_for_finish("waits")
@@ -80,5 +80,5 @@ def test_a_task_has_loaded_what_its_database_needs_if_it_or_one_before_has_asked
     assert needed <= asked
     assert not asked & (others(database.kind) | {"daemon", "psched.stores.sql.tables"})
     assert "sqlalchemy" in follows
-    # All workers share what the master has loaded; and none is to load it in the midst of a task.
+    # Loaded in the master, so that all workers share it and no task waits for it.
     assert "croniter" in began

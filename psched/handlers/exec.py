@@ -1,4 +1,4 @@
-"""Built-in handlers."""
+"""Run a program for a task: the built-in type ``exec``, and the base of the setting ``exec``."""
 
 import os
 import signal
@@ -7,32 +7,32 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from psched.application.task import Task
-from psched.base.errors import AlreadyExistsError, CommandError, InvalidError, ProcessStopError
-from psched.config import Config
-from psched.handlers.exec_type import check_allowed, check_fields, listed
+from psched.base.errors import CommandError, InvalidError, ProcessStopError
+from psched.handlers.permissions import check_enabled, check_fields, find_listed
 from psched.process import kernel, tree
 
 
 class Program:
-    """Runs a program; exit status 0 has finished the task.
+    """Runs a program; exit status 0 finishes the task.
 
-    It gets the task's payload on its standard input, byte for byte: a JSON object, unless something
-    else was submitted. The occurrence stands in
-    the environment: ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds),
+    The program reads the task's payload from its standard input, byte for byte: a JSON object,
+    unless something else was submitted. These environment variables describe the occurrence:
+    ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds),
     ``PSCHED_OCCURRENCE`` (the idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
 
     Args:
-        task: what to run.
+        task: the task that the program runs for.
         arguments: the program and its arguments.
-        env: environment variables besides those of the worker.
+        env: environment variables added to the worker's.
         cwd: the folder to run in.
-        stdin: what it gets on its standard input instead.
+        stdin: a text for the program's standard input, in place of the payload.
 
     Attributes:
-        finishes_by_returning: the setting ``on_return`` is for handlers that can call ``finish()``.
+        finishes_by_returning: true: a return from ``run`` finishes the task, whatever the setting
+            ``on_return`` is, because a program cannot call ``finish()``.
     """
 
     finishes_by_returning: ClassVar[bool] = True
@@ -54,10 +54,10 @@ class Program:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Run it to its end.
+        """Run the program until it exits.
 
         Raises:
-            CommandError: it did not exit with status 0.
+            CommandError: its exit status is not 0.
             OSError: it cannot be started.
         """
         self._process = subprocess.Popen(
@@ -65,13 +65,14 @@ class Program:
             stdin=subprocess.PIPE,
             env={**os.environ, **_environment(self._task), **self._env},
             cwd=self._cwd,
-            # A group of its own: a signal to it meets what it has started, and not us.
+            # A process group of its own, so that a signal reaches the program and its children,
+            # but not this process.
             process_group=0,
-            # It does not outlive a runner that is killed, even when nobody is left to clear up.
+            # The program must not outlive its runner, even when no worker is left to kill it.
             preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
         )
         if self._process.stdin is not None:
-            # It need not read them.
+            # A program may exit or close its standard input without reading it.
             with suppress(BrokenPipeError), self._process.stdin as stream:
                 stream.write(self._input())
         status = _wait(self._process)
@@ -85,10 +86,10 @@ class Program:
         return self._task.raw_data if self._stdin is None else self._stdin.encode()
 
     def kill(self, reason: str) -> None:
-        """Pass a TERM on to it and to what it has started.
+        """Send TERM to the program and its process group.
 
         Raises:
-            ProcessStopError: it has not been started.
+            ProcessStopError: the program has not been started.
         """
         if self._process is None:
             raise ProcessStopError(reason)
@@ -97,22 +98,22 @@ class Program:
 
 
 class Exec(Program):
-    """Type ``exec``: runs a program; exit status 0 has finished the task.
+    """Type ``exec``: runs the program that the task's data name; exit status 0 finishes the task.
 
-    The task's data say which, and may hold more, for the program: it gets all of them on its
-    standard input, as one JSON object.
+    The data may hold more fields, for the program: it reads all of them from its standard input,
+    as one JSON object.
 
     ===============  ====================================================================
     ``command``      the program and its arguments, a list of texts; or one text with ``shell``
     ``shell``        true: ``command`` is a text for ``/bin/sh -c``
-    ``env``          environment variables besides those of the worker
+    ``env``          environment variables added to the worker's
     ``cwd``          the folder to run in
     ``append_key``   true: the schedule's key becomes the last argument
     ``stdin``        a text for its standard input, in place of the data
     ===============  ====================================================================
 
     Args:
-        task: what to run.
+        task: the task that the program runs for.
 
     Attributes:
         allowed: what the setting ``exec_type`` allows: any program, none, or those in a list.
@@ -125,88 +126,27 @@ class Exec(Program):
     allowed: ClassVar[bool | Sequence[str]] = True
 
     def __init__(self, task: Task) -> None:
-        check_allowed(self.allowed)
+        check_enabled(self.allowed)
         programs = None if isinstance(self.allowed, bool) else self.allowed
         if programs is not None:
             check_fields(task.data)
-        env = _texts("env", task.data.get("env", {}))
+        env = _environment_of(task.data.get("env", {}))
         stdin = task.data.get("stdin")
         if not isinstance(stdin, str | None):
             raise InvalidError("data", '"stdin" must be a text')
         arguments = _arguments(task)
         if programs is not None:
-            arguments[0] = listed(arguments[0], programs)
+            arguments[0] = find_listed(arguments[0], programs)
         super().__init__(task, arguments, env=env, cwd=task.data.get("cwd"), stdin=stdin)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a program's end, and meanwhile for what it has orphaned: that comes to us."""
+    """Wait until a program exits, and reap the orphans it leaves: they become our children."""
     while process.returncode is None:
         pid, status = os.waitpid(-1, 0)
         if pid == process.pid:
             process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode
-
-
-class Push:
-    """Type ``push``: submits a task for each occurrence, and leaves the work and its tries to it.
-
-    The task's key is the occurrence, ``key.scheduled_time``, so that it is submitted once however
-    often this is tried. The schedule's data say what it is:
-
-    ===============  ====================================================================
-    ``type``         the task's type
-    ``data``         its data
-    ``options``      further arguments of `psched.ScheduleCollection.push`, by name
-    ===============  ====================================================================
-
-    Args:
-        task: the occurrence.
-
-    Raises:
-        InvalidError: the data do not say what to submit.
-
-    Attributes:
-        finishes_by_returning: see `Program`.
-    """
-
-    finishes_by_returning: ClassVar[bool] = True
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._type: Any = task.data.get("type")
-        self._data, self._options = task.data.get("data", {}), task.data.get("options", {})
-        if not isinstance(self._type, str) or not self._type:
-            raise InvalidError("data", '"type" must name the type of the task to submit')
-        for name, value in (("data", self._data), ("options", self._options)):
-            if not isinstance(value, Mapping):
-                raise InvalidError("data", f'"{name}" must be an object')
-        if {"type", "data", "connection", "key"} & {*self._options}:
-            raise InvalidError("data", '"options" holds what stands beside it, or cannot be said')
-
-    def run(self) -> None:
-        """Submit it; one that is there already has been submitted by an earlier try."""
-        with suppress(AlreadyExistsError):
-            self._task.schedules.push(
-                self._task.idempotency_key, self._type, self._data, **self._options
-            )
-
-
-BUILT_IN: Mapping[str, Any] = {"exec": Exec, "push": Push}
-"""Handlers by type, for those that the user's dispatch does not route."""
-
-
-def built_in(settings: Config) -> Mapping[str, Any]:
-    """`BUILT_IN`, as far as the settings allow.
-
-    Args:
-        settings: the installation's.
-    """
-
-    class Allowed(Exec):
-        allowed = settings.allowed_programs
-
-    return {**BUILT_IN, "exec": Allowed}
 
 
 def _arguments(task: Task) -> list[str]:
@@ -215,7 +155,7 @@ def _arguments(task: Task) -> list[str]:
     if task.data.get("shell"):
         if not isinstance(command, str) or not command:
             raise InvalidError("data", '"command" must be a text when "shell" is true')
-        # What follows the text are its $0, $1 …
+        # sh -c assigns the arguments after the text to $0, $1 …
         return ["/bin/sh", "-c", command, "sh", *last]
     if not isinstance(command, list) or not command or not all(isinstance(c, str) for c in command):
         raise InvalidError(
@@ -235,7 +175,7 @@ def _environment(task: Task) -> dict[str, str]:
     }
 
 
-def _texts(name: str, values: object) -> dict[str, str]:
+def _environment_of(values: object) -> dict[str, str]:
     if isinstance(values, Mapping) and all(isinstance(value, str) for value in values.values()):
         return dict(values)
-    raise InvalidError("data", f'"{name}" must map names to texts')
+    raise InvalidError("data", '"env" must map names to texts')

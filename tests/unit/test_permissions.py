@@ -1,10 +1,16 @@
-"""Which programs rows of type exec may run: the setting, and what is compared."""
+"""Which programs rows of type exec may run: the setting, and how programs are compared."""
 
 import pytest
 
 from psched.base.errors import ConfigError, NotAllowedError
 from psched.config import from_mapping
-from psched.handlers.exec_type import check_fields, listed, missing, who_can_run_code, who_is_called
+from psched.handlers.permissions import (
+    check_fields,
+    describe_programs,
+    describe_triggers,
+    find_listed,
+    find_missing,
+)
 
 FREE = "rows may run any program as user "
 
@@ -15,7 +21,7 @@ def settings(**given):
 
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
-    """A folder with programs, first in $PATH, which is the current one."""
+    """A folder with programs; it is the current folder, and the first in $PATH."""
     for name in "report", "busybox", "other":
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -69,7 +75,7 @@ def test_it_is_off_by_default_only_where_one_handler_serves_every_type():
     assert settings(exec="true").allowed_programs is False
     assert settings(script="a.py").allowed_programs is False
     assert settings(script="a.py", exec_type="on").allowed_programs is True
-    # Options of the command line come later, and do not make the default a choice.
+    # Options of the command line are applied later, and must not make the default look chosen.
     assert settings().with_settings(exec="true").allowed_programs is False
     assert settings(exec_type=True).with_settings(exec="true").allowed_programs is True
 
@@ -77,32 +83,32 @@ def test_it_is_off_by_default_only_where_one_handler_serves_every_type():
 @pytest.mark.parametrize("command", ["report", "./report", "../{}/report", "{}/report", "alias"])
 def test_a_command_is_compared_by_the_file_that_it_leads_to(programs, command):
     asked = command.format(programs if command.startswith("{") else programs.name)
-    assert listed(asked, ["report"]) == f"{programs}/report"
+    assert find_listed(asked, ["report"]) == f"{programs}/report"
 
 
 def test_what_runs_is_the_listed_path(programs):
-    assert listed("ls", [f"{programs}/sh", f"{programs}/ls"]) == f"{programs}/ls"
-    assert listed("sh", [f"{programs}/busybox"]) == f"{programs}/busybox"
+    assert find_listed("ls", [f"{programs}/sh", f"{programs}/ls"]) == f"{programs}/ls"
+    assert find_listed("sh", [f"{programs}/busybox"]) == f"{programs}/busybox"
 
 
 @pytest.mark.parametrize("command", ["other", "hidden/report", "/bin/sh"])
 @pytest.mark.usefixtures("programs")
 def test_another_program_is_refused_whatever_its_name(command):
     with pytest.raises(NotAllowedError, match=r"exec_type does not list .*: rows may run report$"):
-        listed(command, ["report"])
+        find_listed(command, ["report"])
 
 
 @pytest.mark.parametrize("command", ["nowhere", "notes", "", "report\0", "hidden", "report "])
 @pytest.mark.usefixtures("programs")
 def test_what_is_no_program_here_is_refused_though_it_is_listed(command):
-    with pytest.raises(NotAllowedError, match=r"exec_type is a list .* none that can be run on"):
-        listed(command, ["report", command])
+    with pytest.raises(NotAllowedError, match=r"exec_type is a list .* no executable program on"):
+        find_listed(command, ["report", command])
 
 
 @pytest.mark.usefixtures("programs")
 def test_a_program_with_many_names_is_allowed_by_the_listed_one_only():
     with pytest.raises(NotAllowedError, match="exec_type does not list 'sh'"):
-        listed("sh", ["ls"])
+        find_listed("sh", ["ls"])
 
 
 @pytest.mark.parametrize(
@@ -125,27 +131,27 @@ def test_empty_fields_and_all_others_are_allowed_beside_a_list():
 
 
 def test_programs_that_are_not_there_are_named(programs):
-    assert missing(["report", f"{programs}/gone", "notes"]) == [f"{programs}/gone", "notes"]
+    assert find_missing(["report", f"{programs}/gone", "notes"]) == [f"{programs}/gone", "notes"]
 
 
-def test_it_is_told_who_can_run_code():
+def test_it_is_told_describe_programs():
     def told(**given):
-        return who_can_run_code(settings(**given))
+        return describe_programs(settings(**given))
 
     assert told().startswith(FREE)
     assert told().endswith(": exec_type is on")
     assert told(only=["exec"]).startswith(FREE)
-    assert "the setting only leaves type exec to other workers" in told(only=["mail"])
-    assert told(exec_type=False) == "rows can run no program of their choice: exec_type is off"
+    assert "because the setting only does not name it" in told(only=["mail"])
+    assert told(exec_type=False) == "rows cannot choose a program: exec_type is off"
     assert told(script="a.py").endswith("is off, because one handler serves every type")
     assert told(exec_type=["date"]).endswith(": date (exec_type)")
 
 
 def test_it_is_told_which_classes_rows_can_have_called(tmp_path):
     def told(**given):
-        return who_is_called(settings(**given))
+        return describe_triggers(settings(**given))
 
-    assert told() == "rows can name no trigger class of their choice: load_path is empty"
+    assert told() == "rows cannot choose a trigger class: load_path is empty"
     assert told(load_path=str(tmp_path), triggers=[]).endswith(": triggers is empty")
     assert told(load_path=str(tmp_path)).endswith(f"in these folders (load_path): {tmp_path}")
     assert told(load_path=str(tmp_path), triggers=["a.b", "c"]).endswith("(triggers): a.b, c")

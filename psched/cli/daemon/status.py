@@ -1,4 +1,4 @@
-"""``psched status``: how the masters on this host stand that serve these schedules."""
+"""The command status."""
 
 import json
 import os
@@ -10,36 +10,41 @@ import click
 from psched.app import read_config
 from psched.base.errors import ConfigError
 from psched.base.texts import visible
-from psched.cli.options import Place
-from psched.cli.refusals import refusing
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.time_format import format_duration
 from psched.config import Config
 from psched.master.runtime_folders import socket_folders
 from psched.master.status_query import ask_all
 
-_UNITS = (("d", 86400), ("h", 3600), ("min", 60))
+_SILENT_TOO_LONG = 15.0
+"""Seconds without a message from a worker; it sends one every ten."""
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per master.")
-@click.option("--all", "everyone", is_flag=True, help="Whatever table a master serves.")
+@click.option("--json", "as_json", is_flag=True, help="Show one JSON object per master.")
+@click.option(
+    "--all", "everyone", is_flag=True, help="Show all masters, whichever table they serve."
+)
 @click.pass_obj
-@refusing
-def status(place: Place, *, as_json: bool, everyone: bool) -> None:
-    """Ask the running masters: workers, tasks, leases, the last errors.
+@report_errors
+def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
+    """Show the masters of this host, their workers and tasks.
 
-    Asks those on this host that serve the configured table; all of them, if the configuration
-    cannot be read here, as when its password is a secret of the service's.
+    Only masters that serve the configured table are shown. If the configuration cannot be read,
+    for example because its password is a secret of the service, all masters are shown. The last
+    warnings and errors follow.
     """
     try:
-        wanted = None if everyone else read_config(*place)
+        wanted = None if everyone else read_config(*location)
     except ConfigError as error:
-        click.echo(f"{error}; asking every master", err=True)
+        click.echo(f"{error}; showing every master", err=True)
         wanted = None
     folders = socket_folders(os.environ)
     found, silent, others = 0, [], []
     for pid, answer in ask_all(folders):
         if isinstance(answer, OSError):
-            silent.append(f"psched-master {pid} does not tell: {answer.strerror or answer}")
+            silent.append(f"psched-master {pid} does not answer: {answer.strerror or answer}")
             continue
         served = _served(answer) if "url" in answer else None
         if wanted is not None and served not in (None, _wanted(wanted)):
@@ -52,10 +57,10 @@ def status(place: Place, *, as_json: bool, everyone: bool) -> None:
     for line in silent:
         click.echo(line, err=True)
     if not found:
-        what = f" that it serves {_wanted(wanted)}" if wanted is not None else ""
+        what = f" that serves {_wanted(wanted)}" if wanted is not None else ""
         where = ", ".join(map(str, folders))
         raise click.ClickException(
-            f"no psched-master here tells{what}; looked in {where}{''.join(others)}"
+            f"no psched-master{what} answers on this host; searched {where}{''.join(others)}"
         )
 
 
@@ -70,11 +75,11 @@ def _wanted(settings: Config) -> str:
 def _lines(master: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"psched-master {master['pid']} {master['phase']},"
-        f" generation {master['generation']}, up {_span(master['uptime'])}"
+        f" generation {master['generation']}, up {format_duration(master['uptime'])}"
     )
     if "url" in master:
         yield f"{master['url']}, table {master['table']}"
-    # A master of an older version does not tell.
+    # Masters of older versions do not send these.
     yield from (master[name] for name in ("programs", "triggers") if name in master)
     for worker in master["workers"]:
         yield from _worker_lines(worker)
@@ -91,23 +96,16 @@ def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
     tasks = worker["tasks"]
     line = (
         f"worker {worker['number']} (gen {worker['generation']}) pid {worker['pid']}"
-        f" {worker['state']}, {len(tasks)} tasks, up {_span(worker['uptime'])}"
+        f" {worker['state']}, {len(tasks)} tasks, up {format_duration(worker['uptime'])}"
     )
-    if worker["silent_for"] > 15:  # noqa: PLR2004  # seconds; it speaks every ten
-        line += f", silent for {_span(worker['silent_for'])}"
+    if worker["silent_for"] > _SILENT_TOO_LONG:
+        line += f", silent for {format_duration(worker['silent_for'])}"
     yield line
     if worker["store_away"]:
         yield f"    {worker['store_away']}"
     for task in tasks:
         yield (
             f"    {task['occurrence']} {task['type']} attempt {task['attempt']}"
-            f" pid {task['pid']} {task['state']} for {_span(task['running_for'])},"
-            f" lease ends in {_span(task['lease_left'])}"
+            f" pid {task['pid']} {task['state']} for {format_duration(task['running_for'])},"
+            f" lease ends in {format_duration(task['lease_left'])}"
         )
-
-
-def _span(seconds: float) -> str:
-    for unit, length in _UNITS:
-        if abs(seconds) >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"

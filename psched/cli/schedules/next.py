@@ -1,4 +1,4 @@
-"""The command next, and the warnings about times that a clock change meddles with."""
+"""The command next; and warnings about times that a clock change skips or repeats."""
 
 import json
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from math import ceil
 import click
 
 from psched.app import CLOCK, open_schedules, read_config
-from psched.cli.options import Place
-from psched.cli.refusals import refusing
-from psched.cli.schedules.listing import text
-from psched.cli.time_format import moment, when
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.output import one_line
+from psched.cli.time_format import format_distance, format_time, parse_time
 from psched.config import Config
 from psched.core.definition import understand
 from psched.core.model import WAITING, Row
@@ -21,29 +21,43 @@ from psched.core.shorthands import instant
 from psched.triggers.zone import find_zone
 
 _WARNED_AHEAD = 400 * 86_400
-"""Seconds; in them the clocks go forward and back at least once, where they do."""
+"""Seconds; a little more than a year, so that they include every clock change of a year."""
 
 _MOST_WARNINGS = 4
-
-_UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 @click.command("next")
 @click.argument("key", required=False)
-@click.option("--cron", metavar="CRON", help="Not a schedule's, but those of this trigger.")
-@click.option("-t", "--timezone", help="Zone in which CRON is read. Default: the setting.")
+@click.option(
+    "--cron",
+    metavar="CRON",
+    help="Show the times of this cron line, or @every or @call trigger, in place of a schedule's.",
+)
+@click.option(
+    "-t", "--timezone", metavar="ZONE", help="Time zone of CRON. Default: the setting timezone."
+)
 @click.option(
     "--dst-policy",
     type=click.Choice(["debian", "wallclock"]),
-    help="Clock changes, for CRON. Default: the setting.",
+    help="What CRON does at a clock change; see psched add --help. Default: the setting"
+    " dst_policy.",
 )
-@click.option("-s", "--start", metavar="TIME", help="For CRON, those at or after this, not now.")
-@click.option("-n", "number", type=click.IntRange(1, 1000), default=10, help="How many; 10.")
+@click.option(
+    "-s", "--start", metavar="TIME", help="Show the times of CRON at or after TIME. Default: now."
+)
+@click.option(
+    "-n",
+    "number",
+    type=click.IntRange(1, 1000),
+    default=10,
+    metavar="N",
+    help="Number of times to show. Default: 10.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @click.pass_obj
-@refusing
+@report_errors
 def next_(
-    place: Place,
+    location: ConfigLocation,
     *,
     key: str | None,
     cron: str | None,
@@ -53,28 +67,29 @@ def next_(
     number: int,
     as_json: bool,
 ) -> None:
-    """Show when a schedule runs next, in its zone, in UTC and from now.
+    """Show the next times of a schedule or cron line.
 
-    What is odd about a time is said: that it does not exist on the day of a clock change, or
-    exists twice, and what happens then; and which missed occurrences will be dropped.
+    Each time is shown in the schedule's time zone, in UTC, and as the distance from now. A note
+    follows a time that a clock change skips or repeats, and a missed run that will be dropped.
 
-    KEY names a schedule; --cron needs none, nor a database. A TIME is Unix seconds or ISO 8601; one
-    without an offset is in the zone.
+    KEY names a schedule. With --cron, neither a schedule nor a database is needed. A TIME is Unix
+    seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the time zone of
+    CRON.
     """
     if (key is None) == (cron is None):
-        raise click.UsageError("name a KEY, or a trigger by --cron")
+        raise click.UsageError("name a KEY, or give a trigger with --cron")
     if cron is None and any(each is not None for each in (timezone, dst_policy, start)):
-        raise click.UsageError("--timezone, --dst-policy and --start go with --cron")
-    settings = read_config(*place)
+        raise click.UsageError("--timezone, --dst-policy and --start need --cron")
+    settings = read_config(*location)
     if key is not None:
         _show_schedule(key, number, settings, as_json=as_json)
         return
     zone = settings.timezone if timezone is None else timezone
-    find_zone(zone)  # an empty one, of an unset variable, is not the default
+    find_zone(zone)  # refuses an empty name, as of an unset variable
     own = settings if dst_policy is None else settings.with_settings(dst_policy=dst_policy)
     trigger = understand(Row(key="next", cron=cron, timezone=zone), own).trigger
     now = CLOCK.wall()
-    begin = when("start", start, zone)
+    begin = parse_time("start", start, zone)
     after = (ceil(now) if begin is None else instant("start", begin)) - 1
     listed = coming(trigger, zone, after, number)
     if as_json:
@@ -83,8 +98,8 @@ def next_(
         _print_lines(listed, now)
 
 
-def warn_of_oddities(row: Row, settings: Config) -> None:
-    """Say on standard error what clock changes of the next year do to a schedule."""
+def warn_of_clock_changes(row: Row, settings: Config) -> None:
+    """Warn on standard error of what the clock changes of the next year do to a schedule."""
     trigger, start = understand(row, settings).trigger, row.next_time or 0
     found = oddities(trigger, start - 1, start + _WARNED_AHEAD)
     for odd in islice(found, _MOST_WARNINGS):
@@ -106,9 +121,13 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
     if as_json:
         _print_object(about, listed)
         return
-    parts = [row.state, text(row.cron) or "once", f"in {text(row.timezone) or settings.timezone}"]
+    parts = [
+        row.state,
+        one_line(row.cron) or "once",
+        f"in {one_line(row.timezone) or settings.timezone}",
+    ]
     parts += [f"{name} {about[name]} s" for name in ("delay", "jitter") if about[name]]
-    click.echo(f"{key}: {', '.join(parts)}" + (f"  # {text(row.reason)}" if row.reason else ""))
+    click.echo(f"{key}: {', '.join(parts)}" + (f"  # {one_line(row.reason)}" if row.reason else ""))
     _print_lines(listed, now)
 
 
@@ -119,24 +138,11 @@ def _print_object(about: dict[str, object], listed: Iterable[Coming]) -> None:
 
 def _print_lines(listed: Iterable[Coming], now: float) -> None:
     for each in listed:
-        ahead = relative(each.time - now)
+        ahead = format_distance(each.time - now)
         if each.run_at is None:
-            click.echo(f"{'(none)':25}  {moment(each.time)}  {ahead:14}  # {each.note}")
+            click.echo(f"{'(none)':25}  {format_time(each.time)}  {ahead:14}  # {each.note}")
             continue
-        line = f"{each.local.replace('T', ' '):25}  {moment(each.time)}  {ahead:14}"
+        line = f"{each.local.replace('T', ' '):25}  {format_time(each.time)}  {ahead:14}"
         if each.run_at != each.time:
-            line += f"  runs from {moment(each.run_at)}"
+            line += f"  runs from {format_time(each.run_at)}"
         click.echo(f"{line}  # {each.note}" if each.note else line.rstrip())
-
-
-def relative(seconds: float) -> str:
-    """How far away an instant is, for people, in its two largest units."""
-    left, words = round(abs(seconds)), list[str]()
-    for unit, size in _UNITS:
-        number, left = divmod(left, size)
-        if number or words:
-            words.append(f"{number} {unit}")
-    span = " ".join(word for word in words[:2] if word[0] != "0")
-    if not span:
-        return "now"
-    return f"in {span}" if seconds > 0 else f"{span} ago"
