@@ -4,7 +4,7 @@ import os
 
 from psched.app import open_schedules, read_config
 from psched.base import log
-from psched.master.generation_spec import Place
+from psched.master.generation_spec import WorkerIdentity
 from psched.process.spawn import spawn
 from psched.service.job_declarer import JobDeclarer
 from psched.service.jobs import Jobs
@@ -18,7 +18,11 @@ def declared_after_others_have_died():
     settings = read_config({"url": "sqlite:///psched.db"})
     jobs = Jobs("program", "program", settings)
     jobs.add("job", lambda: None, {"every": 3600})
-    journal, place, master = log.start(None, "info", "master"), Place(0, 1, "nonce"), os.getpid()
+    journal, place, master = (
+        log.start(None, "info", "master"),
+        WorkerIdentity(0, 1, "nonce"),
+        os.getpid(),
+    )
 
     def work(link):
         boot = WorkerBoot(link, place, prepare_process(journal, place), journal, master, None)
