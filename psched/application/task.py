@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from psched.base import payload
 from psched.base.errors import AlreadyFinishedError, InvalidError
-from psched.core.definition import Definition, decode, encode
+from psched.core.columns import decode, encode
+from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
 from psched.core.schedule import Schedules
 
@@ -109,7 +110,7 @@ class Task:
         For a JSON object, its text. For any other payload, as PerfectQueue's may be, its text or
         bytes.
         """
-        return payload.raw(self._text, self._form)
+        return payload.unwrap(self._text, self._form)
 
     @property
     def occurrence(self) -> Occurrence:

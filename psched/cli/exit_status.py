@@ -11,7 +11,7 @@ import click
 from psched.base.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
 from psched.base.texts import visible
 from psched.cli.output import unfilter_output
-from psched.triggers.custom import Answer, Call, found_by
+from psched.triggers.custom import Call, NextAfter, loading_by
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +26,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     @wraps(command)
     def reporting(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with found_by(_find_by_helper):
+            with loading_by(_find_by_helper):
                 return command(*args, **kwargs)
         except (ConfigError, InvalidError, LoadError, ScheduleError, StoreError) as error:
             raise click.ClickException(str(error)) from error
@@ -39,7 +39,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     return reporting
 
 
-def _find_by_helper(call: Call) -> Answer:
+def _find_by_helper(call: Call) -> NextAfter:
     from psched.cli.trigger_helper import find  # noqa: PLC0415  # few schedules have such triggers
 
     return find(call)

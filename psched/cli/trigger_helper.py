@@ -19,12 +19,12 @@ from typing import Any
 
 from psched.app import CLOCK
 from psched.base.errors import InvalidError, NotLoadedError, described
-from psched.core.trigger_verdicts import confine
+from psched.core.remote_policy import limit_memory
 from psched.process import kernel, tree
 from psched.process.link import Link
 from psched.process.signals import unblock
 from psched.process.spawn import flush_output, spawn
-from psched.triggers.custom import DEADLINE, Answer, Call, here
+from psched.triggers.custom import DEADLINE, Call, NextAfter, load_here
 
 _LONGEST_PROBLEM = 2000
 """Characters of an error message about a trigger."""
@@ -39,7 +39,7 @@ class _Helper:
         self._failures: dict[Call, str] = {}
         atexit.register(self._kill)
 
-    def find(self, call: Call) -> Answer:
+    def find(self, call: Call) -> NextAfter:
         """Find a trigger class; the function that asks it for the first time after an instant."""
         self._ask(call, None)
         return partial(self._ask, call)
@@ -83,8 +83,8 @@ class _Helper:
         os.waitpid(pid, 0)
 
 
-def find(call: Call) -> Answer:
-    """Find a trigger through a child of this process; for `psched.triggers.custom.found_by`."""
+def find(call: Call) -> NextAfter:
+    """Find a trigger through a child of this process; for `psched.triggers.custom.loading_by`."""
     return _helper().find(call)
 
 
@@ -109,13 +109,13 @@ def _run_child(command: int, link: Link) -> int:
     """Answer questions in the child until the command, whose pid is given, closes the link."""
     unblock()
     kernel.die_with_parent(command)
-    confine()
+    limit_memory()
     # A trigger's output must not mix with the command's.
     os.dup2(2, 1)
     # A trigger in __main__ belongs to the program that declared it, which is not this command.
     sys.modules["__main__"] = ModuleType("__main__")
     process = os.getpid()
-    answers: dict[str, Answer] = {}
+    answers: dict[str, NextAfter] = {}
     while (question := link.wait()) is not None:
         answer = _answer(question, answers)
         if os.getpid() != process:
@@ -125,11 +125,11 @@ def _run_child(command: int, link: Link) -> int:
     return 0
 
 
-def _answer(question: Mapping[str, Any], answers: dict[str, Answer]) -> dict[str, Any]:
+def _answer(question: Mapping[str, Any], answers: dict[str, NextAfter]) -> dict[str, Any]:
     call, instant = question["call"], question["instant"]
     try:
         if call["text"] not in answers:
-            answers[call["text"]] = here(Call(**call))
+            answers[call["text"]] = load_here(Call(**call))
         return {"time": None if instant is None else answers[call["text"]](instant)}
     except NotLoadedError as error:
         return {"absent": error.problem[:_LONGEST_PROBLEM]}

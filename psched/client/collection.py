@@ -17,9 +17,9 @@ from psched.client.poller import Poller
 from psched.client.writer import Writer, read_row
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import DEFAULT_TYPE, ENDED, QUARANTINED, Row
-from psched.core.preview import Coming, coming_of
+from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.schedule import Schedule, ScheduleMetadata
 from psched.core.store_protocol import JoinsTransactions, Store
 
@@ -249,10 +249,10 @@ class ScheduleCollection:
         while (row := self._send(lambda: next(rows, None))) is not None:
             yield ScheduleMetadata(row)
 
-    def next(self, key: str, number: int = 10) -> Sequence[Coming]:
+    def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences of a schedule; see `Schedule.next`."""
         row = self._read(key)
-        return coming_of(row, understand(row, self._settings), number, self.now())
+        return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
     def wait(self, key: str, timeout: float | None = None) -> str:
         """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""

@@ -17,7 +17,7 @@ from psched.base.errors import (
 from psched.base.retry import Send
 from psched.config import Config
 from psched.core.declare import When, redeclare
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
 from psched.core.model import (
     CANCELLED,
@@ -219,7 +219,7 @@ class Writer:
             return changed(seen, status=mark)
         keep = seen.cron is not None
         try:
-            retention = understand(seen, self._settings).settings.retention_time
+            retention = parse_row(seen, self._settings).settings.retention_time
         except InvalidError:
             retention = self._settings.retention_time
         if not keep and not retention:

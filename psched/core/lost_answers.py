@@ -8,8 +8,8 @@ remembers what it has sent (`LostAnswers`), reads the row, and compares (`were_i
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from psched.base.compression import readable
 from psched.base.errors import UnknownOutcomeError
-from psched.base.packing import readable
 from psched.core.model import Row
 
 T = TypeVar("T")

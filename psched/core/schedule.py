@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from psched.base.compression import LARGEST
 from psched.base.errors import NotFoundError
-from psched.base.packing import LARGEST
+from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
-from psched.core.definition import payload_of, raw_data, said_about
 from psched.core.model import DEFAULT_TYPE, Row
-from psched.core.preview import Coming
+from psched.core.preview import UpcomingTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ScheduleMetadata:
         Raises:
             InvalidError: the stored payload is not a JSON object.
         """
-        return payload_of(self.row.data, LARGEST)
+        return parse_payload(self.row.data, LARGEST)
 
     @property
     def raw_data(self) -> bytes:
@@ -105,12 +105,12 @@ class ScheduleMetadata:
     @property
     def label(self) -> str | None:
         """The schedule's owner, see `psched.files`."""
-        return said_about(self.row, "label")
+        return annotation(self.row, "label")
 
     @property
     def note(self) -> str | None:
         """Free text for people."""
-        return said_about(self.row, "note")
+        return annotation(self.row, "note")
 
     @property
     def reason(self) -> str | None:
@@ -146,7 +146,7 @@ class Schedule:
             return False
         return True
 
-    def next(self, number: int = 10) -> Sequence[Coming]:
+    def next(self, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences, beginning with the one that is due or running; none at rest.
 
         Args:
@@ -301,7 +301,7 @@ class Schedules(Protocol):
         """Read every schedule."""
         ...
 
-    def next(self, key: str, number: int = 10) -> Sequence[Coming]:
+    def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """The next occurrences of a schedule."""
         ...
 

@@ -10,13 +10,13 @@ from psched.base.errors import StoreBusyError, TransientStoreError, UnknownOutco
 from psched.base.retry import Send, send_once
 from psched.config import Config
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
-from psched.core.policy import conclusion
+from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
 
 _log = logging.getLogger("psched.worker")
 
 Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
-"""Computes a lease's settlement, see `psched.core.policy.conclusion`; None: not known yet."""
+"""Computes a lease's settlement, see `psched.core.policy.after_run`; None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Settler:
         self,
         settings: Config,
         clock: Clock,
-        conclude: Conclude = conclusion,
+        conclude: Conclude = after_run,
         send: Send = send_once,
     ) -> None:
         self._settings = settings
@@ -131,7 +131,7 @@ def settle(
     settings: Config,
     results: dict[str, Settled] | None = None,
     *,
-    conclude: Conclude = conclusion,
+    conclude: Conclude = after_run,
     send: Send = send_once,
 ) -> Mapping[str, Settled]:
     """End leases; may be repeated when the store did not answer.

@@ -13,7 +13,7 @@ from typing import Any
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.definition import said_about
+from psched.core.columns import annotation
 from psched.core.model import Row
 from psched.files.plan import Item, Plan, conflict, differences, has_label, plan
 
@@ -85,9 +85,9 @@ def apply_plan(
 
 def _remaining_changes(item: Item, made: Plan, settings: Config, seen: Row) -> dict[str, Any]:
     """The changes that a row, as it is now, still needs."""
-    before = said_about(item.found, "label") if item.found is not None else None
+    before = annotation(item.found, "label") if item.found is not None else None
     # The plan adopts the schedule from the label that it showed, not from one that came since.
-    adopt = made.adopt and said_about(seen, "label") == before
+    adopt = made.adopt and annotation(seen, "label") == before
     if why := conflict(seen, made.label, adopt=adopt):
         raise AlreadyExistsError(f"{item.key} {why}")
     if item.wanted is None:

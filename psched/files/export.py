@@ -11,7 +11,8 @@ import yaml
 from psched.base.errors import InvalidError
 from psched.base.texts import visible
 from psched.config import Config
-from psched.core.definition import decode, payload_limit, said_about, understand
+from psched.core.columns import annotation, decode, payload_limit
+from psched.core.definition import parse_row
 from psched.core.model import DELETING, WAITING, Row
 from psched.files.plan import non_defaults
 
@@ -42,13 +43,13 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
         if row.cron is None or row.status == DELETING:
             continue
         try:
-            understand(row, settings)
+            parse_row(row, settings)
             decode("data", row.data or "{}", most=payload_limit(settings.data_limit))
         except InvalidError as error:
             omitted.append(f"{row.key}: left out, because it cannot be understood: {error}")
             continue
         fields = non_defaults(row, settings)
-        label = said_about(row, "label")
+        label = annotation(row, "label")
         fields.pop("label", None)
         first = {name: fields[name] for name in _FIRST if name in fields}
         documents.setdefault(label, {})[row.key] = first | fields

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.definition import LATEST_TIME, understand
+from psched.core.columns import LATEST_TIME
+from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Row
 from psched.files.plan import Item
 from psched.triggers import trigger as triggers
@@ -67,7 +68,7 @@ def after(item: Item, settings: Config, now: float) -> NextRuns | None:
 def _next_runs(row: Row, start: int, settings: Config) -> NextRuns:
     """The next runs from an instant on."""
     try:
-        definition = understand(row, settings)
+        definition = parse_row(row, settings)
     except InvalidError as error:
         return NextRuns([], f"unknown: {error}")
     trigger = definition.trigger

@@ -38,7 +38,7 @@ from functools import partial
 from typing import Any
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import FATAL, GenerationSpec, ReadSpec, SpecError
 from psched.master.respawn import Respawn
 from psched.master.status import MasterState, Status
@@ -116,9 +116,9 @@ class Master:
         self._last_kill = float("inf")
         self._exit_status = 0
         self._wakes = 0.0
-        self._fork_outage = Outage("cannot fork", _log, clock)
+        self._fork_outage = FaultLog("cannot fork", _log, clock)
         self._fault = False
-        self._faults = Outage("a fault in the master; it goes on", _log, clock, traceback=True)
+        self._faults = FaultLog("a fault in the master; it goes on", _log, clock, traceback=True)
 
     def run(self, inbox: SignalInbox) -> int:
         """Work until told to stop; return the exit status.

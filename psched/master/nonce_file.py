@@ -29,7 +29,7 @@ from pathlib import Path
 
 from psched.base import regular_files
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import FaultLog
 from psched.master.runtime_folders import volatile_folders
 from psched.process import cgroup, tree
 from psched.process.cgroup import Cgroup
@@ -61,7 +61,7 @@ class NonceFile:
         self._in_own_cgroup: dict[str, bool] = {}
         self._written: Mapping[str, bool] = {}
         what = "if this master is killed, its tasks wait for alive_time"
-        self._outage = Outage(what, _log, clock)
+        self._outage = FaultLog(what, _log, clock)
 
     def add(self, nonce: str, *, own_cgroup: bool) -> None:
         """Record a worker that holds no lease yet.

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import CLEANER, DRAINED, GenerationSpec, WorkerIdentity
 from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild
@@ -62,7 +62,7 @@ class Workers:
         self._by_pid: dict[int, WorkerChild] = {}
         self._ended: list[WorkerChild] = []
         self._cgroup = cgroup
-        self._cgroup_outage = Outage("workers have no cgroups of their own", _log, clock)
+        self._cgroup_outage = FaultLog("workers have no cgroups of their own", _log, clock)
         self._orphan_reaper = OrphanReaper[WorkerChild](clock, spawner)
         self._nonce_file = nonce_file
         self._to_recover = [*inherited]

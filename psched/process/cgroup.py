@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import FaultLog
 from psched.process import tree
 
 _log = logging.getLogger("psched.master")
@@ -158,7 +158,7 @@ class RunnerCgroups:
         self._free: list[Cgroup] = []
         self._above = above
         self._made = 0
-        self._outage = Outage("runners have no cgroups of their own", _log, clock)
+        self._outage = FaultLog("runners have no cgroups of their own", _log, clock)
 
     def acquire(self, pid: int) -> Cgroup | None:
         """Move a runner into a cgroup of its own; None if that fails."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing_extensions import override
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import FaultLog
 from psched.process import tree
 from psched.process.cgroup import Cgroup, RunnerCgroups
 from psched.process.child import reap
@@ -82,7 +82,7 @@ class ForkingRunnerPool(RunnerPool):
         self._reaper = OrphanReaper[RunnerChild](clock)
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
         self._cleared: list[RunnerChild] = []
-        self._server_deaths = Outage("the fork server died", _log, clock)
+        self._server_deaths = FaultLog("the fork server died", _log, clock)
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.
             with suppress(OSError):

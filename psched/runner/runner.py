@@ -15,6 +15,7 @@ from typing import Any
 from typing_extensions import override
 
 from psched.application.task import Holder, Task
+from psched.base.compression import LARGEST
 from psched.base.errors import (
     CommandError,
     InvalidError,
@@ -29,8 +30,7 @@ from psched.base.errors import (
     text_of,
 )
 from psched.base.log import Log
-from psched.base.packing import LARGEST
-from psched.core.definition import encode, payload_text
+from psched.core.columns import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
 from psched.core.schedule import Schedules
 from psched.process.child import reap
@@ -143,7 +143,7 @@ class Runner:
         find: the handler of a type; None: there is none.
         log: this process's log.
         open_schedules: opens a collection on the store that the tasks come from.
-        judge: judges a row whose trigger is of a user's own; see `psched.core.trigger_verdicts`.
+        judge: judges a row whose trigger is of a user's own; see `psched.core.remote_policy`.
         tasks: how many tasks it runs before it exits.
     """
 

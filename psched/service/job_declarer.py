@@ -16,7 +16,7 @@ from psched.base.errors import (
 )
 from psched.client.collection import ScheduleCollection
 from psched.config.urls import file_of
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import ENDED
 from psched.core.store_protocol import Store
 from psched.files.apply import apply_plan, remove
@@ -103,7 +103,7 @@ class JobDeclarer:
     def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
         """Whether all times of a job have passed: its row may have been deleted after the last."""
         row = self._jobs.row(job)
-        trigger = understand(row, self._settings).trigger
+        trigger = parse_row(row, self._settings).trigger
         if trigger is None:
             return row.next_time is not None and row.next_time < now
         return first(trigger, ceil(now)) is None

@@ -10,10 +10,10 @@ from psched.application.dispatch import Dispatch, Target, check_handler
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
 from psched.config import Config
+from psched.core.columns import NAME_LENGTH, check_name
 from psched.core.declare import declare
-from psched.core.definition import NAME_LENGTH, check_name
 from psched.core.model import Row
-from psched.core.shorthands import of_program
+from psched.core.shorthands import name_main_class
 
 _TRIGGERS = frozenset({"cron", "every", "at", "trigger", "next_time"})
 """The fields of which one says when a schedule runs."""
@@ -144,9 +144,9 @@ def _trigger(
 ) -> dict[str, Any]:
     """The field ``trigger`` of a job, if it has one, in the form that workers can import."""
     if "trigger" in fields:
-        return {"trigger": of_program(fields["trigger"])}
+        return {"trigger": name_main_class(fields["trigger"])}
     if data is not None and not _TRIGGERS & {*fields} and callable(getattr(run, "next_at", None)):
-        return {"trigger": of_program((type(run), data["parameters"]))}
+        return {"trigger": name_main_class((type(run), data["parameters"]))}
     return {}
 
 

@@ -14,7 +14,7 @@ from psched.app import ConfigLike, read_config
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.core.definition import check_name
+from psched.core.columns import check_name
 from psched.process import early_signals, kernel
 from psched.service.generation import WorkerExit, current_worker_boot
 from psched.service.job_declarer import JobDeclarer
@@ -212,7 +212,7 @@ def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
         return "catchup" in given
     if isinstance(given, Config):
         return True
-    return "catchup" in config.said(settings)
+    return "catchup" in config.raw_settings(settings)
 
 
 def _start_beside() -> subprocess.Popen[bytes]:

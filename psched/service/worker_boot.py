@@ -18,9 +18,9 @@ from psched.base.log import Log
 from psched.base.texts import cut
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.remote_policy import answer_request
 from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
-from psched.core.trigger_verdicts import judged
 from psched.handlers.configured import built_in_handlers
 from psched.handlers.permissions import describe_programs, describe_triggers
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
@@ -181,7 +181,7 @@ def make_runner_pool(
         find=find,
         log=log,
         open_schedules=open_schedules,
-        judge=partial(judged, settings=settings),
+        judge=partial(answer_request, settings=settings),
         tasks=settings.max_tasks_per_child,
     )
     return ForkingRunnerPool(

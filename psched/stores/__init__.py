@@ -10,7 +10,7 @@ from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
 
 
-@loader.undisturbed()
+@loader.gc_paused()
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     """Make the store that a configuration names; it is not connected yet.
 

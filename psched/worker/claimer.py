@@ -14,7 +14,7 @@ from psched.base.errors import TransientStoreError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row, Settlement
-from psched.core.policy import Run, put_off
+from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
 from psched.worker.lease import Lease
 from psched.worker.store_backoff import Slowness
@@ -173,7 +173,7 @@ class Claimer:
             return self._store.claim(
                 owner,
                 # More rows than there are runners would have to be given back.
-                limit=1 if self._tasks.no_forks.lasts else room,
+                limit=1 if self._tasks.no_forks.ongoing else room,
                 alive_time=self._settings.alive_time,
                 shortest=self._shortest,
                 horizon=self._settings.poll_interval,
@@ -211,7 +211,7 @@ class Claimer:
                 self._unstarted.settle(answer)
             elif self._triggers.is_stuck(waiting.question):
                 # There may be a process for it on another host.
-                self._unstarted.settle(put_off(waiting.row, _FORK_PAUSE))
+                self._unstarted.settle(postpone(waiting.row, _FORK_PAUSE))
             elif answer is not None and self._free > 0:
                 self._start(waiting, answer, following=0)
             else:

@@ -147,12 +147,12 @@ class RunningTask(Lease):
                 self.log("quarantined: %s", reason, level=logging.WARNING)
             case Release():
                 self.log("released after %.3f s", took, level=logging.WARNING)
-            case Retry(_, reason) if attempts.is_spent(self.row, self.definition):
+            case Retry(_, reason) if attempts.is_exhausted(self.row, self.definition):
                 text = "failed after %.3f s, for the last time (attempt %d): %s"
                 self.log(text, took, self.row.attempt, reason, level=logging.ERROR)
             case Retry(wait, reason):
                 if wait is None:
-                    wait = attempts.wait_before_next(self.row, self.definition)
+                    wait = attempts.retry_delay(self.row, self.definition)
                 what = "released" if self.lost_server else "failed"
                 when = f"again in {wait:.3g} s" if wait else "again at once"
                 text = "%s after %.3f s, %s: %s"

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from psched.application.task import assignment
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcomeError, text_of
+from psched.base.fault_log import FaultLog
 from psched.base.lease_times import Deadlines
-from psched.base.outage import Outage
 from psched.base.texts import brief
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
@@ -56,7 +56,7 @@ class TaskTable:
 
     def __init__(self, pool: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
         self.started = 0
-        self.no_forks = Outage("cannot fork", _log, clock)
+        self.no_forks = FaultLog("cannot fork", _log, clock)
         self._tasks: dict[str, RunningTask] = {}
         self._pool = pool
         self._guard = guard

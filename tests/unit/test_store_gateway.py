@@ -8,7 +8,7 @@ import pytest
 from psched.base.errors import StoreBusyError, StoreUnavailableError
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
@@ -57,7 +57,7 @@ class Scene:
         row = Row(key=key, next_time=60, owner="w.1", fence=1)
         self.tasks.prepare()
         deadlines = Deadlines(self.clock.boottime(), length, 5.0)
-        self.tasks.start(row, Run(understand(row, self.settings), 60), deadlines)
+        self.tasks.start(row, Run(parse_row(row, self.settings), 60), deadlines)
         return self.tasks[key]
 
     def extend(self, leases, *, alive_time, shortest):

@@ -42,7 +42,7 @@ def configure(
     source, environment, replaced = location
     if source is None and environment is not None:
         raise click.UsageError("-e selects a section of a file; name the file with -c")
-    before = {} if source is None else config.written(source, environment)
+    before = {} if source is None else config.read_raw(source, environment)
     overrides = {**worker_options.overrides(given, words), **replaced}
     overrides = worker_options.with_timeout(overrides, lambda: before)
     settings = {name: value for name, value in before.items() if name not in overrides}
@@ -81,7 +81,7 @@ def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]
 
 def _is_secret(settings: Mapping[str, object]) -> bool:
     url = str(settings.get("url", ""))
-    return urls.safe(url) != url
+    return urls.without_secrets(url) != url
 
 
 def _yaml(settings: Mapping[str, object]) -> str:

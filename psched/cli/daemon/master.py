@@ -9,7 +9,7 @@ from pathlib import Path  # after it, because these imports take time
 
 import click
 
-from psched.base.loader import undisturbed
+from psched.base.loader import gc_paused
 from psched.cli import options
 from psched.cli.exit_status import run_and_exit
 
@@ -62,7 +62,7 @@ def master(
     safe_path: bool,
 ) -> None:
     """Run the daemon; `_HELP` is shown to users."""
-    with undisturbed():
+    with gc_paused():
         from psched.service.run import run_configured, run_program  # noqa: PLC0415
 
     if module is not None or program:

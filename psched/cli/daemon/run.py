@@ -31,7 +31,7 @@ def run(location: options.ConfigLocation, /, words: tuple[str, ...], **given: ob
 
     def run_master() -> int:
         overrides = worker_options.with_timeout(
-            options_given, lambda: config.said(read_config(path, environment), environment)
+            options_given, lambda: config.raw_settings(read_config(path, environment), environment)
         )
         if heartbeat is not None:
             settings = read_config(path, environment, overrides)

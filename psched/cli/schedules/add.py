@@ -7,7 +7,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.schedules.next import warn_of_clock_changes
 from psched.cli.time_format import format_time, parse_time
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.triggers.zone import find_zone
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import click
 
 from psched.app import open_schedules, read_config
+from psched.base.compression import beginning
 from psched.base.errors import InvalidError
-from psched.base.packing import beginning
 from psched.base.texts import cut
 from psched.cli import options
 from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.output import one_line
 from psched.cli.time_format import format_time
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.core.model import ENDED, STATUSES, WAITING, Row
 
 _HEADINGS = (

@@ -16,7 +16,7 @@ from psched.cli.exit_status import report_errors
 from psched.cli.options import ConfigLocation
 from psched.cli.output import one_line
 from psched.cli.time_format import parse_time
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.core.model import DEFAULT_TYPE, FINISHED
 from psched.core.schedule import Schedule
 
@@ -162,13 +162,13 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
             raise InvalidError("data", "standard input is closed")
         stored = sys.stdin.buffer.read()
     if raw:
-        return payload.carry(stored)
+        return payload.wrap(stored)
     try:
         return decode("data", stored, values=None), None
     except InvalidError as error:
         # Text that begins with { is more likely a mistyped object than plain text.
         if may_be_text and not stored.lstrip().startswith(b"{"):
-            return payload.carry(stored)
+            return payload.wrap(stored)
         raise InvalidError("data", f"{error.problem}; {_FIX}") from None
 
 

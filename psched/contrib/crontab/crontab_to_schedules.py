@@ -14,8 +14,8 @@ from typing import Any
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.crontab.parser import Crontab, Entry, Remark
+from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
-from psched.core.definition import WORDS_LENGTH
 
 _SHELL = "/bin/sh"
 _PATH = "/usr/bin:/bin"
@@ -134,7 +134,7 @@ def _note(entry: Entry, user: str | None) -> str | None:
     """The comment, and the user that cron ran the command as, if psched runs it as another."""
     lines = [*([entry.note] if entry.note else []), *([f"cron ran it as {user}"] if user else [])]
     note = "".join(c if c.isprintable() or c == "\n" else " " for c in "\n".join(lines))
-    return note[:WORDS_LENGTH].strip() or None
+    return note[:TEXT_LENGTH].strip() or None
 
 
 def _key(entry: Entry, name: str, taken: dict[str, dict[str, Any]]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from typing_extensions import override
 
 from psched.base.clock import Clock
+from psched.base.compression import compress
 from psched.base.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -16,7 +17,6 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.base.packing import packed
 from psched.config import redis_urls
 from psched.core.model import MARKS, Row, Settlement, Token
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled, Store
@@ -57,7 +57,7 @@ class RedisStore(Store):
             replicas=parameters.wait_replicas,
         )
         self._connector = self._connect()
-        self._pack = partial(packed, above=parameters.compress_above, form=bytes)
+        self._pack = partial(compress, above=parameters.compress_above, form=bytes)
         self._clock = clock
         self._table = parameters.table
         self._only = [encoding.text(kind) for kind in parameters.only]

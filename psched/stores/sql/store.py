@@ -11,6 +11,7 @@ from sqlalchemy import Connection, TextClause
 from typing_extensions import override
 
 from psched.base.clock import Clock
+from psched.base.compression import compress
 from psched.base.errors import (
     InvalidError,
     NotFoundError,
@@ -20,7 +21,6 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.base.packing import packed
 from psched.core.attempts import wait_after_death
 from psched.core.model import DELETING, Row, Settlement, Token
 from psched.core.store_protocol import CallersTransaction, Claimed, Settled
@@ -86,7 +86,7 @@ class SqlStore(TableStore[Statements]):
         self._schema = Schema(parameters.table, dialect)
         quoted = self._connector.quote(parameters.table)
         self._sql = Statements(quoted, dialect, parameters.only)
-        self._pack = partial(packed, above=parameters.compress_above, form=dialect.packed)
+        self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None

@@ -16,23 +16,22 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from psched.base import payload
+from psched.base.compression import TooLargeError, decompress
 from psched.base.errors import InvalidError
-from psched.base.packing import TooLargeError, unpacked
 from psched.config import Config
 from psched.contrib.perfectsched.store.rows import NEVER, split_data
-from psched.core.catchup import kept
-from psched.core.definition import (
+from psched.core.catchup import oldest_kept
+from psched.core.columns import (
     LATEST_TIME,
-    Definition,
     check_name,
     check_number,
     check_size,
     decode,
     encode,
-    payload_of,
+    parse_payload,
     plain_text,
-    understand,
 )
+from psched.core.definition import Definition, parse_row
 from psched.core.model import FINISHED, Row
 from psched.triggers.chrono import rewritten
 
@@ -171,11 +170,11 @@ class PerfectSched(SourceSystem):
             options=_options({} if same_policy else {"dst_policy": "wallclock"}, form),
         )
         definition = _understood(row, data, settings)
-        payload_of(row.data, settings.data_limit)
+        parse_payload(row.data, settings.data_limit)
         if row.next_run_time == NEVER:
             return Converted(_rest(row, row.next_time, "it was at rest"))
         assert definition.trigger is not None  # noqa: S101  # it has a cron line
-        oldest = kept(definition.trigger, next_time, definition, old.now)
+        oldest = oldest_kept(definition.trigger, next_time, definition, old.now)
         return Converted(row, overdue=oldest != next_time)
 
 
@@ -228,7 +227,7 @@ class PerfectQueue(SourceSystem):
             options=_options(kept_options, form),
         )
         own = _understood(row, data, settings).settings
-        payload_of(row.data, settings.data_limit)
+        parse_payload(row.data, settings.data_limit)
         if created_at is None:
             ended = _rest(row, time, "it was finished in PerfectQueue")
             return Converted(changed(ended, retain_until=time))
@@ -286,7 +285,7 @@ def _task_data(old: OldRow) -> tuple[str, str, str | None]:
     if stored:
         _refuse_unreadable(stored)
         return kind, data, form
-    carried, form = payload.carry(b"")
+    carried, form = payload.wrap(b"")
     return kind, encode("data", carried), form
 
 
@@ -297,7 +296,7 @@ def _refuse_unreadable(stored: str | bytes) -> None:
         InvalidError: psched cannot read it; the text tells why.
     """
     try:
-        text = unpacked(stored)
+        text = decompress(stored)
         value = json.loads(text.decode() if isinstance(text, bytes) else text)
     except TooLargeError as error:
         raise InvalidError("data", str(error)) from None
@@ -319,7 +318,7 @@ def _understood(row: Row, data: str, settings: Config) -> Definition:
         InvalidError: psched would refuse it; the ``field`` names the column.
     """
     check_size("data", len(data.encode()), settings.data_limit)
-    return understand(row, settings)
+    return parse_row(row, settings)
 
 
 def _rest(row: Row, time: int | None, reason: str) -> Row:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from psched.base import payload
 from psched.base.errors import InvalidError
-from psched.core.definition import decode, encode, plain_text, raw_data
+from psched.core.columns import decode, encode, plain_text, raw_data
 from psched.core.model import FINISHED, WAITING, Row, Token
 
 NEVER = 2**31 - 1
@@ -138,7 +138,7 @@ def _object(stored: str | bytes | None) -> tuple[dict[str, Any], str | None]:
     try:
         return decode("data", stored, values=None), None
     except InvalidError:
-        return payload.carry(stored if isinstance(stored, bytes) else stored.encode())
+        return payload.wrap(stored if isinstance(stored, bytes) else stored.encode())
 
 
 def _joined(row: Row) -> bytes:

@@ -77,7 +77,7 @@ from psched.contrib.perfectsched.store.leases import may_be_leased
 from psched.contrib.perfectsched.store.rows import StoredRow, as_row, as_stored
 from psched.contrib.perfectsched.store.statements import Statements, as_new, as_seen, read_rows
 from psched.core.catchup import iso
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import Claimed, Settled, Store
 from psched.stores.parameters import StoreParameters
