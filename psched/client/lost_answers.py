@@ -1,6 +1,6 @@
 """What a request without an answer has left: whether a row is what it would have written."""
 
-from psched.base.packing import readable
+from psched.base.compression import readable
 from psched.core.model import Row
 
 _DEFINITION = "type", "cron", "timezone", "delay", "alive_time"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from psched.base.compression import LARGEST
 from psched.base.errors import NotFoundError
-from psched.base.packing import LARGEST
 from psched.core.declare import When
 from psched.core.definition import payload_of, raw_data, said_about
 from psched.core.model import Row

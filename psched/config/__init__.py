@@ -2,7 +2,7 @@
 
 Read `settings` first: the table of every setting. A value reaches it in five steps, each
 a module of its own: `document` (YAML as keys, values and lines), `reader` (which file,
-which environment), `references` (``${VAR}``), `kinds`, `per_type`, `inputs` and `urls` (is it
+which environment), `references` (``${VAR}``), `kinds`, `per_type`, `input_files` and `urls` (is it
 possible?), `combinations` and `tls` (is it beside the others?). `checking` has them done, and
 tells what is wrong.
 """

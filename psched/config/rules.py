@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from psched.base import lease_times
-from psched.config import inputs, redis_urls, tls, urls
+from psched.config import input_files, redis_urls, tls, urls
 from psched.config.problems import RefusedError, named
 from psched.config.references import Surroundings
 
@@ -113,7 +113,9 @@ def _log_in(
     if before is not None and before["password_file"] and "url" not in given:
         values["url"] = urls.without_password(values["url"])
     if values["password_file"]:
-        values["url"] = urls.with_password(values["url"], inputs.password(values["password_file"]))
+        values["url"] = urls.with_password(
+            values["url"], input_files.password(values["password_file"])
+        )
 
 
 def _check_margin(values: Mapping[str, Any]) -> None:

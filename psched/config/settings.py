@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from psched.base import lease_times
-from psched.base.packing import LARGEST
+from psched.base.compression import LARGEST
 from psched.config import checking, references, urls, words
 from psched.config.checking import Given, Setting
 from psched.config.kinds import (

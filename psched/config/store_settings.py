@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from psched.config import redis_urls, urls, words
-from psched.config.inputs import Input
+from psched.config.input_files import Input
 from psched.config.kinds import Choice, File, Number
 from psched.config.own_store import NO_OPTIONS, Options, StoreOptions, StoreType
 from psched.config.tls import VERIFY

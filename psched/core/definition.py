@@ -13,8 +13,8 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from psched.base import payload
+from psched.base.compression import LARGEST, unpacked
 from psched.base.errors import ConfigError, InvalidError
-from psched.base.packing import LARGEST, unpacked
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
 from psched.config import OVERRIDES, Config

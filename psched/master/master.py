@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import Outage
 from psched.master.generation_spec import HOPELESS, GenerationSpec, Plan, PlanError
 from psched.master.respawn import Respawn
 from psched.master.status import Phase, Status

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from psched.base import regular_files
 from psched.base.clock import SystemClock
-from psched.base.outage import Outage
+from psched.base.fault_log import Outage
 from psched.master.status_socket import service_folder
 from psched.process import cgroup, tree
 

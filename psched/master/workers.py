@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import Outage
 from psched.master.generation_spec import CLEANER, DRAINED, GenerationSpec, Place
 from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild

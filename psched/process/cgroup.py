@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import Outage
 from psched.process import tree
 
 _log = logging.getLogger("psched.master")

@@ -40,7 +40,7 @@ FROM_TRIGGER_HELPER = Shapes(
     },
     longest=2**16,
 )
-"""What a worker accepts from a runner that asks a trigger; `trigger_verdicts` judges the rest."""
+"""What a worker accepts from a runner that asks a trigger; `remote_policy` judges the rest."""
 
 TO_RUNNER = Shapes(
     {

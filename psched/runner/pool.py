@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import Outage
 from psched.process import tree
 from psched.process.cgroup import Cgroup, Leaves
 from psched.process.child import reap

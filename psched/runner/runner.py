@@ -13,6 +13,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from psched.application.task import Task
+from psched.base.compression import LARGEST
 from psched.base.errors import (
     CommandError,
     InvalidError,
@@ -26,7 +27,6 @@ from psched.base.errors import (
     text_of,
 )
 from psched.base.log import Log
-from psched.base.packing import LARGEST
 from psched.core.definition import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
 from psched.process.child import reap
@@ -140,7 +140,7 @@ class Runner:
         find: the handler of a type; None: there is none.
         log: this process's log.
         open_schedules: opens a collection on the store that the tasks come from.
-        judge: judges a row whose trigger is of a user's own; see `psched.core.trigger_verdicts`.
+        judge: judges a row whose trigger is of a user's own; see `psched.core.remote_policy`.
         tasks: how many it runs before it exits.
     """
 

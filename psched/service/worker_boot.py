@@ -18,8 +18,8 @@ from psched.base.texts import cut
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.remote_policy import judged
 from psched.core.store_protocol import Store
-from psched.core.trigger_verdicts import judged
 from psched.handlers.builtin import built_in
 from psched.handlers.exec_type import who_can_run_code, who_is_called
 from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from psched.application.task import assignment
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, StoreUnavailableError, text_of
+from psched.base.fault_log import Outage
 from psched.base.lease_times import Deadlines
-from psched.base.outage import Outage
 from psched.base.texts import brief
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run

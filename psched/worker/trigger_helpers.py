@@ -1,7 +1,7 @@
 """The processes that import and ask triggers of the users' own, for one worker.
 
 A trigger may hang, crash, or use up its memory. So the worker does not ask it. A runner that is
-used for nothing else judges the row (`trigger_verdicts`), while the worker goes on; it is used
+used for nothing else judges the row (`remote_policy`), while the worker goes on; it is used
 again for the next question. One that does not answer in time is killed, and so is one that answers
 nonsense. The row is then asked about once more, in a fresh process, since another trigger may have
 spoilt the first. After the second time it is quarantined. Both times are this worker's, under one
@@ -23,7 +23,7 @@ from psched.config import Config
 from psched.core.definition import understand
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
 from psched.core.policy import Run, conclusion, opening, put_off
-from psched.core.trigger_verdicts import Case, verdict
+from psched.core.remote_policy import Case, verdict
 from psched.runner.messages import FROM_TRIGGER_HELPER
 from psched.triggers.custom import DEADLINE, WithheldError, found_by, name_of, withheld
 from psched.triggers.trigger import is_called

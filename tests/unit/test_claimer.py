@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from psched.base.outage import Outage
+from psched.base.fault_log import Outage
 from psched.config import from_mapping
 from psched.core.store_protocol import Claimed
 from psched.worker.claimer import Claimer

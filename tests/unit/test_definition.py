@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import config
+from psched.base.compression import in_base64
 from psched.base.errors import InvalidError
-from psched.base.packing import in_base64
 from psched.core.definition import (
     DEEPEST,
     LARGEST_OPTIONS,

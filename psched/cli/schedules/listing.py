@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from psched.app import changed_config, open_schedules, read_config
+from psched.base.compression import beginning
 from psched.base.errors import InvalidError
-from psched.base.packing import beginning
 from psched.base.texts import cut, visible
 from psched.cli import options
 from psched.cli.options import Place

@@ -18,7 +18,7 @@ from typing import Any
 
 from psched.app import CLOCK
 from psched.base.errors import InvalidError, NotLoadedError, described
-from psched.core.trigger_verdicts import confine
+from psched.core.remote_policy import confine
 from psched.process import kernel, tree
 from psched.process.link import Link
 from psched.process.signals import unblock

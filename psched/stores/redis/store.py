@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any, TypeVar
 
 from psched.base.clock import Clock
+from psched.base.compression import packed
 from psched.base.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -14,7 +15,6 @@ from psched.base.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from psched.base.packing import packed
 from psched.config import redis_urls
 from psched.config.tls import Tls
 from psched.core.model import MARKS, Row, Settlement, Token

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause
 
 from psched.base.clock import Clock
+from psched.base.compression import packed
 from psched.base.errors import (
     InvalidError,
     NotFoundError,
@@ -19,7 +20,6 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.base.packing import packed
 from psched.config.tls import Tls
 from psched.core.attempts import wait_after_death
 from psched.core.model import DELETING, Row, Settlement, Token

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from psched.base import payload
+from psched.base.compression import TooLargeError, unpacked
 from psched.base.errors import InvalidError
-from psched.base.packing import TooLargeError, unpacked
 from psched.config import Config
 from psched.contrib.perfectsched.store.rows import NEVER, split_data
 from psched.core.catchup import kept

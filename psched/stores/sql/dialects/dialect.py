@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
-from psched.base.packing import Form
+from psched.base.compression import Form
 from psched.config.tls import Tls
 from psched.stores.deadline_socket import Budget
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from psched.base.packing import in_base64
+from psched.base.compression import in_base64
 from psched.config.tls import Tls
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import raw_execute

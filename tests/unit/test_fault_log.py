@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from psched.base.outage import Outage
+from psched.base.fault_log import Outage
 
 
 class Clock:

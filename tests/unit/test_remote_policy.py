@@ -9,10 +9,10 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.config import from_mapping
-from psched.core import trigger_verdicts
+from psched.core import remote_policy
 from psched.core.model import CANCELLING, QUARANTINED, Finish, Release, Retry, Row, Settlement
 from psched.core.policy import Run, conclusion, opening
-from psched.core.trigger_verdicts import Case, judged, verdict
+from psched.core.remote_policy import Case, judged, verdict
 
 NOON = 1_800_014_400
 
@@ -30,7 +30,7 @@ class Broken:
 @pytest.fixture(autouse=True)
 def _unconfined(monkeypatch):
     """What runs the tests keeps its memory."""
-    monkeypatch.setattr(trigger_verdicts, "confine", lambda: None)
+    monkeypatch.setattr(remote_policy, "confine", lambda: None)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psched.base.compression import in_base64, packed, readable, unpacked
 from psched.base.errors import InvalidError
-from psched.base.packing import in_base64, packed, readable, unpacked
 from psched.config import from_mapping
 from psched.core.definition import decode, encode, payload_of
 from psched.core.model import Row
