@@ -112,7 +112,7 @@ class Task:
         The text or the bytes of a payload that is not a JSON object, as PerfectQueue's may be; the
         object's JSON text otherwise.
         """
-        return payload.raw(self._text, self._form)
+        return payload.unwrap(self._text, self._form)
 
     @property
     def occurrence(self) -> Occurrence:

@@ -24,11 +24,11 @@ class TooLargeError(ValueError):
     """What is compressed has too many bytes."""
 
 
-Form = Callable[[bytes], str | bytes]
+ColumnForm = Callable[[bytes], str | bytes]
 """Makes of bytes what a column can hold."""
 
 
-def packed(plain: str | bytes, above: int, form: Form) -> str | bytes:
+def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:
     """A payload as it is to be stored.
 
     Args:
@@ -44,7 +44,7 @@ def packed(plain: str | bytes, above: int, form: Form) -> str | bytes:
     return stored if len(stored) < len(content) else plain
 
 
-def unpacked(stored: str | bytes, most: int = LARGEST) -> str | bytes:
+def decompress(stored: str | bytes, most: int = LARGEST) -> str | bytes:
     """A payload as it was declared, whether or not it is compressed.
 
     Args:
@@ -86,14 +86,14 @@ def beginning(stored: str | bytes, most: int) -> tuple[str | bytes, bool]:
 def readable(stored: str | bytes | None) -> str | bytes | None:
     """A payload for people: unpacked, if it can be."""
     try:
-        return stored and unpacked(stored)
+        return stored and decompress(stored)
     except ValueError:
         return stored
 
 
-def in_base64(packed: bytes) -> str:
-    """A `Form` for columns of text."""
-    return base64.b64encode(packed).decode()
+def in_base64(compressed: bytes) -> str:
+    """A `ColumnForm` for columns of text."""
+    return base64.b64encode(compressed).decode()
 
 
 def _gzip_of(stored: str | bytes) -> bytes | None:

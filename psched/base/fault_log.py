@@ -12,7 +12,7 @@ _REASONS = 5
 """Logged of one outage at most, each once."""
 
 
-class Outage:
+class FaultLog:
     """What is logged of one kind of fault.
 
     Args:
@@ -30,7 +30,7 @@ class Outage:
         self._said: set[int | str] = set()
 
     @property
-    def lasts(self) -> bool:
+    def ongoing(self) -> bool:
         """Whether it has begun and is not over."""
         return self._times > 0
 
@@ -41,7 +41,7 @@ class Outage:
             error: why, for people.
         """
         self._last = self._clock.monotonic()
-        if not self.lasts:
+        if not self.ongoing:
             self._since = self._last
         self._times += 1
         # The text of an OSError may hold a path that is another each time.
@@ -52,7 +52,7 @@ class Outage:
 
     def passed(self) -> None:
         """It does not happen now; to be called again and again."""
-        if self.lasts and self._clock.monotonic() >= self._last + _QUIET:
+        if self.ongoing and self._clock.monotonic() >= self._last + _QUIET:
             took = self._last - self._since
             if self._times > 1:
                 self._log.warning("%s: over after %.1f s, %d times", self._what, took, self._times)

@@ -16,7 +16,7 @@ from psched.base.errors import LoadError, described
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Load modules without a search for garbage among them, time and again: there is none."""
     searched = gc.isenabled()
     gc.disable()

@@ -16,19 +16,19 @@ OPTION = "payload"
 
 TEXT, BASE64 = "text", "base64"
 
-CARRIED_IN: Mapping[str, str] = {TEXT: "data", BASE64: "data_base64"}
+WRAPPED_IN: Mapping[str, str] = {TEXT: "data", BASE64: "data_base64"}
 """The values of the option, and the only field of an object that carries such a payload."""
 
 
-def carry(raw: bytes) -> tuple[dict[str, str], str]:
+def wrap(raw: bytes) -> tuple[dict[str, str], str]:
     """The object that carries a payload, and the value of the option: text if it is UTF-8."""
     try:
-        return {CARRIED_IN[TEXT]: raw.decode()}, TEXT
+        return {WRAPPED_IN[TEXT]: raw.decode()}, TEXT
     except UnicodeDecodeError:
-        return {CARRIED_IN[BASE64]: base64.b64encode(raw).decode()}, BASE64
+        return {WRAPPED_IN[BASE64]: base64.b64encode(raw).decode()}, BASE64
 
 
-def raw(text: str, form: str | None) -> bytes:
+def unwrap(text: str, form: str | None) -> bytes:
     """The payload as it was submitted: what is carried, or the JSON object's own text.
 
     Args:
@@ -44,7 +44,7 @@ def raw(text: str, form: str | None) -> bytes:
 
 
 def _carried(data: Mapping[str, Any], form: str) -> bytes | None:
-    name = CARRIED_IN[form]
+    name = WRAPPED_IN[form]
     content = data.get(name)
     if len(data) != 1 or not isinstance(content, str):
         return None

@@ -5,9 +5,9 @@ import gc
 
 def main() -> None:
     """The command ``psched``."""
-    from psched.base.loader import undisturbed  # noqa: PLC0415  # see master_main
+    from psched.base.loader import gc_paused  # noqa: PLC0415  # see master_main
 
-    with undisturbed():
+    with gc_paused():
         from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
         from psched.cli.output import filter_output  # noqa: PLC0415
 

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import click
 
-from psched.base.loader import undisturbed
+from psched.base.loader import gc_paused
 from psched.cli import options
 from psched.memory import MEMORY
 
@@ -96,7 +96,7 @@ def load(name: str) -> click.Command:
     """Import a subcommand."""
     home, _ = _SUBCOMMANDS[name]
     module, _, attribute = home.partition(":")
-    with undisturbed():
+    with gc_paused():
         command: click.Command = getattr(import_module(f"psched.{module}"), attribute)
     command.params += [each for each in options.AFTER_COMMAND if each not in command.params]
     return command

@@ -11,7 +11,7 @@ import click
 from psched.base.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
 from psched.base.texts import visible
 from psched.cli.output import unfilter_output
-from psched.triggers.custom import Answer, Call, found_by
+from psched.triggers.custom import Answer, Call, loading_by
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,7 +26,7 @@ def refusing(command: Callable[P, R]) -> Callable[P, R]:
     @wraps(command)
     def refused(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with found_by(_by_a_child):
+            with loading_by(_by_a_child):
                 return command(*args, **kwargs)
         except (ConfigError, InvalidError, LoadError, ScheduleError, StoreError) as error:
             raise click.ClickException(str(error)) from error

@@ -14,9 +14,9 @@ from psched.client.queue import Queue
 from psched.client.schedule import Schedule, ScheduleMetadata
 from psched.config import Config
 from psched.core.declare import When, declare, declare_all, redeclare
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import DEFAULT_TYPE, DELETING, Row
-from psched.core.preview import Coming, coming_of
+from psched.core.preview import UpcomingTime, upcoming_occurrences
 from psched.core.store_protocol import Store
 
 T = TypeVar("T")
@@ -173,10 +173,10 @@ class ScheduleCollection(Queue):
         found = self._patiently(lambda: self._store.look(keys))
         return {key: ScheduleMetadata(row) for key, row in found.items()}
 
-    def next(self, key: str, number: int = 10) -> Sequence[Coming]:
+    def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
         """See `Schedule.next`."""
         row = self.read(key).row
-        return coming_of(row, understand(row, self._settings), number, self.now())
+        return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
 
     def now(self) -> float:
         """The store's clock, Unix seconds."""

@@ -11,7 +11,7 @@ from psched.base.errors import InvalidError, PreemptedError
 from psched.config import Config
 from psched.core.definition import encode, payload_text
 from psched.core.model import Decision, Row
-from psched.core.policy import Run, opening, quarantine
+from psched.core.policy import Run, after_claim, quarantine
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled, Store
 
@@ -76,7 +76,7 @@ class Poller:
         row: Row | None = leased
         # Ends because every further round needs a person to change a definition in between.
         while row is not None and row.token == leased.token:
-            verdict = opening(row, self.settings, now)
+            verdict = after_claim(row, self.settings, now)
             if isinstance(verdict, Run):
                 holder = _Owner(self, row, sent + self.lease_time(row))
                 run = assignment(row, verdict.definition, verdict.scheduled_time)

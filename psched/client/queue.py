@@ -19,7 +19,7 @@ from psched.base.errors import (
 from psched.client.schedule import Schedule
 from psched.config import Config
 from psched.core.declare import When, declare, redeclare
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import (
     CANCELLED,
     CANCELLING,
@@ -233,7 +233,7 @@ class Queue(abc.ABC):
             return changed(seen, status=mark)
         keep = seen.cron is not None
         try:
-            retention = understand(seen, self._settings).settings.retention_time
+            retention = parse_row(seen, self._settings).settings.retention_time
         except InvalidError:
             retention = self._settings.retention_time
         if not keep and not retention:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from psched.base.compression import LARGEST
 from psched.base.errors import NotFoundError
 from psched.core.declare import When
-from psched.core.definition import payload_of, raw_data, said_about
+from psched.core.definition import annotation, parse_payload, raw_data
 from psched.core.model import Row
-from psched.core.preview import Coming
+from psched.core.preview import UpcomingTime
 
 if TYPE_CHECKING:
     from psched.client.collection import ScheduleCollection
@@ -42,7 +42,7 @@ class ScheduleMetadata:
         Raises:
             InvalidError: what is stored is not a JSON object.
         """
-        return payload_of(self.row.data, LARGEST)
+        return parse_payload(self.row.data, LARGEST)
 
     @property
     def raw_data(self) -> bytes:
@@ -104,12 +104,12 @@ class ScheduleMetadata:
     @property
     def label(self) -> str | None:
         """Whose it is: see `psched.files`."""
-        return said_about(self.row, "label")
+        return annotation(self.row, "label")
 
     @property
     def note(self) -> str | None:
         """What is to be known about it, for people."""
-        return said_about(self.row, "note")
+        return annotation(self.row, "note")
 
     @property
     def reason(self) -> str | None:
@@ -145,7 +145,7 @@ class Schedule:
             return False
         return True
 
-    def next(self, number: int = 10) -> Sequence[Coming]:
+    def next(self, number: int = 10) -> Sequence[UpcomingTime]:
         """Its coming occurrences, the one that is due or running first; at rest, it has none.
 
         Args:

@@ -9,7 +9,7 @@ tells what is wrong.
 
 from psched.config.checking import Setting
 from psched.config.per_type import OVERRIDES
-from psched.config.reader import from_mapping, load, said, written
+from psched.config.reader import from_mapping, load, raw_settings, read_raw
 from psched.config.references import withhold
 from psched.config.settings import SETTINGS, Config
 
@@ -20,7 +20,7 @@ __all__ = [
     "Setting",
     "from_mapping",
     "load",
-    "said",
+    "raw_settings",
+    "read_raw",
     "withhold",
-    "written",
 ]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from psched.config.kinds import Kind
-from psched.config.problems import Problem, RefusedError, RefusedPartsError, failure
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidPartsError, InvalidValueError, Problem, failure
+from psched.config.references import Context
 from psched.config.rules import combine
 
 _ALIASES = {"sslca": "ssl_ca"}
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     optional: bool
 
 
-class Given(NamedTuple):
+class RawValue(NamedTuple):
     """A value as somebody wrote it, and the line of its key if that was in a file."""
 
     value: object
@@ -42,8 +42,8 @@ class Given(NamedTuple):
 
 def check(
     settings: Mapping[str, Setting],
-    given: Mapping[str, Given],
-    around: Surroundings,
+    given: Mapping[str, RawValue],
+    around: Context,
     *,
     start: Mapping[str, Any] | None,
     origin: Path | None,
@@ -76,7 +76,7 @@ def check(
     return values
 
 
-def _by_their_names(given: Mapping[str, Given], found: list[Problem]) -> Mapping[str, Given]:
+def _by_their_names(given: Mapping[str, RawValue], found: list[Problem]) -> Mapping[str, RawValue]:
     named = dict(given)
     for alias, name in _ALIASES.items():
         if alias in named:
@@ -91,18 +91,16 @@ def _by_their_names(given: Mapping[str, Given], found: list[Problem]) -> Mapping
 def _noting(found: list[Problem], key: str, line: int | None = None) -> Iterator[None]:
     try:
         yield
-    except RefusedPartsError as refusal:
+    except InvalidPartsError as refusal:
         found += (Problem(p.text, key, p.line or line, p.path) for p in refusal.parts)
-    except RefusedError as refusal:
+    except InvalidValueError as refusal:
         found.append(Problem(str(refusal), key, line))
 
 
-def _read(
-    settings: Mapping[str, Setting], name: str, value: object, around: Surroundings
-) -> object:
+def _read(settings: Mapping[str, Setting], name: str, value: object, around: Context) -> object:
     setting = settings.get(name)
     if setting is None:
-        raise RefusedError(_unknown(settings, name, value))
+        raise InvalidValueError(_unknown(settings, name, value))
     if value is None and setting.optional:
         return None
     return setting.kind.read(value, around)
@@ -116,5 +114,5 @@ def _unknown(settings: Iterable[str], name: str, value: object) -> str:
     return "unknown setting; see etc/psched.yml for those there are"
 
 
-def _line(given: Mapping[str, Given], name: str) -> int | None:
+def _line(given: Mapping[str, RawValue], name: str) -> int | None:
     return given[name].line if name in given else None

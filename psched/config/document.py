@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import yaml
 
-from psched.config.checking import Given
+from psched.config.checking import RawValue
 from psched.config.problems import Problem, failure
 
 _TEXT = "tag:yaml.org,2002:str"
@@ -31,12 +31,12 @@ class Document(NamedTuple):
     """What a file says.
 
     Attributes:
-        given: its values by their keys. A value that is a mapping is again one of `Given`, three
+        given: its values by their keys. A value that is a mapping is again one of `RawValue`, three
             levels down: the deepest are those of a type in the settings of a section.
         problems: what it says that can mean nothing, and is therefore not in `given`.
     """
 
-    given: Mapping[str, Given]
+    given: Mapping[str, RawValue]
     problems: list[Problem]
 
 
@@ -76,7 +76,7 @@ class Loader(yaml.SafeLoader):
         self.problems: list[Problem] = []
         self._left = MOST_ADDED
 
-    def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, Given]:
+    def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, RawValue]:
         """A mapping whose values that are mappings are read like it, so many levels down."""
         self.flatten_mapping(node)  # what << merges comes first: later keys win
         entries = {}
@@ -84,11 +84,11 @@ class Loader(yaml.SafeLoader):
             if key.tag != _TEXT:
                 self.problems.append(Problem("a key that is not text", line=line_of(key)))
             elif levels > 1 and isinstance(value, yaml.MappingNode):
-                entries[key.value] = Given(self.given(value, levels=levels - 1), line_of(key))
+                entries[key.value] = RawValue(self.given(value, levels=levels - 1), line_of(key))
             else:
                 try:
                     plain = self.construct_object(value, deep=True)
-                    entries[key.value] = Given(plain, line_of(key))
+                    entries[key.value] = RawValue(plain, line_of(key))
                 except (yaml.constructor.ConstructorError, ValueError, OverflowError):
                     self.problems.append(
                         Problem("cannot be read; put it in quotes", key.value, line_of(key))

@@ -5,8 +5,8 @@ import stat
 from pathlib import Path
 
 from psched.config.kinds import text
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
 
 _CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
 
@@ -27,7 +27,7 @@ class Input:
         """See `Kind.describe`."""
         return "the path of a file"
 
-    def read(self, value: object, around: Surroundings) -> Path:
+    def read(self, value: object, around: Context) -> Path:
         """See `Kind.read`."""
         folder = around.cwd
         if isinstance(value, str) and value.startswith(f"{_CREDENTIALS}/") and not around.literal:
@@ -53,17 +53,17 @@ def content(file: Path, *, private: bool) -> bytes:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise RefusedError("leads to something that is no file")
+            raise InvalidValueError("leads to something that is no file")
         with os.fdopen(descriptor, "rb") as opened:
             mode = os.fstat(descriptor).st_mode
             if private and mode & (stat.S_IROTH | stat.S_IWOTH):
-                raise RefusedError(
+                raise InvalidValueError(
                     "may be read or changed by everybody on this host; run `chmod o= FILE` on it"
                 )
             return opened.read()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no path"
-        raise RefusedError(f"cannot be read: {reason}") from None
+        raise InvalidValueError(f"cannot be read: {reason}") from None
 
 
 def password(file: Path) -> str:
@@ -75,11 +75,11 @@ def password(file: Path) -> str:
     try:
         line = content(file, private=True).decode().removesuffix("\n")
     except UnicodeDecodeError:
-        raise RefusedError("is not UTF-8 text") from None
+        raise InvalidValueError("is not UTF-8 text") from None
     if not line:
-        raise RefusedError("is empty; it must hold the password and nothing else")
+        raise InvalidValueError("is empty; it must hold the password and nothing else")
     if not line.isprintable():
-        raise RefusedError(
+        raise InvalidValueError(
             "holds a second line, or a character that cannot be printed; it must hold the password"
             " and nothing else"
         )

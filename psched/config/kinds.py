@@ -11,8 +11,8 @@ from pathlib import Path, PurePath
 from typing import Protocol
 
 from psched.config import references
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
 from psched.triggers.zone import zone_names
 
 _LARGEST = 10**9
@@ -26,7 +26,7 @@ class Kind(Protocol):
         """What a value must be, in words that follow "must be"."""
         ...
 
-    def read(self, value: object, around: Surroundings) -> object:
+    def read(self, value: object, around: Context) -> object:
         """The value as psched uses it.
 
         Raises:
@@ -61,14 +61,14 @@ class Number:
             return f"{number} above {self.above:.15g} and up to {self.most:.15g}"
         return f"{number} from {self.least:.15g} to {self.most:.15g}"
 
-    def read(self, value: object, around: Surroundings) -> int | float:
+    def read(self, value: object, around: Context) -> int | float:
         """See `Kind.read`. Text is a number only if it comes from a reference."""
         if isinstance(value, str) and references.occur_in(value):
             value = _as_number(references.expand(value, around))
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise unlike(self, value)
         if not self._is_within(value) or (self.whole and value != int(value)):
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.describe()}")
         return int(value) if self.whole else float(value)
 
     def _is_within(self, value: float) -> bool:
@@ -89,11 +89,11 @@ class Choice:
         *others, last = self.words
         return f"{', '.join(others)} or {last}" if others else last
 
-    def read(self, value: object, around: Surroundings) -> str:
+    def read(self, value: object, around: Context) -> str:
         """See `Kind.read`."""
         word = text(self, value, around)
         if word not in self.words:
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.describe()}")
         return word
 
 
@@ -113,11 +113,11 @@ class Word:
         """See `Kind.describe`."""
         return self.form
 
-    def read(self, value: object, around: Surroundings) -> str:
+    def read(self, value: object, around: Context) -> str:
         """See `Kind.read`."""
         word = text(self, value, around)
         if not self.pattern.fullmatch(word):
-            raise RefusedError(f"must be {self.form}")
+            raise InvalidValueError(f"must be {self.form}")
         return word
 
 
@@ -128,11 +128,11 @@ class Zone:
         """See `Kind.describe`."""
         return "the name of a timezone, such as UTC or Europe/Berlin"
 
-    def read(self, value: object, around: Surroundings) -> str:
+    def read(self, value: object, around: Context) -> str:
         """See `Kind.read`."""
         name = text(self, value, around)
         if name not in zone_names():
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.describe()}")
         return name
 
 
@@ -143,7 +143,7 @@ class File:
         """See `Kind.describe`."""
         return "the path of a file"
 
-    def read(self, value: object, around: Surroundings) -> Path:
+    def read(self, value: object, around: Context) -> Path:
         """See `Kind.read`."""
         return around.cwd / text(self, value, around)
 
@@ -155,7 +155,7 @@ class Folders:
         """See `Kind.describe`."""
         return "the path of a folder, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+    def read(self, value: object, around: Context) -> tuple[str, ...]:
         """See `Kind.read`."""
         return tuple(str(around.cwd / text(self, item, around)) for item in _items(value))
 
@@ -170,7 +170,7 @@ class Modules:
         """See `Kind.describe`."""
         return "the name of a module or the path of a Python file, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+    def read(self, value: object, around: Context) -> tuple[str, ...]:
         """See `Kind.read`."""
         modules = (text(self, item, around) for item in _items(value))
         return tuple(
@@ -186,12 +186,12 @@ class ModuleNames:
         """See `Kind.describe`."""
         return "the name of a module, such as myapp.triggers, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+    def read(self, value: object, around: Context) -> tuple[str, ...]:
         """See `Kind.read`."""
         names = tuple(text(self, item, around) for item in _items(value))
         parts = [part for name in names for part in name.split(".")]
         if not all(map(str.isidentifier, parts)) or any(name.endswith(".py") for name in names):
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.describe()}")
         return names
 
 
@@ -202,7 +202,7 @@ class Names:
         """See `Kind.describe`."""
         return "the name of a type, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+    def read(self, value: object, around: Context) -> tuple[str, ...]:
         """See `Kind.read`."""
         return tuple(text(self, item, around) for item in _items(value))
 
@@ -214,19 +214,19 @@ class Programs:
         """See `Kind.describe`."""
         return "on, off or a list of programs"
 
-    def read(self, value: object, around: Surroundings) -> bool | tuple[str, ...]:
+    def read(self, value: object, around: Context) -> bool | tuple[str, ...]:
         """See `Kind.read`. What names a file is made absolute; a bare name stays one."""
         if isinstance(value, bool):
             return value
         if isinstance(value, str):
             word = text(self, value, around)
             if word not in ("on", "off"):
-                raise RefusedError(f"must be {self.describe()}; one program is a list, too")
+                raise InvalidValueError(f"must be {self.describe()}; one program is a list, too")
             return word == "on"
         if not isinstance(value, list | tuple):
             raise unlike(self, value)
         if not value:
-            raise RefusedError("is an empty list; write off")
+            raise InvalidValueError("is an empty list; write off")
         programs = (text(self, item, around) for item in value)
         return tuple(str(around.cwd / p) if "/" in p else p for p in programs)
 
@@ -246,22 +246,22 @@ class Command:
         what = "a .py file" if self.script else "a program"
         return f"the path of {what}, or a list of that and of its arguments"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
+    def read(self, value: object, around: Context) -> tuple[str, ...]:
         """See `Kind.read`. What an argument holds is nobody's business but the program's."""
         items = _items(value)
         if not items:
-            raise RefusedError(f"must be {self.describe()}, not an empty list")
+            raise InvalidValueError(f"must be {self.describe()}, not an empty list")
         program = text(self, items[0], around)
         if self.script or "/" in program:
             program = str(around.cwd / program)
         for item in items[1:]:
             if not isinstance(item, str):
-                raise RefusedError(f"must be {self.describe()}; put each argument in quotes")
+                raise InvalidValueError(f"must be {self.describe()}; put each argument in quotes")
         arguments = (references.expand(str(item), around) for item in items[1:])
         return (program, *arguments)
 
 
-def text(kind: Kind, value: object, around: Surroundings, *, encode: range = range(0)) -> str:
+def text(kind: Kind, value: object, around: Context, *, encode: range = range(0)) -> str:
     """The text of a value of some `kind`, with its references expanded.
 
     Args:
@@ -279,9 +279,9 @@ def text(kind: Kind, value: object, around: Surroundings, *, encode: range = ran
         raise unlike(kind, value)
     expanded = references.expand(value, around, encode=encode)
     if not expanded:
-        raise RefusedError(f"is empty; it must be {kind.describe()}")
+        raise InvalidValueError(f"is empty; it must be {kind.describe()}")
     if not expanded.isprintable():
-        raise RefusedError("holds a line break or another character that cannot be printed")
+        raise InvalidValueError("holds a line break or another character that cannot be printed")
     return expanded
 
 
@@ -299,7 +299,7 @@ def _as_number(digits: str) -> int | float | str:
     return digits
 
 
-def unlike(kind: Kind, value: object) -> RefusedError:
+def unlike(kind: Kind, value: object) -> InvalidValueError:
     """What a value must be, and what it is instead."""
     match value:
         case None:
@@ -316,4 +316,4 @@ def unlike(kind: Kind, value: object) -> RefusedError:
             found = "a list"
         case _:
             found = f"a {type(value).__name__}"
-    return RefusedError(f"must be {kind.describe()}, not {found}")
+    return InvalidValueError(f"must be {kind.describe()}, not {found}")

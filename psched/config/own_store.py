@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from psched.config import references
 from psched.config.kinds import text, unlike
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
 
 
 class StoreOptions(Mapping[str, object]):
@@ -47,11 +47,11 @@ class StoreType:
         """See `Kind.describe`."""
         return f"{', '.join(self.KNOWN)}, or module:Class, the import path of a store of your own"
 
-    def read(self, value: object, around: Surroundings) -> str:
+    def read(self, value: object, around: Context) -> str:
         """See `Kind.read`."""
         word = text(self, value, around)
         if word not in self.KNOWN and not re.fullmatch(r"\w[\w.]*:\w+", word):
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.describe()}")
         return word
 
 
@@ -62,7 +62,7 @@ class Options:
         """See `Kind.describe`."""
         return "a mapping from names to values"
 
-    def read(self, value: object, around: Surroundings) -> "StoreOptions":
+    def read(self, value: object, around: Context) -> "StoreOptions":
         """See `Kind.read`. References are expanded in texts that stand by themselves."""
         if value is None:
             return NO_OPTIONS

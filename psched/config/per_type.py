@@ -8,10 +8,10 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from psched.config.checking import Given
+from psched.config.checking import RawValue
 from psched.config.kinds import Kind, unlike
-from psched.config.problems import Part, RefusedError, RefusedPartsError
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidPartsError, InvalidValueError, Part
+from psched.config.references import Context
 
 OVERRIDES = (
     "catchup",
@@ -77,7 +77,7 @@ class PerType:
         """See `Kind.describe`."""
         return "a mapping from types to their own settings"
 
-    def read(self, value: object, around: Surroundings) -> Types:
+    def read(self, value: object, around: Context) -> Types:
         """See `Kind.read`."""
         if value is None or isinstance(value, Types):
             return value or NO_TYPES
@@ -94,11 +94,11 @@ class PerType:
             else:
                 found[name] = self._read_all(name, own, around, parts)
         if parts:
-            raise RefusedPartsError(parts)
+            raise InvalidPartsError(parts)
         return Types(found)
 
     def _read_all(
-        self, name: str, own: Mapping[Any, object], around: Surroundings, parts: list[Part]
+        self, name: str, own: Mapping[Any, object], around: Context, parts: list[Part]
     ) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for setting, given in own.items():
@@ -108,14 +108,14 @@ class PerType:
                 continue
             try:
                 values[setting] = self._kind_of(setting).read(value, around)
-            except RefusedError as refusal:
+            except InvalidValueError as refusal:
                 parts.append(Part((name, setting), str(refusal), line))
         return values
 
 
-def _given(value: object) -> Given:
+def _given(value: object) -> RawValue:
     """A value with its line, if it has one."""
-    return value if isinstance(value, Given) else Given(value)
+    return value if isinstance(value, RawValue) else RawValue(value)
 
 
 def _unknown(name: object) -> str:

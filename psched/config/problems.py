@@ -14,7 +14,7 @@ from psched.base.errors import ConfigError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
-class RefusedError(Exception):
+class InvalidValueError(Exception):
     """A value cannot be used; the text tells why and what would do."""
 
 
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
     Attributes:
         path: the keys that lead to it.
-        text: see `RefusedError`.
+        text: see `InvalidValueError`.
         line: of its key, if that is in a file.
     """
 
@@ -32,7 +32,7 @@ class Part(NamedTuple):
     line: int | None = None
 
 
-class RefusedPartsError(RefusedError):
+class InvalidPartsError(InvalidValueError):
     """Parts of a value cannot be used."""
 
     def __init__(self, parts: Sequence[Part]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from psched.config.checking import Given
+from psched.config.checking import RawValue
 from psched.config.problems import Problem, failure, named
-from psched.config.references import Surroundings
+from psched.config.references import Context
 from psched.config.settings import SETTINGS, Config, check
 
 _USUAL_PLACES = ("config/psched.yml", "/etc/psched/psched.yml")
@@ -57,11 +57,11 @@ def from_mapping(
     """
     if not isinstance(mapping, Mapping):
         raise failure([Problem(f"settings must be a mapping, not a {type(mapping).__name__}")])
-    given = {str(key): Given(value) for key, value in mapping.items()}
+    given = {str(key): RawValue(value) for key, value in mapping.items()}
     return check(given, _surroundings(environ, cwd))
 
 
-def written(path: str | Path, environment: str | None = None) -> dict[str, object]:
+def read_raw(path: str | Path, environment: str | None = None) -> dict[str, object]:
     """What a file says, as it stands there: references and all, nothing is checked.
 
     Args:
@@ -76,16 +76,16 @@ def written(path: str | Path, environment: str | None = None) -> dict[str, objec
     return _plain(chosen)
 
 
-def said(settings: Config, environment: str | None = None) -> dict[str, object]:
-    """What the file says that settings were read from, as `written`; nothing if there is none.
+def raw_settings(settings: Config, environment: str | None = None) -> dict[str, object]:
+    """What the file says that settings were read from, as `read_raw`; nothing if there is none.
 
     Raises:
         ConfigError: it cannot be read any more.
     """
-    return {} if settings.origin is None else written(settings.origin, environment)
+    return {} if settings.origin is None else read_raw(settings.origin, environment)
 
 
-def _plain(given: Mapping[str, Given]) -> dict[str, object]:
+def _plain(given: Mapping[str, RawValue]) -> dict[str, object]:
     return {
         name: _plain(each.value) if isinstance(each.value, Mapping) else each.value
         for name, each in given.items()
@@ -97,11 +97,11 @@ class _Source(NamedTuple):
     reason: str
 
 
-def _surroundings(environ: Mapping[str, str], cwd: Path | None) -> Surroundings:
-    return Surroundings(environ, (cwd or Path()).absolute())
+def _surroundings(environ: Mapping[str, str], cwd: Path | None) -> Context:
+    return Context(environ, (cwd or Path()).absolute())
 
 
-def _find(path: str | Path | None, around: Surroundings) -> _Source | None:
+def _find(path: str | Path | None, around: Context) -> _Source | None:
     cwd = around.cwd
     if path is not None:
         return _Source(cwd / path, "asked for by name")
@@ -121,14 +121,14 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _from_file(source: _Source, environment: str | None, around: Surroundings) -> Config:
+def _from_file(source: _Source, environment: str | None, around: Context) -> Config:
     problems, chosen = _settings_in(source, environment, around.environ)
     return check(chosen, around, origin=source.path, problems=problems)
 
 
 def _settings_in(
     source: _Source, environment: str | None, environ: Mapping[str, str]
-) -> tuple[list[Problem], Mapping[str, Given]]:
+) -> tuple[list[Problem], Mapping[str, RawValue]]:
     content = _content(source)
     # PyYAML is paid for only by those who have a file.
     from psched.config.document import parse  # noqa: PLC0415
@@ -152,8 +152,8 @@ def _content(source: _Source) -> str:
 
 
 def _section(
-    given: Mapping[str, Given], asked: str | None, environ: Mapping[str, str]
-) -> Mapping[str, Given] | Problem:
+    given: Mapping[str, RawValue], asked: str | None, environ: Mapping[str, str]
+) -> Mapping[str, RawValue] | Problem:
     """The settings that apply to an environment, or why there are none."""
     sections = {key: each for key, each in given.items() if _may_be_section(key, each.value)}
     others = {key: each for key, each in given.items() if key not in sections}
@@ -170,7 +170,7 @@ def _may_be_section(key: str, value: object) -> bool:
     return key not in SETTINGS and (value is None or isinstance(value, Mapping))
 
 
-def _choose(sections: Mapping[str, Given], environment: str) -> Mapping[str, Given] | Problem:
+def _choose(sections: Mapping[str, RawValue], environment: str) -> Mapping[str, RawValue] | Problem:
     if environment not in sections:
         there_are = ", ".join(named(key) for key in sections)
         return Problem(f"no section for the environment {environment}; there are {there_are}")
@@ -178,7 +178,7 @@ def _choose(sections: Mapping[str, Given], environment: str) -> Mapping[str, Giv
     return settings if isinstance(settings, Mapping) else {}
 
 
-def _mixture(sections: Mapping[str, Given], others: Mapping[str, Given]) -> Problem:
+def _mixture(sections: Mapping[str, RawValue], others: Mapping[str, RawValue]) -> Problem:
     """Blame the key that is of the rarer sort: it is the one that went astray."""
     key, each = next(iter(min(others, sections, key=len).items()))
     return Problem(

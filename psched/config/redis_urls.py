@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
 from psched.config.kinds import Word, text
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
@@ -50,7 +50,7 @@ class Secret:
         """See `Kind.describe`."""
         return "a text"
 
-    def read(self, value: object, around: Surroundings) -> str:
+    def read(self, value: object, around: Context) -> str:
         """See `Kind.read`."""
         return text(self, value, around)
 
@@ -118,9 +118,9 @@ def parse(url: str) -> Address:
     login, at, place = rest.rpartition("@")
     place, _, query = place.partition("?")
     if scheme == "unix" and not place.startswith("/"):
-        raise RefusedError(f"must be {_FORMS}; a socket's path begins with a slash")
+        raise InvalidValueError(f"must be {_FORMS}; a socket's path begins with a slash")
     if re.search("[/?#]", login) and scheme != "unix":
-        raise RefusedError(
+        raise InvalidValueError(
             "has a / ? or # before its last @; in a user or password write %2F %3F %23 for them,"
             " and anywhere else %40 for @"
         )
@@ -137,13 +137,13 @@ def parse(url: str) -> Address:
     hosts, _, path = place.partition("/")
     if not kind:
         if "," in hosts:
-            raise RefusedError(
+            raise InvalidValueError(
                 "names several hosts; if they are Sentinels, write redis+sentinel://HOST,HOST/NAME"
             )
         return replace(address, hosts=(_host(hosts, PORT),), db=_db(path))
     service, _, db = path.partition("/")
     if not service:
-        raise RefusedError(
+        raise InvalidValueError(
             "needs the name under which the Sentinels know the server, as in"
             " redis+sentinel://HOST:PORT,HOST:PORT/mymaster/0"
         )
@@ -165,7 +165,9 @@ def with_password(url: str, password: str) -> str:
     """
     address = parse(url)
     if address.password is not None:
-        raise RefusedError("is of no use: the url has a password already; remove one of the two")
+        raise InvalidValueError(
+            "is of no use: the url has a password already; remove one of the two"
+        )
     return replace(address, password=password).url
 
 
@@ -208,11 +210,13 @@ def check_part(name: str, values: Mapping[str, Any]) -> None:
         return
     if values["type"] != "redis":
         mend = "password_file" if name == "password" else "the url"
-        raise RefusedError(f"is for type: redis; for any other use {mend}")
+        raise InvalidValueError(f"is for type: redis; for any other use {mend}")
     if values["path"] is not None and name in ("host", "port"):
-        raise RefusedError("is of no use beside path, the server's socket; remove one of the two")
+        raise InvalidValueError(
+            "is of no use beside path, the server's socket; remove one of the two"
+        )
     if name == "password" and values["password_file"] is not None:
-        raise RefusedError("is there twice, here and in password_file; remove one of the two")
+        raise InvalidValueError("is there twice, here and in password_file; remove one of the two")
 
 
 def check_type(values: Mapping[str, Any]) -> None:
@@ -223,8 +227,8 @@ def check_type(values: Mapping[str, Any]) -> None:
     """
     if (values["type"] == "redis") != is_redis(values["url"]):
         if is_redis(values["url"]):
-            raise RefusedError("must be redis for such a url; it can be left out")
-        raise RefusedError(f"redis needs a url of the form {_FORMS}, or host, port, db, path")
+            raise InvalidValueError("must be redis for such a url; it can be left out")
+        raise InvalidValueError(f"redis needs a url of the form {_FORMS}, or host, port, db, path")
 
 
 def _is_by_url(values: Mapping[str, Any]) -> bool:
@@ -252,7 +256,9 @@ def _options(query: str, known: Collection[str]) -> dict[str, str]:
         name, _, value = option.partition("=")
         if name not in known:
             there_are = f"; there are {', '.join(sorted(known))}" if known else ""
-            raise RefusedError(f"has an option after its question mark that is none{there_are}")
+            raise InvalidValueError(
+                f"has an option after its question mark that is none{there_are}"
+            )
         options[name] = unquote_plus(value)
     return options
 
@@ -261,11 +267,11 @@ def _host(name: str, default: int) -> tuple[str, int]:
     found = _HOST.fullmatch(name)
     port = int(found["port"] or default) if found else 0
     if not found or not 0 < port <= _LARGEST_PORT:
-        raise RefusedError(f"must be {_FORMS}")
+        raise InvalidValueError(f"must be {_FORMS}")
     return found["name"].strip("[]"), port
 
 
 def _db(number: str) -> int:
     if not re.fullmatch(r"\d{0,6}", number):
-        raise RefusedError("must end in the number of a database, as in redis://HOST:PORT/0")
+        raise InvalidValueError("must end in the number of a database, as in redis://HOST:PORT/0")
     return int(number or 0)

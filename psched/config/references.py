@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from psched.config.problems import RefusedError
+from psched.config.problems import InvalidValueError
 
 _REFERENCE = re.compile(
     r"""
@@ -28,7 +28,7 @@ _REFERENCE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Context:
     """What a value may refer to.
 
     Attributes:
@@ -73,7 +73,7 @@ def masked(text: str) -> str:
     return _REFERENCE.sub(lambda match: "x" * len(match[0]), text)
 
 
-def expand(text: str, around: Surroundings, *, encode: range = range(0)) -> str:
+def expand(text: str, around: Context, *, encode: range = range(0)) -> str:
     """`text` with its references replaced by what they stand for.
 
     Args:
@@ -98,7 +98,7 @@ def expand(text: str, around: Surroundings, *, encode: range = range(0)) -> str:
 
 def _look_up(match: re.Match[str], environ: Mapping[str, str]) -> str:
     if match.lastgroup == "broken":
-        raise RefusedError("has ${ without a NAME}; write $${ if no reference is meant")
+        raise InvalidValueError("has ${ without a NAME}; write $${ if no reference is meant")
     if match.lastgroup == "credential":
         return _credential(Path(_variable("CREDENTIALS_DIRECTORY", environ), match["credential"]))
     return _variable(match["variable"], environ)
@@ -112,11 +112,11 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
     if value is None and environ is os.environ:
         value = _withheld.get(name)
     if value is None:
-        raise RefusedError(f"refers to the environment variable {name}, which is not set")
+        raise InvalidValueError(f"refers to the environment variable {name}, which is not set")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise RefusedError(
+        raise InvalidValueError(
             f"refers to the environment variable {name}, which is not UTF-8 text"
         ) from None
     return value
@@ -126,6 +126,8 @@ def _credential(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").removesuffix("\n")
     except OSError as error:
-        raise RefusedError(f"refers to {file}, which cannot be read: {error.strerror}") from None
+        raise InvalidValueError(
+            f"refers to {file}, which cannot be read: {error.strerror}"
+        ) from None
     except UnicodeDecodeError:
-        raise RefusedError(f"refers to {file}, which is not UTF-8 text") from None
+        raise InvalidValueError(f"refers to {file}, which is not UTF-8 text") from None

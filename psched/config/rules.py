@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from psched.base import lease_times
 from psched.config import input_files, redis_urls, tls, urls
-from psched.config.problems import RefusedError, named
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidValueError, named
+from psched.config.references import Context
 
 _TLS = frozenset({"url", *tls.SETTINGS})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
@@ -43,7 +43,7 @@ class _Rule(NamedTuple):
 
 def combine(
     values: dict[str, Any],
-    around: Surroundings,
+    around: Context,
     *,
     given: Collection[str],
     refused: Collection[str],
@@ -67,20 +67,20 @@ def combine(
     try:
         if "url" not in refused:
             _place(values, around, given)
-    except RefusedError as refusal:
+    except InvalidValueError as refusal:
         yield "url", str(refusal)
         refused = {*refused, "url"}
     for key, reads, check in _RULES:
         if not {*reads} & {*refused}:
             try:
                 check(values)
-            except RefusedError as refusal:
+            except InvalidValueError as refusal:
                 yield key, str(refusal)
     login = {"url", "password_file", *redis_urls.PARTS}
     if login & {*given} and not login & {*refused}:
         try:
             _log_in(values, given, before)
-        except RefusedError as refusal:
+        except InvalidValueError as refusal:
             yield "password_file", str(refusal)
 
 
@@ -95,7 +95,7 @@ def _lacking(
     return [name for name in ("url", "table") if name not in given]
 
 
-def _place(values: dict[str, Any], around: Surroundings, given: Collection[str]) -> None:
+def _place(values: dict[str, Any], around: Context, given: Collection[str]) -> None:
     """Say where the database is, if it is a file, or nobody has named one."""
     if "url" in given:
         is_theirs = values["type"] == "rdb_compat"
@@ -126,7 +126,7 @@ def _check_margin(values: Mapping[str, Any]) -> None:
     mend = f"set database_timeout below {margin / 2:g}"
     if 2 * database_timeout < lease_times.MARGIN_LIMIT:
         mend += f", or alive_time to at least {lease_times.shortest_alive_time(database_timeout)}"
-    raise RefusedError(
+    raise InvalidValueError(
         f"two timeouts of {database_timeout:g} s do not fit into the {margin:g} s that are left "
         f"to stop a task in time if alive_time is {alive_time}; {mend}"
     )
@@ -138,7 +138,7 @@ def _check_heartbeat(values: Mapping[str, Any]) -> None:
         timeout = lease_times.default_driver_timeout(values["alive_time"])
     # It connects, and asks; and it speaks before and after.
     if limit < 2 * timeout + 2:
-        raise RefusedError(
+        raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
             " set it to at least that, or a shorter database_timeout"
         )
@@ -155,14 +155,14 @@ def _check_script(values: Mapping[str, Any]) -> None:
 def _check_alone(name: str, values: Mapping[str, Any]) -> None:
     for other in ("script", "dispatch"):
         if other != name and values[name] and values[other]:
-            raise RefusedError(
+            raise InvalidValueError(
                 f"runs tasks of every type, and leaves none to {other}; remove one of the two"
             )
 
 
 def _check_script_class(values: Mapping[str, Any]) -> None:
     if values["script_class"] and not values["script"]:
-        raise RefusedError("needs script, the file that it is in")
+        raise InvalidValueError("needs script, the file that it is in")
 
 
 def _check_types(values: Mapping[str, Any]) -> None:
@@ -174,16 +174,16 @@ def _check_types(values: Mapping[str, Any]) -> None:
         for setting in _NOT_IN_COMPAT:
             try:
                 _check_in_compat(setting, {**own, "type": values["type"]})
-            except RefusedError as refusal:
-                raise RefusedError(f"{named(name)}.{setting}: {refusal}") from None
+            except InvalidValueError as refusal:
+                raise InvalidValueError(f"{named(name)}.{setting}: {refusal}") from None
         if "alive_time" not in own:
             continue
         if values["type"] == "rdb_compat":
-            raise RefusedError(
+            raise InvalidValueError(
                 f"{named(name)}.alive_time: PerfectSched's table has none for a schedule; remove it"
             )
         if own["alive_time"] < shortest:
-            raise RefusedError(
+            raise InvalidValueError(
                 f"{named(name)}.alive_time: must be at least {shortest}, so that a task can be"
                 f" stopped in time after two timeouts of {timeout:g} s; set a shorter"
                 " database_timeout, or raise it"
@@ -193,7 +193,7 @@ def _check_types(values: Mapping[str, Any]) -> None:
 def _check_in_compat(setting: str, values: Mapping[str, Any]) -> None:
     chosen = values.get(setting) not in {None, 0, "fixed"}
     if chosen and values["type"] == "rdb_compat":
-        raise RefusedError(_NOT_IN_COMPAT[setting])
+        raise InvalidValueError(_NOT_IN_COMPAT[setting])
 
 
 def _check_strategy(values: Mapping[str, Any]) -> None:
@@ -201,31 +201,33 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     if strategy == "auto":
         return
     if values["type"] in ("rdb_compat", "redis"):
-        raise RefusedError(
+        raise InvalidValueError(
             f"is of no use with type: {values['type']}, which takes rows in one way only; remove it"
         )
     if strategy != "cas" and values["url"].startswith(("sqlite", urls.MEMORY)):
-        raise RefusedError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
+        raise InvalidValueError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
 
 
 def _check_only(values: Mapping[str, Any]) -> None:
     if values["only"] and values["type"] == "rdb_compat":
-        raise RefusedError("cannot be with type: rdb_compat, whose types are hidden in the data")
+        raise InvalidValueError(
+            "cannot be with type: rdb_compat, whose types are hidden in the data"
+        )
 
 
 def _check_store(values: Mapping[str, Any]) -> None:
     if values["store"] and ":" not in values["type"]:
-        raise RefusedError("is for a store of your own, type: module:Class; remove it")
+        raise InvalidValueError("is for a store of your own, type: module:Class; remove it")
 
 
 def _check_wait_replicas(values: Mapping[str, Any]) -> None:
     if values["wait_replicas"] and values["type"] != "redis":
-        raise RefusedError("is for type: redis; remove it")
+        raise InvalidValueError("is for type: redis; remove it")
 
 
 def _check_memory(values: Mapping[str, Any]) -> None:
     if values["url"] == urls.MEMORY and values["type"] == "rdb_compat":
-        raise RefusedError("is new with each master: PerfectSched's table cannot be there")
+        raise InvalidValueError("is new with each master: PerfectSched's table cannot be there")
 
 
 _RULES = (

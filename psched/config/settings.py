@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 from psched.base import lease_times
 from psched.base.compression import LARGEST
 from psched.config import checking, references, urls, words
-from psched.config.checking import Given, Setting
+from psched.config.checking import RawValue, Setting
 from psched.config.kinds import (
     Choice,
     Command,
@@ -27,7 +27,7 @@ from psched.config.kinds import (
 )
 from psched.config.per_type import NO_TYPES, PerType, Types
 from psched.config.problems import Problem
-from psched.config.references import Surroundings
+from psched.config.references import Context
 from psched.config.store_settings import StoreSettings
 from psched.config.tls import Tls, chosen_tls
 
@@ -249,8 +249,8 @@ class Config(StoreSettings):
         Raises:
             ConfigError: a change is unknown or impossible, by itself or beside the others.
         """
-        around = Surroundings({}, (cwd or Path()).absolute(), literal=True)
-        given = {name: Given(value) for name, value in changes.items()}
+        around = Context({}, (cwd or Path()).absolute(), literal=True)
+        given = {name: RawValue(value) for name, value in changes.items()}
         current = {name: getattr(self, name) for name in SETTINGS}
         changed = check(given, around, start=current)
         return replace(changed, origin=self.origin, withheld=self.withheld)
@@ -279,7 +279,7 @@ def _variables(value: object) -> set[str]:
     """The environment variables that a value refers to, as it was written."""
     if isinstance(value, Mapping):
         return set[str]().union(*map(_variables, value.values()))
-    if isinstance(value, Given):
+    if isinstance(value, RawValue):
         return _variables(value.value)
     return {*references.variables(value).values()} if isinstance(value, str) else set()
 
@@ -293,8 +293,8 @@ _SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
 
 
 def check(
-    given: Mapping[str, Given],
-    around: Surroundings,
+    given: Mapping[str, RawValue],
+    around: Context,
     *,
     start: Mapping[str, Any] | None = None,
     origin: Path | None = None,

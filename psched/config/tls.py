@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from psched.config import urls
-from psched.config.problems import RefusedError
+from psched.config.problems import InvalidValueError
 
 SETTINGS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
 """Their names."""
@@ -60,12 +60,12 @@ def chosen_tls(values: Mapping[str, Any]) -> Tls | None:
 def check_cert(values: Mapping[str, Any]) -> None:
     """See `psched.config.rules`."""
     if values["ssl_cert"] and not values["ssl_key"]:
-        raise RefusedError(
+        raise InvalidValueError(
             "needs ssl_key, the file with its private key; if that is in the same file, name it"
             " in both"
         )
     if values["ssl_cert"] and not values["ssl_ca"] and not values["ssl_verify"]:
-        raise RefusedError(
+        raise InvalidValueError(
             "does not say how the server is checked; set ssl_ca to the file with the certificate"
             " of its authority"
         )
@@ -74,18 +74,20 @@ def check_cert(values: Mapping[str, Any]) -> None:
 def check_key(values: Mapping[str, Any]) -> None:
     """See `psched.config.rules`."""
     if values["ssl_key"] and not values["ssl_cert"]:
-        raise RefusedError("needs ssl_cert, the file with the certificate that it belongs to")
+        raise InvalidValueError("needs ssl_cert, the file with the certificate that it belongs to")
 
 
 def check_verify(values: Mapping[str, Any]) -> None:
     """See `psched.config.rules`."""
     if values["ssl_verify"] in ("full", "ca") and not values["ssl_ca"]:
-        raise RefusedError(
+        raise InvalidValueError(
             "needs ssl_ca, the file with the certificate of the server's authority; for the public"
             " ones that is the system's file, such as /etc/ssl/certs/ca-certificates.crt"
         )
     if values["ssl_verify"] == "none" and values["ssl_ca"]:
-        raise RefusedError("must not be none beside ssl_ca, which would not be used; remove one")
+        raise InvalidValueError(
+            "must not be none beside ssl_ca, which would not be used; remove one"
+        )
 
 
 def check_url(values: Mapping[str, Any]) -> None:
@@ -93,16 +95,16 @@ def check_url(values: Mapping[str, Any]) -> None:
     options = urls.tls_options(values["url"])
     if chosen_tls(values) is not None:
         if reason := urls.why_without_tls(values["url"]):
-            raise RefusedError(f"{reason}; remove the settings {_given(values)}")
+            raise InvalidValueError(f"{reason}; remove the settings {_given(values)}")
         if options:
-            raise RefusedError(
+            raise InvalidValueError(
                 f"has {', '.join(options)} among its options, beside the settings"
                 f" {_given(values)}; use either"
             )
     # PyMySQL takes these for the whole, and forgets the others, the authority first.
     verifying = {"ssl_verify_cert", "ssl_verify_identity"} & {*options}
     if verifying and {*options} - verifying:
-        raise RefusedError(
+        raise InvalidValueError(
             f"has {min(verifying)} among its options, which makes the driver forget the others;"
             " use the settings ssl_ca and ssl_verify instead"
         )

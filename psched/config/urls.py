@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote_plus
 
 from psched.config import redis_urls, references
 from psched.config.kinds import text
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
 
 _DATABASES = {
     "sqlite": "sqlite",
@@ -73,7 +73,7 @@ class Url:
             " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder), or memory:"
         )
 
-    def read(self, value: object, around: Surroundings) -> str:
+    def read(self, value: object, around: Context) -> str:
         """See `Kind.read`. References among user and password are percent-encoded."""
         encode = _login(value) if isinstance(value, str) else range(0)
         url = text(self, value, around, encode=encode)
@@ -84,16 +84,18 @@ class Url:
         scheme, divider, rest = url.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.describe()}")
         database = _ALIASES.get(parts["database"], parts["database"])
         if database not in _DATABASES:
-            raise RefusedError(f"is of no known kind; known are {', '.join(_DATABASES)}, redis")
+            raise InvalidValueError(
+                f"is of no known kind; known are {', '.join(_DATABASES)}, redis"
+            )
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
         place = rest if database == "sqlite" else _server(rest)
         return f"{dialect}://{place}"
 
 
-def placed(url: str, around: Surroundings) -> str:
+def placed(url: str, around: Context) -> str:
     """`url`, which `Url` has read, with the file that it names, if it names one, made absolute.
 
     Raises:
@@ -120,7 +122,7 @@ def from_sequel(url: str) -> str:
     return f"{scheme}{divider}{login}{at}{place}"
 
 
-def in_state_folder(around: Surroundings) -> str:
+def in_state_folder(around: Context) -> str:
     """The url of the embedded database that serves where none is configured.
 
     Raises:
@@ -189,11 +191,13 @@ def with_password(url: str, password: str) -> str:
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     if scheme.startswith("sqlite") or url == MEMORY:
-        raise RefusedError("is of no use: the url names an SQLite file, which has no password")
+        raise InvalidValueError("is of no use: the url names an SQLite file, which has no password")
     if ":" in login or _PASSWORD_OPTION.search(place):
-        raise RefusedError("is of no use: the url has a password already; remove one of the two")
+        raise InvalidValueError(
+            "is of no use: the url has a password already; remove one of the two"
+        )
     if not at:
-        raise RefusedError("needs a user in the url, as in mysql://USER@HOST/DATABASE")
+        raise InvalidValueError("needs a user in the url, as in mysql://USER@HOST/DATABASE")
     return f"{scheme}{divider}{login}:{quote(password, safe='')}@{place}"
 
 
@@ -237,29 +241,29 @@ def _login(url: str) -> range:
 def _server(rest: str) -> str:
     login, at, place = rest.rpartition("@")
     if re.search("[/?#]", login):
-        raise RefusedError(
+        raise InvalidValueError(
             "has a / ? or # before its last @; in a user or password write %2F %3F %23 "
             "for them, and anywhere else %40 for @"
         )
     if not _SERVER.fullmatch(place):
-        raise RefusedError(f"must be {Url().describe()}")
+        raise InvalidValueError(f"must be {Url().describe()}")
     return login.replace("@", "%40") + at + place
 
 
-def _file(rest: str, around: Surroundings) -> str:
+def _file(rest: str, around: Context) -> str:
     name, question, options = rest.partition("?")
     if "@" in name and not name.startswith("/"):
-        raise RefusedError("must name only a file: SQLite has no users and no hosts")
+        raise InvalidValueError("must name only a file: SQLite has no users and no hosts")
     # Two slashes are PerfectSched's way to write a relative file, three are SQLAlchemy's;
     # with four it is absolute.
     name = name.removeprefix("/")
     if name in {"", "/", ":memory:"}:
-        raise RefusedError(
+        raise InvalidValueError(
             "is a database in memory, of which each process would have its own; name a file, as in"
             " sqlite:////var/lib/psched/psched.db, or write memory: for what goes with its master"
         )
     if name.startswith("file:"):
-        raise RefusedError("must be a path; write sqlite:////FOLDER/FILE without file:")
+        raise InvalidValueError("must be a path; write sqlite:////FOLDER/FILE without file:")
     return f"/{_path(around.cwd / name)}{question}{options}"
 
 
@@ -267,10 +271,10 @@ def _path(file: Path) -> Path:
     try:
         str(file).encode()
     except UnicodeEncodeError:
-        raise RefusedError("leads to a path that is not UTF-8 text; choose another") from None
+        raise InvalidValueError("leads to a path that is not UTF-8 text; choose another") from None
     # SQLAlchemy 2.1 decodes %XX in a path, 2.0 does not; a ? ends the path in both.
     if re.search("[%?]", str(file)):
-        raise RefusedError("leads to a path with % or ?; choose one without")
+        raise InvalidValueError("leads to a path with % or ?; choose one without")
     return file
 
 
@@ -280,7 +284,7 @@ def _state_home(environ: Mapping[str, str]) -> Path:
         return state
     if home := environ.get("HOME"):
         return Path(home, ".local", "state")
-    raise RefusedError(
+    raise InvalidValueError(
         "is not set, and neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME tells "
         "where a database of our own could be; set url"
     )

@@ -14,7 +14,7 @@ _MOST_DOUBLINGS = 32
 """Of a wait; more seconds than any."""
 
 
-def wait_before_next(row: Row, definition: Definition) -> float:
+def retry_delay(row: Row, definition: Definition) -> float:
     """Seconds from the failure of an attempt to the next one."""
     settings = definition.settings
     if settings.retry_backoff == "fixed":
@@ -34,12 +34,12 @@ def wait_after_death(attempt: int, retry_wait: float) -> float:
     return retry_wait if attempt > 1 else 0
 
 
-def is_spent(row: Row, definition: Definition) -> bool:
+def is_exhausted(row: Row, definition: Definition) -> bool:
     """Whether the attempt that the row counts was the last one."""
     return 0 < definition.settings.max_attempts <= row.attempt
 
 
-def given_up(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
+def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
     """Why a row that has just been claimed is not to be tried any more.
 
     Returns:

@@ -28,7 +28,7 @@ _MOST_REMEMBERED = 10_000
 _passed: dict[tuple[object, ...], tuple[int, int | None, int]] = {}
 
 
-def kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
+def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
     """The oldest occurrence, from the cursor on, that the catch-up policy keeps.
 
     Raises:
@@ -97,7 +97,7 @@ def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, 
     return steps == count and ahead is not None and ahead <= until
 
 
-def dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
+def describe_dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
     """What was dropped, for people: from the cursor to before the oldest that is kept."""
     policy = definition.settings.catchup
     cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""

@@ -14,29 +14,29 @@ from psched.core import shorthands
 from psched.core.definition import (
     LATEST_TIME,
     Definition,
-    check_form,
     check_name,
     check_number,
-    check_words,
+    check_payload_form,
+    check_text,
     encode,
-    options_of,
-    payload_of,
-    understand,
+    parse_options,
+    parse_payload,
+    parse_row,
 )
 from psched.core.model import ENDED, PAUSED, WAITING, Row
-from psched.core.shorthands import SHORTHANDS, spelled_out
+from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers
 
 When = shorthands.When
 """An instant: Unix seconds, or a datetime that knows its zone."""
 
-SAID = {"label": check_name, "note": check_words, payload.OPTION: check_form}
+OTHER_OPTIONS = {"label": check_name, "note": check_text, payload.OPTION: check_payload_form}
 """What stands in the options beside settings, and how it is checked.
 
 Whose a schedule is, what is to be known about it, and how its data carry what is no JSON object.
 """
 
-FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *SAID)
+FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *OTHER_OPTIONS)
 """What is declared about a schedule, besides its key and times."""
 
 TIMES = ("next_time", "next_run_time")
@@ -63,7 +63,7 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
     check_name("key", key)
     _refuse_unknown(fields)
     given = {name: value for name, value in fields.items() if value is not None}
-    fields = spelled_out(key, given)
+    fields = expand_shorthands(key, given)
     row, definition = _defined(Row(key=key, timezone=settings.timezone), fields, settings)
     start = _instant(fields, "next_time")
     next_time = _first(definition, now() if start is None else start)
@@ -128,7 +128,7 @@ def redeclare(
         InvalidError: a value makes no sense; its ``field`` names it.
     """
     _refuse_unknown(fields)
-    fields = spelled_out(seen.key, fields)
+    fields = expand_shorthands(seen.key, fields)
     row, definition = _defined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
@@ -158,26 +158,28 @@ def redeclare(
 
 def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
     """The row with some fields of its definition changed, and the whole of it understood."""
-    own = {name: value for name, value in fields.items() if name in OVERRIDES or name in SAID}
+    own = {
+        name: value for name, value in fields.items() if name in OVERRIDES or name in OTHER_OPTIONS
+    }
     columns = {n: v for n, v in fields.items() if n not in own and n not in TIMES}
     if "data" in columns:
         columns["data"] = encode("data", columns["data"], most=settings.data_limit)
     else:
-        payload_of(row.data, settings.data_limit)  # it would be quarantined when it is run
+        parse_payload(row.data, settings.data_limit)  # it would be quarantined when it is run
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:
         columns["options"] = _overridden(row.options, own, settings)
     new = changed(row, **columns)
-    definition = understand(new, settings)
+    definition = parse_row(new, settings)
     given = new.alive_time
-    if "alive_time" not in columns and given == lease_of(row.type, settings):
+    if "alive_time" not in columns and given == alive_time_of(row.type, settings):
         given = None  # it came from the type it had
-    lease = lease_of(new.type, settings) if given is None else given
+    lease = alive_time_of(new.type, settings) if given is None else given
     return changed(new, alive_time=lease), definition
 
 
-def lease_of(kind: str, settings: Config) -> int | None:
+def alive_time_of(kind: str, settings: Config) -> int | None:
     """The ``alive_time`` of a type. A claim does not know it: it has to stand in the row."""
     lease: int | None = settings.types.get(kind, {}).get("alive_time")
     return lease
@@ -192,11 +194,11 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
 
 def _overridden(stored: str | bytes | None, own: Mapping[str, Any], settings: Config) -> str | None:
     """The column ``options`` with some of it changed; None: the setting is to hold again."""
-    options = options_of(stored)
+    options = parse_options(stored)
     for name, value in own.items():
         options.pop(name, None)
-        if value is not None and name in SAID:
-            options[name] = SAID[name](name, value)
+        if value is not None and name in OTHER_OPTIONS:
+            options[name] = OTHER_OPTIONS[name](name, value)
         elif value is not None:
             try:
                 settings.with_settings(**{name: value})

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from psched.base import payload
-from psched.base.compression import LARGEST, unpacked
+from psched.base.compression import LARGEST, decompress
 from psched.base.errors import ConfigError, InvalidError
 from psched.base.stable_hash import stable_hash
 from psched.base.texts import brief, visible
@@ -29,7 +29,7 @@ NAME_LENGTH = 255
 LONGEST_KEY = 1000
 """Characters of the key of a row that plain SQL has inserted: not every database has a limit."""
 
-WORDS_LENGTH = 4000
+TEXT_LENGTH = 4000
 """Characters of a note at most."""
 
 _USUAL_LIMIT = 16 * 2**20
@@ -91,12 +91,12 @@ class Definition:
         return scheduled_time + self.delay + share
 
 
-def understand(row: Row, settings: Config) -> Definition:
+def parse_row(row: Row, settings: Config) -> Definition:
     """Read a row, all of it but its payload.
 
-    A worker does this with every row that it claims, and does nothing else meanwhile. So the
-    payload is only measured here, and read by `payload_of` in the process that runs the task; and
-    every other column is bounded before it is parsed. The worst row costs less than 0.05 s of CPU
+    A worker does this with every row that it claims, and does nothing else meanwhile. So this
+    function measures the payload only; `parse_payload` reads it, in the process that runs the task.
+    Every other column is bounded before it is parsed. The worst row costs less than 0.05 s of CPU
     time.
 
     Raises:
@@ -108,7 +108,7 @@ def understand(row: Row, settings: Config) -> Definition:
         raise InvalidError("key", f"{brief(repr(row.key))} holds characters that cannot be seen")
     _refuse_long("key", row.key, LONGEST_KEY, "characters")
     check_name("type", row.type)
-    options = options_of(row.options)
+    options = parse_options(row.options)
     own = _with_overrides(options, row.type, settings)
     timezone = row.timezone or settings.timezone
     find_zone(check_name("timezone", timezone))
@@ -128,7 +128,7 @@ def understand(row: Row, settings: Config) -> Definition:
     )
 
 
-def payload_of(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
+def parse_payload(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
     """The payload of a row, however large the setting allows it to be.
 
     Args:
@@ -142,7 +142,7 @@ def payload_of(stored: str | bytes | None, data_limit: int) -> dict[str, Any]:
 
 
 def payload_text(stored: str | bytes | None, data_limit: int) -> str:
-    """The payload of a row as text, not parsed; for the arguments see `payload_of`.
+    """The payload of a row as text, not parsed; for the arguments see `parse_payload`.
 
     Raises:
         InvalidError: it is too large, cannot be unpacked, or is not UTF-8.
@@ -155,7 +155,7 @@ def payload_limit(data_limit: int) -> int:
     return max(data_limit, _USUAL_LIMIT)
 
 
-def options_of(stored: str | bytes | None) -> dict[str, Any]:
+def parse_options(stored: str | bytes | None) -> dict[str, Any]:
     """The column ``options``, as it was declared.
 
     Raises:
@@ -184,7 +184,7 @@ def check_name(field: str, name: object) -> str:
     return name
 
 
-def check_words(field: str, words: object) -> str:
+def check_text(field: str, words: object) -> str:
     """A text for people, of one line or several, that every store keeps and a terminal can show.
 
     Raises:
@@ -194,29 +194,29 @@ def check_words(field: str, words: object) -> str:
         raise InvalidError(field, f"must be a text, not {type(words).__name__}")
     if not words.strip():
         raise InvalidError(field, "must not be empty")
-    if len(words) > WORDS_LENGTH:
-        raise InvalidError(field, f"must not be longer than {WORDS_LENGTH} characters")
+    if len(words) > TEXT_LENGTH:
+        raise InvalidError(field, f"must not be longer than {TEXT_LENGTH} characters")
     if "\ufffd" in words or not all(c.isprintable() or c in "\n\t" for c in words):
         raise InvalidError(field, "holds a character that cannot be printed")
     return words
 
 
-def check_form(field: str, form: object) -> str:
+def check_payload_form(field: str, form: object) -> str:
     """How ``data`` carries a payload that is not a JSON object.
 
     Raises:
-        InvalidError: it is not one of the words in `psched.base.payload.CARRIED_IN`.
+        InvalidError: it is not one of the words in `psched.base.payload.WRAPPED_IN`.
     """
-    if not isinstance(form, str) or form not in payload.CARRIED_IN:
-        known = " or ".join(payload.CARRIED_IN)
+    if not isinstance(form, str) or form not in payload.WRAPPED_IN:
+        known = " or ".join(payload.WRAPPED_IN)
         raise InvalidError(field, f"must be {known}, not {form!r}; leave it out for an object")
     return form
 
 
-def said_about(row: Row, name: str) -> str | None:
+def annotation(row: Row, name: str) -> str | None:
     """A row's ``label`` or ``note``; None if it has none that can be read."""
     try:
-        said = options_of(row.options).get(name)
+        said = parse_options(row.options).get(name)
     except InvalidError:
         return None
     return said if isinstance(said, str) else None
@@ -326,7 +326,7 @@ def plain_text(field: str, stored: str | bytes, *, most: int = LARGEST) -> str:
     """
     _refuse_long(field, stored, most)
     try:
-        plain = unpacked(stored, most)
+        plain = decompress(stored, most)
     except ValueError as error:
         raise InvalidError(field, str(error)) from None
     try:
@@ -341,17 +341,17 @@ def raw_data(row: Row) -> bytes:
     Raises:
         InvalidError: the payload or the options are not a JSON object.
     """
-    form = _form(options_of(row.options))
+    form = _form(parse_options(row.options))
     if not row.data:
         return b"{}"
     decode("data", row.data, values=None)
-    return payload.raw(plain_text("data", row.data), form)
+    return payload.unwrap(plain_text("data", row.data), form)
 
 
 def _form(options: Mapping[str, Any]) -> str | None:
     form = options.get(payload.OPTION)
     try:
-        return None if form is None else check_form("options", form)
+        return None if form is None else check_payload_form("options", form)
     except InvalidError as error:
         raise InvalidError("options", f"{payload.OPTION} {error.problem}") from None
 

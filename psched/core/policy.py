@@ -1,7 +1,7 @@
 """What becomes of a leased row: pure functions, no store, no clock.
 
-`opening` judges a row that has just been claimed: is its occurrence to be run, or is there
-something else to do with it? `conclusion` turns what came out of a run into a settlement.
+`after_claim` judges a row that has just been claimed: is its occurrence to be run, or is there
+something else to do with it? `after_run` turns what came out of a run into a settlement.
 
 **Catch-up** of occurrences that fell due while nobody ran them: see `psched.core.catchup`.
 
@@ -17,8 +17,8 @@ from psched.base.errors import InvalidError, NotLoadedError
 from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core import attempts
-from psched.core.catchup import dropped, iso, kept
-from psched.core.definition import LATEST_TIME, Definition, understand
+from psched.core.catchup import describe_dropped, iso, oldest_kept
+from psched.core.definition import LATEST_TIME, Definition, parse_row
 from psched.core.model import (
     DELETING,
     FAILED,
@@ -58,7 +58,7 @@ class Run:
     scheduled_time: int
 
 
-def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
+def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
     """What to do with a row that has just been claimed.
 
     Args:
@@ -75,8 +75,8 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
         # The claim has counted an attempt, but the occurrence is not tried.
         return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
-        definition = understand(row, settings)
-        if given_up := attempts.given_up(row, definition, now):
+        definition = parse_row(row, settings)
+        if given_up := attempts.give_up_reason(row, definition, now):
             return _gave_up(row, definition, *given_up)
         return _judge(row, definition, now)
     except NotLoadedError as error:
@@ -86,7 +86,7 @@ def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
         return quarantine(row, str(error))
 
 
-def conclusion(
+def after_run(
     leased: Row, current: Row, decision: Decision, settings: Config, now: float = 0.0
 ) -> Settlement:
     """How to settle a lease after a run.
@@ -103,7 +103,7 @@ def conclusion(
     if current.known_status is None or (current.status in MARKS and not done):
         return _resting(current, settings)
     try:
-        definition = understand(current, settings)
+        definition = parse_row(current, settings)
     except NotLoadedError as error:
         over = isinstance(decision, Finish)
         # Without a time: what comes next is found by who can load its trigger.
@@ -158,7 +158,7 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
 def _next_of(leased: Row, settings: Config) -> int | None:
     """The occurrence after the one that ran, by the trigger that the row was claimed with."""
     try:
-        trigger = understand(leased, settings).trigger
+        trigger = parse_row(leased, settings).trigger
         return trigger.next_after(leased.next_time or 0) if trigger else None
     except InvalidError:
         return None  # a trigger of the user's own whose code is gone
@@ -173,7 +173,7 @@ def _carried_on(leased: Row, current: Row, definition: Definition, now: float) -
     the old one has been due by now: the change may be later than that.
     """
     cursor = current.next_time or 0
-    before, after = understand(leased, definition.settings).trigger, definition.trigger
+    before, after = parse_row(leased, definition.settings).trigger, definition.trigger
     due = before.next_after(cursor) if before else None
     following = after.next_after(cursor) if after else None
     if due is not None and due <= now and (following is None or due < following):
@@ -189,12 +189,12 @@ def _carried_on(leased: Row, current: Row, definition: Definition, now: float) -
 
 
 def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
-    if attempts.is_spent(row, definition):
+    if attempts.is_exhausted(row, definition):
         why = f"gave up after {row.attempt} attempts: {failure.reason}"
         return _gave_up(row, definition, FAILED, why)
     wait = failure.wait
     if wait is None:
-        wait = attempts.wait_before_next(row, definition)
+        wait = attempts.retry_delay(row, definition)
     return _again(row, wait=wait, attempt=row.attempt, reason=failure.reason)
 
 
@@ -211,7 +211,7 @@ def _resting(row: Row, settings: Config) -> Settlement:
         known = ", ".join(sorted(STATUSES))
         return quarantine(row, f"status: {row.status!r} is unknown; there are {known}")
     try:
-        own = understand(row, settings).settings
+        own = parse_row(row, settings).settings
     except InvalidError:
         own = settings  # the row is not run, so its other columns need not make sense
     return _ended(row, own, mark, row.reason if mark == row.status else None)
@@ -232,10 +232,10 @@ def _later(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
     """Leave a row that cannot be judged here to whoever claims it next, after ``retry_wait``."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
     told = _plain(f"{reason}; tried again every {wait} s")
-    return changed(put_off(row, wait), attempt=attempt, reason=told)
+    return changed(postpone(row, wait), attempt=attempt, reason=told)
 
 
-def put_off(row: Row, wait: int) -> Settlement:
+def postpone(row: Row, wait: int) -> Settlement:
     """Leave a row for so many seconds to whoever claims it next; that was no attempt."""
     return Settlement.of(
         row,
@@ -267,10 +267,10 @@ def _judge(row: Row, definition: Definition, now: float) -> Run | Settlement:
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
-    oldest = kept(trigger, cursor, definition, now)
+    oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)
-    return _at(row, definition, oldest, reason=dropped(definition, cursor, oldest))
+    return _at(row, definition, oldest, reason=describe_dropped(definition, cursor, oldest))
 
 
 def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlement:
@@ -313,8 +313,8 @@ def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Set
         status: what it becomes.
         reason: why, for people.
     """
-    kept = row.cron is not None or status == FAILED
-    retain = None if kept else own.retention_time
+    stays = row.cron is not None or status == FAILED
+    retain = None if stays else own.retention_time
     return Settlement.of(
         row,
         rest=True,

@@ -11,7 +11,7 @@ from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
 from math import ceil
 
-from psched.core.catchup import dropped, kept
+from psched.core.catchup import describe_dropped, oldest_kept
 from psched.core.definition import LATEST_TIME, Definition, check_number
 from psched.core.model import WAITING, Row
 from psched.triggers import trigger as triggers
@@ -35,7 +35,7 @@ _MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Oddity:
+class ClockChangeEffect:
     """A clock change that meddles with a cron line.
 
     Attributes:
@@ -50,7 +50,7 @@ class Oddity:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class UpcomingTime:
     """A coming occurrence; or a time of the schedule's that does not come.
 
     Attributes:
@@ -66,7 +66,9 @@ class Coming:
     note: str | None = None
 
 
-def oddities(trigger: Trigger | None, start: int, end: int) -> Iterator[Oddity]:
+def clock_change_effects(
+    trigger: Trigger | None, start: int, end: int
+) -> Iterator[ClockChangeEffect]:
     """What the clock changes after an instant, and up to another, do to a trigger."""
     if not isinstance(trigger, Cron) or (trigger.hourly and not trigger.fixed):
         return
@@ -84,10 +86,12 @@ def oddities(trigger: Trigger | None, start: int, end: int) -> Iterator[Oddity]:
         else:
             effect = LATE if trigger.fixed and change.size < CORRECTION else LOST
             what = "do not exist" if plural else "does not exist"
-        yield Oddity(change, effect, f"{times} {what} in {trigger.timezone}: {effect}")
+        yield ClockChangeEffect(change, effect, f"{times} {what} in {trigger.timezone}: {effect}")
 
 
-def coming(trigger: Trigger | None, timezone: str, after: int, count: int) -> list[Coming]:
+def upcoming_times(
+    trigger: Trigger | None, timezone: str, after: int, count: int
+) -> list[UpcomingTime]:
     """A trigger's first times after an instant; between them those that do not come.
 
     Args:
@@ -100,7 +104,9 @@ def coming(trigger: Trigger | None, timezone: str, after: int, count: int) -> li
     return _noted(trigger, find_zone(timezone), times, after)
 
 
-def coming_of(row: Row, definition: Definition, count: int, now: float) -> list[Coming]:
+def upcoming_occurrences(
+    row: Row, definition: Definition, count: int, now: float
+) -> list[UpcomingTime]:
     """A schedule's coming occurrences, the one that is due or running first.
 
     Args:
@@ -123,8 +129,8 @@ def coming_of(row: Row, definition: Definition, count: int, now: float) -> list[
     oldest, about = cursor, "runs now" if row.owner is not None else None
     if trigger and cursor is not None and row.owner is None and row.attempt < 1:
         # What will be decided when it is claimed.
-        oldest = kept(trigger, cursor, definition, max(now, row.next_run_time))
-        about = None if oldest == cursor else dropped(definition, cursor, oldest)
+        oldest = oldest_kept(trigger, cursor, definition, max(now, row.next_run_time))
+        about = None if oldest == cursor else describe_dropped(definition, cursor, oldest)
     if oldest is None:
         return []
     times = [oldest, *(_times(trigger, oldest, count - 1) if trigger else ())]
@@ -133,7 +139,9 @@ def coming_of(row: Row, definition: Definition, count: int, now: float) -> list[
     return [_placed(each, row, definition, notes.get(each.time)) for each in listed]
 
 
-def _placed(each: Coming, row: Row, definition: Definition, about: str | None) -> Coming:
+def _placed(
+    each: UpcomingTime, row: Row, definition: Definition, about: str | None
+) -> UpcomingTime:
     """An occurrence with what the schedule says about it."""
     if each.run_at is None:
         return each
@@ -153,12 +161,12 @@ def _times(trigger: Trigger, after: int, count: int) -> Iterator[int]:
         yield time
 
 
-def _noted(trigger: Trigger | None, zone: Zone, times: list[int], after: int) -> list[Coming]:
+def _noted(trigger: Trigger | None, zone: Zone, times: list[int], after: int) -> list[UpcomingTime]:
     """These times, and those that do not come between them, with what is odd about them."""
     notes: dict[int, str] = {}
     lost: dict[int, str] = {}
     last = times[-1] if times else after
-    for odd in oddities(trigger, after - _AROUND, last + _AROUND) if times else ():
+    for odd in clock_change_effects(trigger, after - _AROUND, last + _AROUND) if times else ():
         instant, size = odd.change.instant, odd.change.size
         if odd.effect == LOST:
             if after < instant <= last:
@@ -172,8 +180,8 @@ def _noted(trigger: Trigger | None, zone: Zone, times: list[int], after: int) ->
                     notes[time] = f"{_shown(zone.wall(time))} comes twice: {odd.effect}"
                     if odd.effect == TWICE:
                         notes[time] += f", this is the {which}"
-    found = [Coming(time, time, _local(zone, time), notes.get(time)) for time in times]
-    found += [Coming(time, None, _local(zone, time), text) for time, text in lost.items()]
+    found = [UpcomingTime(time, time, _local(zone, time), notes.get(time)) for time in times]
+    found += [UpcomingTime(time, None, _local(zone, time), text) for time, text in lost.items()]
     return sorted(found, key=lambda each: (each.time, each.run_at is not None))
 
 

@@ -29,8 +29,8 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.core.policy import Run, conclusion, opening, quarantine
-from psched.triggers.custom import found_by, here
+from psched.core.policy import Run, after_claim, after_run, quarantine
+from psched.triggers.custom import load_here, loading_by
 
 _MEMORY = 2**30
 """Bytes that a process which asks triggers may use besides what it was forked with."""
@@ -45,7 +45,7 @@ _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PolicyRequest:
     """What is to be judged.
 
     Attributes:
@@ -61,7 +61,7 @@ class Case:
     decision: Decision | None = None
 
     def message(self) -> dict[str, Any]:
-        """The case for `judged`, without what no verdict depends on, such as the payload."""
+        """The request as a message, without what no verdict depends on, such as the payload."""
         leased = None if self.leased is None else _columns(self.leased)
         decision = self.decision
         return {
@@ -73,28 +73,28 @@ class Case:
             "quarantine": decision.reason if isinstance(decision, Quarantine) else None,
         }
 
-    def given_up(self, why: str) -> Settlement:
+    def quarantine(self, why: str) -> Settlement:
         """The verdict on a row whose trigger cannot be asked."""
-        # A trigger is asked after a run only when the occurrence is over: see `policy.conclusion`.
+        # A trigger is asked after a run only when the occurrence is over: see `policy.after_run`.
         row = self.row if self.leased is None else changed(self.row, next_time=None)
         return quarantine(row, why)
 
 
-def judged(message: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """Judge a case, in the process that asks triggers; the verdict as a message for `verdict`."""
-    confine()
+def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Apply the policy to a `PolicyRequest.message`; the result is a message for `parse_answer`."""
+    limit_memory()
     row, now, leased = Row(**message["row"]), message["now"], message["leased"]
-    with found_by(here):
+    with loading_by(load_here):
         if leased is None:
-            verdict = opening(row, settings, now)
+            verdict = after_claim(row, settings, now)
         else:
-            verdict = conclusion(Row(**leased), row, _decision(message), settings, now)
+            verdict = after_run(Row(**leased), row, _decision(message), settings, now)
     if isinstance(verdict, Run):
         return {"run": True}
     return {"settle": {name: getattr(verdict, name) for name in _FIELDS}}
 
 
-def verdict(case: Case, message: object) -> Settlement | None:
+def parse_answer(case: PolicyRequest, message: object) -> Settlement | None:
     """What was judged about a case; None: its occurrence is to be run.
 
     Raises:
@@ -118,7 +118,7 @@ def _decision(message: Mapping[str, Any]) -> Decision:
 
 
 @cache
-def confine() -> None:
+def limit_memory() -> None:
     """Bound what a trigger does to others: this process runs out of memory before the host does."""
     with suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])

@@ -10,7 +10,7 @@ from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
 from psched.config import Config
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
-from psched.core.policy import conclusion
+from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 _log = logging.getLogger("psched.worker")
 
 Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
-"""How to settle a lease, see `psched.core.policy.conclusion`; None: that is not known yet."""
+"""How to settle a lease, see `psched.core.policy.after_run`; None: that is not known yet."""
 
 
 class Ask(Protocol):
@@ -78,7 +78,7 @@ class Settler:
         self,
         settings: Config,
         clock: Clock,
-        conclude: Conclude = conclusion,
+        conclude: Conclude = after_run,
         ask: Ask = _at_once,
     ) -> None:
         self._settings = settings
@@ -142,7 +142,7 @@ def settle(
     settings: Config,
     results: dict[str, Settled] | None = None,
     *,
-    conclude: Conclude = conclusion,
+    conclude: Conclude = after_run,
     ask: Ask = _at_once,
 ) -> Mapping[str, Settled]:
     """End leases; may be repeated when the store did not answer.

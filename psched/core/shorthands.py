@@ -32,7 +32,7 @@ SHORTHANDS = ("every", "align", "at", "trigger")
 _WAYS = ("cron", "every", "at", "trigger")
 
 
-def spelled_out(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+def expand_shorthands(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     """What was said about a schedule, in columns only.
 
     Args:
@@ -97,7 +97,7 @@ def _every(key: str, interval: object, start: When | None, *, align: bool) -> st
     return f"@every {gap} +{phase}"
 
 
-def of_program(trigger: object) -> object:
+def name_main_class(trigger: object) -> object:
     """A trigger whose class the running program defines itself, named as its workers know it.
 
     They run the same program, and so have the class in ``__main__``, as it has. Other triggers are

@@ -12,7 +12,7 @@ from typing import Any
 from psched.base.errors import AlreadyExistsError, NotFoundError, ScheduleError
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.definition import said_about
+from psched.core.definition import annotation
 from psched.core.model import Row
 from psched.files.plan import Item, Plan, conflict, differences, is_of, plan
 
@@ -134,9 +134,9 @@ def reconcile(
 
 def _still_differing(item: Item, made: Plan, settings: Config, seen: Row) -> dict[str, Any]:
     """The changes that are still to be written to a row, as it stands now."""
-    before = said_about(item.found, "label") if item.found is not None else None
+    before = annotation(item.found, "label") if item.found is not None else None
     # What was adopted is what was seen to be adopted, not what others have taken over since.
-    adopt = made.adopt and said_about(seen, "label") == before
+    adopt = made.adopt and annotation(seen, "label") == before
     if why := conflict(seen, made.label, adopt=adopt):
         raise AlreadyExistsError(f"{item.key} {why}")
     if item.wanted is None:

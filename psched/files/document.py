@@ -22,7 +22,7 @@ import yaml
 
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
-from psched.config.checking import Given
+from psched.config.checking import RawValue
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
 from psched.core.declare import FIELDS, declare
 
@@ -143,7 +143,7 @@ class Reader:
             if name not in {"label", "schedules"} and not name.startswith("x-"):
                 text = f"{name}: is not label or schedules; for anchors, begin it with x-"
                 self._refuse(origin, given.line, text)
-        schedules = top.get("schedules", Given(None, line))
+        schedules = top.get("schedules", RawValue(None, line))
         if not isinstance(schedules.value, Mapping):
             text = "schedules: must be a mapping from keys to fields, or {} for none"
             self._refuse(origin, schedules.line, text)
@@ -155,7 +155,7 @@ class Reader:
         for key, given in schedules.value.items():
             self._take_schedule(document, key, given, origin)
 
-    def _label_of(self, given: Given | None, origin: Path, line: int) -> tuple[bool, str | None]:
+    def _label_of(self, given: RawValue | None, origin: Path, line: int) -> tuple[bool, str | None]:
         """Whether it is known whose a document's schedules are, and whose."""
         if given is None:
             if self._label is None:
@@ -173,7 +173,7 @@ class Reader:
         self._refuse(origin, given.line, "label: must be a text; put it in quotes")
         return False, None
 
-    def _take_schedule(self, document: Document, key: str, given: Given, origin: Path) -> None:
+    def _take_schedule(self, document: Document, key: str, given: RawValue, origin: Path) -> None:
         place = f"{origin}:{given.line}"
         if self._places.setdefault(key, place) != place:
             self._refuse(origin, given.line, f"{key}: is declared in {self._places[key]} as well")

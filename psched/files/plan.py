@@ -7,8 +7,8 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.declare import FIELDS, TIMES, declare, lease_of
-from psched.core.definition import decode, options_of, said_about
+from psched.core.declare import FIELDS, TIMES, alive_time_of, declare
+from psched.core.definition import annotation, decode, parse_options
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
@@ -131,7 +131,7 @@ def plan(
 
 def is_of(row: Row, label: str | None) -> bool:
     """Whether a row carries this label; one without any is nobody's, and so never is."""
-    return label is not None and said_about(row, "label") == label
+    return label is not None and annotation(row, "label") == label
 
 
 def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
@@ -140,7 +140,7 @@ def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
         return "is being deleted; apply again when it is gone"
     if row.status == MIGRATING:
         return "is being moved here from another table"
-    owner = said_about(row, "label")
+    owner = annotation(row, "label")
     if owner == label or adopt:
         return None
     mend = "to take it over, adopt it (--adopt); else give one of the two another key"
@@ -169,7 +169,7 @@ def declared(row: Row, settings: Config) -> dict[str, Any]:
     fields = {name: getattr(row, name, options.get(name)) for name in FIELDS}
     fields["data"] = _readable("data", row.data)
     fields["timezone"] = row.timezone or settings.timezone
-    if row.alive_time == lease_of(row.type, settings):
+    if row.alive_time == alive_time_of(row.type, settings):
         fields["alive_time"] = None
     return fields
 
@@ -210,7 +210,7 @@ def _item(
 
 def _options(row: Row) -> Mapping[str, Any]:
     try:
-        return options_of(row.options)
+        return parse_options(row.options)
     except InvalidError:
         return {}
 

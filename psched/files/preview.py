@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.definition import LATEST_TIME, understand
+from psched.core.definition import LATEST_TIME, parse_row
 from psched.core.model import QUARANTINED, WAITING, Row
 from psched.files.plan import Item
 from psched.triggers import trigger as triggers
@@ -67,7 +67,7 @@ def after(item: Item, settings: Config, now: float) -> Firings | None:
 def _firings(row: Row, start: int, settings: Config) -> Firings:
     """The firings from an instant on."""
     try:
-        definition = understand(row, settings)
+        definition = parse_row(row, settings)
     except InvalidError as error:
         return Firings([], f"none that is known: {error}")
     trigger = definition.trigger

@@ -11,7 +11,7 @@ import yaml
 from psched.base.errors import InvalidError
 from psched.base.texts import visible
 from psched.config import Config
-from psched.core.definition import decode, payload_limit, said_about, understand
+from psched.core.definition import annotation, decode, parse_row, payload_limit
 from psched.core.model import DELETING, WAITING, Row
 from psched.files.plan import differing
 
@@ -41,13 +41,13 @@ def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[s
         if row.cron is None or row.status == DELETING:
             continue
         try:
-            understand(row, settings)
+            parse_row(row, settings)
             decode("data", row.data or "{}", most=payload_limit(settings.data_limit))
         except InvalidError as error:
             omitted.append(f"{row.key}: left out, for it cannot be understood: {error}")
             continue
         fields = differing(row, settings)
-        label = said_about(row, "label")
+        label = annotation(row, "label")
         fields.pop("label", None)
         first = {name: fields[name] for name in _FIRST if name in fields}
         documents.setdefault(label, {})[row.key] = first | fields

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from psched.base.clock import Clock
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import HOPELESS, GenerationSpec, Plan, PlanError
 from psched.master.respawn import Respawn
 from psched.master.status import Phase, Status
@@ -89,7 +89,7 @@ class Master:
         self._stopping_since: float | None = None
         self._patience = float("inf")
         self._exit_status = 0
-        self._no_forks = Outage("cannot fork", _log, clock)
+        self._no_forks = FaultLog("cannot fork", _log, clock)
 
     def run(self) -> int:
         """Work until told to stop; the exit status."""

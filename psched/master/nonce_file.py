@@ -13,7 +13,7 @@ from pathlib import Path
 
 from psched.base import regular_files
 from psched.base.clock import SystemClock
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 from psched.master.status_socket import service_folder
 from psched.process import cgroup, tree
 
@@ -34,7 +34,7 @@ class NonceFile:
         self._name = f"nonces.{os.getpid()}.{tree.start_time(os.getpid())}"
         self._written: frozenset[str] = frozenset()
         what = "if this master is killed, its tasks wait for alive_time"
-        self._unwritten = Outage(what, _log, SystemClock())
+        self._unwritten = FaultLog(what, _log, SystemClock())
 
     @property
     def kept(self) -> bool:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from psched.base.clock import Clock
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 from psched.master.generation_spec import CLEANER, DRAINED, GenerationSpec, Place
 from psched.master.nonce_file import NonceFile
 from psched.master.worker_child import CLEAN_UP_LIMIT, WorkerChild
@@ -61,7 +61,7 @@ class Workers:
         self._keep = keep
         self._by_pid: dict[int, WorkerChild] = {}
         self._cgroup = cgroup
-        self._no_cgroups = Outage("workers have no cgroups of their own", _log, clock)
+        self._no_cgroups = FaultLog("workers have no cgroups of their own", _log, clock)
         self._remains = OrphanReaper[WorkerChild](clock)
         self._dead = [*dead]
         self._will = will

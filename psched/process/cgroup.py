@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.base.clock import Clock
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 from psched.process import tree
 
 _log = logging.getLogger("psched.master")
@@ -139,7 +139,7 @@ class Leaves:
         self.spare: list[Cgroup] = []
         self._above = above
         self._made = 0
-        self._none = Outage("runners have no cgroups of their own", _log, clock)
+        self._none = FaultLog("runners have no cgroups of their own", _log, clock)
 
     def give(self, pid: int) -> Cgroup | None:
         """Put a runner into one of its own; where that fails, there is still the walk."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from psched.base.clock import Clock
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 from psched.process import tree
 from psched.process.cgroup import Cgroup, Leaves
 from psched.process.child import reap
@@ -78,7 +78,7 @@ class RunnerPool:
         self._remains = OrphanReaper[RunnerChild](clock)
         self._leaves = None if cgroup is None else Leaves(cgroup, clock)
         self._cleared: list[RunnerChild] = []
-        self._lost = Outage("the fork server died", _log, clock)
+        self._lost = FaultLog("the fork server died", _log, clock)
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.
             with suppress(OSError):

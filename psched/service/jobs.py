@@ -10,7 +10,7 @@ from psched.application.dispatch import Dispatch, Target, check_handler
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
 from psched.core.definition import NAME_LENGTH, check_name
-from psched.core.shorthands import of_program
+from psched.core.shorthands import name_main_class
 
 _WAYS = frozenset({"cron", "every", "at", "trigger", "next_time"})
 """The fields that say when a schedule runs."""
@@ -127,9 +127,9 @@ def _trigger(
 ) -> dict[str, Any]:
     """The field ``trigger`` of a job, if it has one, as its workers know it."""
     if "trigger" in fields:
-        return {"trigger": of_program(fields["trigger"])}
+        return {"trigger": name_main_class(fields["trigger"])}
     if data is not None and not _WAYS & {*fields} and callable(getattr(run, "next_at", None)):
-        return {"trigger": of_program((type(run), data["parameters"]))}
+        return {"trigger": name_main_class((type(run), data["parameters"]))}
     return {}
 
 

@@ -27,7 +27,7 @@ from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import file_of
 from psched.core.declare import declare
-from psched.core.definition import check_name, understand
+from psched.core.definition import check_name, parse_row
 from psched.core.model import ENDED, Row
 from psched.core.store_protocol import Store
 from psched.files.applying import carry_out, remove
@@ -264,7 +264,7 @@ class Program:
     def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
         """Whether none of its times is still to come: it has run, and its row is kept no longer."""
         row = self._understood(job)
-        trigger = understand(row, self._settings).trigger
+        trigger = parse_row(row, self._settings).trigger
         if trigger is None:
             return row.next_time is not None and row.next_time < now
         return first(trigger, ceil(now)) is None
@@ -336,7 +336,7 @@ def _says_catchup(given: Configuration, settings: Config) -> bool:
         return "catchup" in given
     if isinstance(given, Config):
         return True
-    return "catchup" in config.said(settings)
+    return "catchup" in config.raw_settings(settings)
 
 
 def _beside() -> subprocess.Popen[bytes]:

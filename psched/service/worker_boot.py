@@ -18,7 +18,7 @@ from psched.base.texts import cut
 from psched.client.collection import ScheduleCollection
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
-from psched.core.remote_policy import judged
+from psched.core.remote_policy import answer_request
 from psched.core.store_protocol import Store
 from psched.handlers.builtin import built_in
 from psched.handlers.exec_type import who_can_run_code, who_is_called
@@ -174,7 +174,7 @@ def make_runners(
         find=find,
         log=log,
         open_schedules=open_schedules,
-        judge=partial(judged, settings=settings),
+        judge=partial(answer_request, settings=settings),
         tasks=settings.max_tasks_per_child,
     )
     return RunnerPool(

@@ -9,7 +9,7 @@ from psched.config import Config
 from psched.core.store_protocol import Store
 
 
-@loader.undisturbed()
+@loader.gc_paused()
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
     """The store that a configuration names; not yet connected.
 

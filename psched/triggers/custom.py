@@ -15,9 +15,10 @@ Whoever may write into the table can name any module. So a module is imported on
 allows it: by the setting ``triggers``, or, without that, by a file in one of the folders of
 ``load_path``. ``__main__``, the program that runs, is never imported, and always allowed.
 
-Who finds and asks the class depends on the process (`found_by`). A program does it itself (`here`).
-A worker never does (`withheld`): a process of its own does it, see `worker.trigger_helpers`. The
-command line has it done by a child, see `psched.cli.schedules.trigger_child`.
+Which process loads and asks the class is chosen by `loading_by`. A program does it itself
+(`load_here`). A worker never does (`refuse_to_ask`): a separate process does it for the worker, see
+`worker.trigger_helpers`. The command line starts a child for it, see
+`psched.cli.schedules.trigger_child`.
 """
 
 import inspect
@@ -73,7 +74,7 @@ Answer = Callable[[int], int | None]
 """The first time after an instant; raises an `InvalidError` if that cannot be had."""
 
 
-class WithheldError(Exception):
+class AskElsewhereError(Exception):
     """A trigger of the user's own would have had to be asked in a process that does not do that."""
 
 
@@ -89,7 +90,7 @@ class CustomTrigger:
 
         Raises:
             InvalidError: it raised, or what it answers is no later time.
-            WithheldError: see `withheld`.
+            AskElsewhereError: see `refuse_to_ask`.
         """
         return self._answer(instant)
 
@@ -137,13 +138,13 @@ def _called(find: Callable[[Call], Answer], call: Call) -> CustomTrigger:
     return CustomTrigger(call.text, find(call))
 
 
-def name_of(text: str) -> str:
+def class_name(text: str) -> str:
     """What a trigger's text calls, ``module:Class``; for people, and to tell them apart."""
     match = _TEXT.fullmatch(text.strip(" \t"))
     return match["name"] if match else text
 
 
-def here(call: Call) -> Answer:
+def load_here(call: Call) -> Answer:
     """Import a class in this process, and make it.
 
     Raises:
@@ -187,24 +188,24 @@ def here(call: Call) -> Answer:
     return answer
 
 
-def withheld(call: Call) -> Answer:
+def refuse_to_ask(call: Call) -> Answer:
     """Find nothing and ask nothing: whoever needs to know has to have it asked elsewhere."""
 
     def answer(_instant: int) -> NoReturn:
-        raise WithheldError(call.name)
+        raise AskElsewhereError(call.name)
 
     return answer
 
 
-_find: Callable[[Call], Answer] = here
+_find: Callable[[Call], Answer] = load_here
 
 
 @contextmanager
-def found_by(find: Callable[[Call], Answer]) -> Iterator[None]:
+def loading_by(find: Callable[[Call], Answer]) -> Iterator[None]:
     """Have triggers of the users' own found in another way, in this process and for a while.
 
     Args:
-        find: `here`, `withheld`, or another; it raises what `here` raises.
+        find: `load_here`, `refuse_to_ask`, or another; it raises what `load_here` raises.
     """
     global _find  # noqa: PLW0603  # who asks is a matter of the process, not of a row
     before, _find = _find, find
@@ -257,7 +258,7 @@ def _seconds(answer: object) -> tuple[int | None, str | None]:
 
 
 def _asked(text: str, instant: int) -> str:
-    return f"next_at({instant}) of {name_of(text)}"
+    return f"next_at({instant}) of {class_name(text)}"
 
 
 def _shown(number: int) -> str:

@@ -93,7 +93,7 @@ def parse(
         raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
     if reading == "crontab" and is_called(text):
         find_zone(timezone)
-        # Not kept here: who asks it depends on the process, see `psched.triggers.custom.found_by`.
+        # Not cached here: who asks it depends on the process, see `triggers.custom.loading_by`.
         return parse_call(text.strip(" \t"), load_path, allowed)
     return _parse(text, timezone, dst_policy, reading)
 

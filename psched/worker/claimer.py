@@ -14,7 +14,7 @@ from psched.base.errors import StoreUnavailableError
 from psched.base.lease_times import Deadlines
 from psched.config import Config
 from psched.core.model import Row, Settlement
-from psched.core.policy import Run, put_off
+from psched.core.policy import Run, postpone
 from psched.core.store_protocol import Claimed, ClaimUnknownError, Store
 from psched.worker.lease_extender import LeaseExtender
 from psched.worker.store_backoff import StoreBackoff
@@ -184,7 +184,7 @@ class Claimer:
             return self._store.claim(
                 owner,
                 # What is claimed beyond the runner that there is would have to be given back.
-                limit=1 if self._tasks.no_forks.lasts else room,
+                limit=1 if self._tasks.no_forks.ongoing else room,
                 alive_time=self._settings.alive_time,
                 shortest=self._shortest,
                 horizon=self._settings.poll_interval,
@@ -282,7 +282,7 @@ class Claimer:
                 self.moves[key] = answer
             elif self.triggers.is_stuck(waiting.question):
                 # There may be a process for it on another host.
-                self.moves[key] = put_off(waiting.row, _FORK_PAUSE)
+                self.moves[key] = postpone(waiting.row, _FORK_PAUSE)
             elif answer is not None and self._free > 0:
                 self._start(waiting, answer, following=0)
             else:

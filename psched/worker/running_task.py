@@ -158,12 +158,12 @@ def tell_end(slot: RunningTask) -> None:
             tell(slot, "quarantined: %s", reason, level=logging.WARNING)
         case Release():
             tell(slot, "released after %.3f s", took, level=logging.WARNING)
-        case Retry(_, reason) if attempts.is_spent(slot.row, slot.definition):
+        case Retry(_, reason) if attempts.is_exhausted(slot.row, slot.definition):
             text = "failed after %.3f s, for the last time (attempt %d): %s"
             tell(slot, text, took, slot.row.attempt, reason, level=logging.ERROR)
         case Retry(wait, reason):
             if wait is None:
-                wait = attempts.wait_before_next(slot.row, slot.definition)
+                wait = attempts.retry_delay(slot.row, slot.definition)
             what = "released" if slot.lost_server else "failed"
             when = f"again in {wait:.3g} s" if wait else "again at once"
             tell(slot, "%s after %.3f s, %s: %s", what, took, when, reason, level=logging.WARNING)

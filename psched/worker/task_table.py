@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from psched.application.task import assignment
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, StoreUnavailableError, text_of
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 from psched.base.lease_times import Deadlines
 from psched.base.texts import brief
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
@@ -58,7 +58,7 @@ class TaskTable:
     def __init__(self, runners: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
         self.slots: dict[str, RunningTask] = {}
         self.started = 0
-        self.no_forks = Outage("cannot fork", _log, clock)
+        self.no_forks = FaultLog("cannot fork", _log, clock)
         self._runners = runners
         self._guard = guard
         self._clock = clock

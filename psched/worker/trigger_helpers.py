@@ -20,12 +20,18 @@ from typing import Any
 
 from psched.base.clock import Clock
 from psched.config import Config
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
-from psched.core.policy import Run, conclusion, opening, put_off
-from psched.core.remote_policy import Case, verdict
+from psched.core.policy import Run, after_claim, after_run, postpone
+from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
-from psched.triggers.custom import DEADLINE, WithheldError, found_by, name_of, withheld
+from psched.triggers.custom import (
+    DEADLINE,
+    AskElsewhereError,
+    class_name,
+    loading_by,
+    refuse_to_ask,
+)
 from psched.triggers.trigger import is_called
 from psched.worker.running_task import RunnerChild
 from psched.worker.task_table import TaskTable
@@ -63,7 +69,7 @@ class Question:
         answer: the verdict; None: there is none yet.
     """
 
-    case: Case
+    case: PolicyRequest
     name: str
     since: float
     sent: float = 0.0
@@ -94,34 +100,34 @@ class TriggerHelpers:
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
     def open(self, row: Row, now: float) -> Run | Settlement | Question:
-        """What to do with a row that has just been claimed, see `policy.opening`.
+        """What to do with a row that has just been claimed, see `policy.after_claim`.
 
         Returns:
             A question, if its trigger has to be asked: its ``answer`` is set by a later `hear`.
         """
         # Also if it could be run at once: its trigger would be asked after that.
         if row.status == WAITING and row.cron and is_called(row.cron) and self._is_full(row.cron):
-            return put_off(row, ceil(DEADLINE))
+            return postpone(row, ceil(DEADLINE))
         try:
-            with found_by(withheld):
-                return opening(row, self._settings, now)
-        except WithheldError:
-            return self._ask(Case(row, now))
+            with loading_by(refuse_to_ask):
+                return after_claim(row, self._settings, now)
+        except AskElsewhereError:
+            return self._ask(PolicyRequest(row, now))
 
     def conclude(
         self, leased: Row, current: Row, decision: Decision, settings: Config, now: float
     ) -> Settlement | None:
-        """The settlement of a lease after a run, see `policy.conclusion`; None: not known yet.
+        """The settlement of a lease after a run, see `policy.after_run`; None: not known yet.
 
         To be asked again, until `forget`. Of each version of a row, the first ``now`` counts.
         """
         key = (leased.key, leased.token, current.version)
         if key not in self._ends:
             try:
-                with found_by(withheld):
-                    return conclusion(leased, current, decision, settings, now)
-            except WithheldError:
-                self._ends[key] = self._ask(Case(current, now, leased, decision))
+                with loading_by(refuse_to_ask):
+                    return after_run(leased, current, decision, settings, now)
+            except AskElsewhereError:
+                self._ends[key] = self._ask(PolicyRequest(current, now, leased, decision))
         answer = self._ends[key].answer
         return answer if isinstance(answer, Settlement) else None
 
@@ -186,8 +192,8 @@ class TriggerHelpers:
             helper.link.close()
         self._idle.clear()
 
-    def _ask(self, case: Case) -> Question:
-        question = Question(case, name_of(case.row.cron or ""), self._clock.monotonic())
+    def _ask(self, case: PolicyRequest) -> Question:
+        question = Question(case, class_name(case.row.cron or ""), self._clock.monotonic())
         self._queue.append(question)
         self._send()
         return question
@@ -220,14 +226,14 @@ class TriggerHelpers:
         if "failed" in message:
             return f"it raised {message['failed'][:200]!r}"
         try:
-            found = verdict(question.case, message)
+            found = parse_answer(question.case, message)
         except ValueError:
             return "its process says what was not asked"
         self._asked.remove(question)
         if found is None:
             row = question.case.row
-            with found_by(withheld):
-                definition = understand(row, self._settings)
+            with loading_by(refuse_to_ask):
+                definition = parse_row(row, self._settings)
             question.answer = Run(definition, row.next_time or 0)
         elif found.status == QUARANTINED and not question.fresh:
             # Another trigger may have spoilt the process.
@@ -255,7 +261,7 @@ class TriggerHelpers:
             self._queue.append(question)
         else:
             why = f"cron: {question.name} has failed to answer {question.kills} times: {problem}"
-            question.answer = question.case.given_up(why)
+            question.answer = question.case.quarantine(why)
 
     def _send(self) -> None:
         """Ask what waits, one after another, but for those who keep their process to themselves."""
@@ -283,7 +289,7 @@ class TriggerHelpers:
     def _is_full(self, trigger: str) -> bool:
         """Whether a further row with this trigger is to be put off."""
         slow = [question for question in self._asked if self._is_slow(question)]
-        name = name_of(trigger)
+        name = class_name(trigger)
         same = sum(question.name == name for question in slow)
         return len(slow) >= _MOST_SLOW or same >= _MOST_SLOW_OF_ONE
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from psched.app import make_store, read_config
-from psched.base.payload import CARRIED_IN
+from psched.base.payload import WRAPPED_IN
 from psched.config import from_mapping
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
@@ -109,7 +109,7 @@ def test_a_payload_need_not_be_json(queue, words, given, payload):
     assert queue.row("t1").raw_data == payload
     shown = json.loads(queue.invoke("show", "--json", "t1").stdout)
     form = shown["options"]["payload"]
-    assert shown["data"].keys() == {CARRIED_IN[form]}
+    assert shown["data"].keys() == {WRAPPED_IN[form]}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from psched.core.catchup import iso
 from psched.core.declare import redeclare
 from psched.core.definition import raw_data
 from psched.core.model import FINISHED, Finish, Release, Retry
-from psched.core.policy import Run, conclusion, opening
+from psched.core.policy import Run, after_claim, after_run
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import (
@@ -272,14 +272,14 @@ def test_only_an_occurrence_that_nobody_has_had_is_judged_by_the_catch_up_policy
     insert(sql, "tried", timeout=LONG_AGO + 300)
     fresh, tried = sorted(claim(store, "w.1").rows, key=lambda held: held.key)
     now = store.now()
-    assert not isinstance(opening(fresh, skipping, now), Run)
-    assert isinstance(opening(tried, skipping, now), Run)
+    assert not isinstance(after_claim(fresh, skipping, now), Run)
+    assert isinstance(after_claim(tried, skipping, now), Run)
     # A retry and a release of ours are told from a fresh one by every worker.
     for decision in Retry(0), Release():
-        store.settle([conclusion(tried, tried, decision, settings)])
+        store.settle([after_run(tried, tried, decision, settings)])
         sql("UPDATE {table} SET timeout = timeout - 400 WHERE id = 'tried'")
         (tried,) = [held for held in claim(store, "w.2").rows if held.key == "tried"]
-        assert isinstance(opening(tried, skipping, now), Run)
+        assert isinstance(after_claim(tried, skipping, now), Run)
 
 
 def test_each_claim_has_a_greater_fence(store, sql):
@@ -457,7 +457,7 @@ def test_a_row_that_makes_no_sense_is_put_off_by_an_hour(store, sql, settings, c
     insert(sql, **columns)
     (held,) = claim(store, "w.1").rows
     before = store.now()
-    assert store.settle([opening(held, settings, before)]) == {"k": Settled.DONE}
+    assert store.settle([after_claim(held, settings, before)]) == {"k": Settled.DONE}
     kept = found(store, "k")
     assert before - 1 + HOUR < kept.next_run_time <= store.now() + HOUR
     assert kept.next_time == LONG_AGO
@@ -469,7 +469,7 @@ def test_a_time_that_is_no_number_is_put_off_too(store, sql, row, settings):
     insert(sql, next_time="tomorrow")
     insert(sql, "good")
     rows = {held.key: held for held in claim(store, "w.1").rows}
-    verdicts = {key: opening(held, settings, 60) for key, held in rows.items()}
+    verdicts = {key: after_claim(held, settings, 60) for key, held in rows.items()}
     assert isinstance(verdicts["good"], Run)
     assert store.settle([verdicts["k"]]) == {"k": Settled.DONE}
     assert row()[1] == "tomorrow"

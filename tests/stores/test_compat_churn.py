@@ -7,7 +7,7 @@ import pytest
 
 from psched.config import from_mapping
 from psched.core.model import Finish, Release, Retry
-from psched.core.policy import Run, opening
+from psched.core.policy import Run, after_claim
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import claim
@@ -77,7 +77,7 @@ class Churn:
     def claim(self):
         store = self.rng.choice(self.stores)
         for row in claim(store, f"w.{self.rng.random()}", limit=1).rows:
-            verdict = opening(row, self.settings, self.clock.now)
+            verdict = after_claim(row, self.settings, self.clock.now)
             assert isinstance(verdict, Run)
             self.running.append((store, row))
 

@@ -9,9 +9,9 @@ import pytest
 
 from psched.app import open_schedules
 from psched.base.errors import InvalidError, StoreError, StoreUnavailableError, UnknownOutcomeError
-from psched.core.definition import decode, payload_of
+from psched.core.definition import decode, parse_payload
 from psched.core.model import QUARANTINED, Quarantine, Row
-from psched.core.policy import Run, conclusion, opening
+from psched.core.policy import Run, after_claim, after_run
 from psched.stores.sql.store import SqlStore
 from support.stores import store_factory
 
@@ -162,9 +162,9 @@ def test_a_bomb_in_a_row_is_a_quarantined_row(database, open_store, settings, sq
     store = open_store()
     (held,) = store.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
     with pytest.raises(InvalidError) as refused:
-        payload_of(held.data, settings.data_limit)
-    assert isinstance(opening(held, settings, store.now()), Run)
-    verdict = conclusion(held, held, Quarantine(str(refused.value)), settings)
+        parse_payload(held.data, settings.data_limit)
+    assert isinstance(after_claim(held, settings, store.now()), Run)
+    verdict = after_run(held, held, Quarantine(str(refused.value)), settings)
     assert verdict.status == QUARANTINED
     assert verdict.reason == "data: is compressed, and has more than 16777216 bytes"
     assert [*store.settle([verdict]).values()]

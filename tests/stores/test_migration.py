@@ -12,12 +12,12 @@ import pytest
 from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
-from psched.base.payload import CARRIED_IN
+from psched.base.payload import WRAPPED_IN
 from psched.contrib.perfectsched.migration.moving import open_migration
 from psched.contrib.perfectsched.migration.source import PAGE
 from psched.core.definition import raw_data
 from psched.core.model import MIGRATING, Row
-from psched.core.policy import Run, opening
+from psched.core.policy import Run, after_claim
 from support.apart import say, started_apart
 from support.old_tables import OldTable, new_worker, old_worker, runs, schedule, task
 from support.stores import make_store
@@ -184,7 +184,7 @@ class TestPerfectSched:
         for number, (kind, data) in enumerate(PAYLOADS.values()):
             (row,) = moved(store, f"k{number}.1")
             assert (row.type, json.loads(row.data)) == (kind or f"k{number}", data)
-            form = next((form for form, name in CARRIED_IN.items() if name in data), None)
+            form = next((form for form, name in WRAPPED_IN.items() if name in data), None)
             wanted = {"dst_policy": "wallclock", **({"payload": form} if form else {})}
             assert json.loads(row.options) == wanted
 
@@ -385,10 +385,10 @@ class TestPerfectQueue:
         rows = store.claim("w.1", limit=9, alive_time=60, shortest=6, horizon=0).rows
         assert {row.key for row in rows} == {"old", "due"}
         for row in rows:
-            assert isinstance(opening(row, settings, now + 60), Run)
+            assert isinstance(after_claim(row, settings, now + 60), Run)
             # The time to expire is as long as for what has been pushed now.
             last = store.now() + settings.expire
-            assert opening(row, settings, last).status == "expired"
+            assert after_claim(row, settings, last).status == "expired"
             assert row.created_at < now - 86_400
 
     @pytest.mark.parametrize("raw", SHAPES.values(), ids=SHAPES)

@@ -5,9 +5,9 @@ import itertools
 import pytest
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.definition import payload_of
+from psched.core.definition import parse_payload
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Finish
-from psched.core.policy import Run, conclusion, opening
+from psched.core.policy import Run, after_claim, after_run
 from support.stores import decision_of
 
 LARGEST = 2**63 - 1
@@ -23,12 +23,12 @@ def work_off(store, settings):
         for count in range(1000):
             claimed = store.claim(f"w.{count}", limit=limit, alive_time=60, shortest=6, horizon=0)
             for row in claimed.rows:
-                verdict = opening(row, settings, claimed.now)
+                verdict = after_claim(row, settings, claimed.now)
                 if isinstance(verdict, Run):
                     decision = decision_of(row, settings)
                     if decision == Finish():
-                        ran[row.key] = payload_of(row.data, settings.data_limit)
-                    verdict = conclusion(row, row, decision, settings)
+                        ran[row.key] = parse_payload(row.data, settings.data_limit)
+                    verdict = after_run(row, row, decision, settings)
                 store.settle([verdict])
             if not (claimed.rows or claimed.more):
                 return ran
@@ -185,7 +185,7 @@ def test_a_schedule_without_a_time_gets_one_that_stays(store, settings, insert):
     insert("once", next_time=None)
     before = int(store.now())
     claimed = store.claim("w.1", limit=10, alive_time=60, shortest=6, horizon=0)
-    verdicts = [opening(row, settings, claimed.now) for row in claimed.rows]
+    verdicts = [after_claim(row, settings, claimed.now) for row in claimed.rows]
     store.settle(verdicts)
     hourly, once = store.get("k"), store.get("once")
     assert hourly.next_time % 3600 == 0

@@ -21,7 +21,7 @@ from psched.base.errors import (
 )
 from psched.config.tls import Tls
 from psched.core.model import FINISHED, QUARANTINED, Finish, Row, Settlement
-from psched.core.policy import Run, conclusion, opening
+from psched.core.policy import Run, after_claim, after_run
 from psched.stores.redis import claiming
 from psched.stores.redis.store import MOST_ADDED
 from support.proxy import Proxy
@@ -449,12 +449,12 @@ class TestRowsOfOthers:
             for count in range(1000):
                 claimed = store.claim(f"w.{count}", **{**CLAIM, "limit": limit})
                 for row in claimed.rows:
-                    verdict = opening(row, settings, claimed.now)
+                    verdict = after_claim(row, settings, claimed.now)
                     if isinstance(verdict, Run):
                         decision = decision_of(row, settings)
                         if decision == Finish():
                             ran.add(row.key)
-                        verdict = conclusion(row, row, decision, settings)
+                        verdict = after_run(row, row, decision, settings)
                     store.settle([verdict])
                 if not (claimed.rows or claimed.more):
                     return ran

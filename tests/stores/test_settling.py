@@ -4,7 +4,7 @@ from dataclasses import replace as changed
 
 from psched.core.declare import redeclare
 from psched.core.model import DELETING, FINISHED, QUARANTINED, Finish, Release, Retry, Row
-from psched.core.policy import Run, opening
+from psched.core.policy import Run, after_claim
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import payload
@@ -176,7 +176,7 @@ def test_a_time_set_under_the_lease_of_a_worker_that_died_is_waited_for(store, s
     assert store.replace(seen, new)
     assert set(store.recover("w", alive_time=60, retry_wait=300)) == {"moved", "same"}
     claimed = store.claim("w.2", **CLAIM)
-    verdicts = {row.key: opening(row, settings, claimed.now) for row in claimed.rows}
+    verdicts = {row.key: after_claim(row, settings, claimed.now) for row in claimed.rows}
     assert isinstance(verdicts["same"], Run)
     store.settle([verdicts["moved"]])
     after = store.get("moved")

@@ -11,7 +11,7 @@ from psched.base import log
 from psched.base.clock import SystemClock
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.core.definition import encode, understand
+from psched.core.definition import encode, parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.master.generation_spec import Place
@@ -118,7 +118,7 @@ class Bench:
         )
         self.runners.prepare()
         deadlines = Deadlines(CLOCK.boottime(), 300, 5.0)
-        self.tasks.start(row, Run(understand(row, self._settings), 60), deadlines)
+        self.tasks.start(row, Run(parse_row(row, self._settings), 60), deadlines)
         return self.tasks.slots[row.key]
 
     def turn(self, timeout: float = 0.05) -> None:

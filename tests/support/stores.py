@@ -11,7 +11,7 @@ from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.config.redis_urls import is_redis
-from psched.core.definition import payload_of
+from psched.core.definition import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
 from psched.stores.sql.store import SqlStore
 
@@ -101,7 +101,7 @@ def takes_some_types(store, some):
 def decision_of(row: Row, settings: Config) -> Decision:
     """How a worker's runner ends a task that does nothing: what cannot be read is not run."""
     try:
-        payload_of(row.data, settings.data_limit)
+        parse_payload(row.data, settings.data_limit)
     except InvalidError as error:
         return Quarantine(str(error))
     return Finish()

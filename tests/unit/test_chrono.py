@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched.base.errors import InvalidError
 from psched.config import from_mapping
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.triggers.chrono import rewritten
 from psched.triggers.trigger import parse
@@ -152,7 +152,7 @@ def test_only_on_perfectscheds_table_lines_are_read_in_this_way():
     row = Row(key="k", cron="5/15 * * * *", next_time=0)
     for kind, expected in {"rdb": 20 * 60, "rdb_compat": 65 * 60}.items():
         settings = from_mapping({"url": "sqlite:///unused.db", "type": kind, "table": "psched"})
-        definition = understand(row, settings)
+        definition = parse_row(row, settings)
         assert definition.trigger.next_after(5 * 60) == expected
         assert definition.cron == "5/15 * * * *"
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 from psched.config import from_mapping
 from psched.core.store_protocol import Claimed
 from psched.worker.claimer import Claimer
@@ -51,7 +51,7 @@ class Tasks:
     slots = {}  # noqa: RUF012  # stays empty
 
     def __init__(self, clock):
-        self.no_forks = Outage("cannot fork", logging.getLogger("psched.test"), clock)
+        self.no_forks = FaultLog("cannot fork", logging.getLogger("psched.test"), clock)
 
     def __len__(self):
         return 0

@@ -8,7 +8,7 @@ import pytest
 
 from psched.base.errors import InvalidError, NotLoadedError
 from psched.triggers import trigger
-from psched.triggers.custom import WithheldError, found_by, withheld
+from psched.triggers.custom import AskElsewhereError, loading_by, refuse_to_ask
 
 NOON = 1_800_014_400
 """2027-01-15T12:00:00Z."""
@@ -330,8 +330,8 @@ class TestWhatIsAllowed:
 
 
 def test_a_process_that_does_not_ask_finds_nothing(folder):
-    with found_by(withheld):
+    with loading_by(refuse_to_ask):
         one = parse("psched_tides:Tides", folder)
-        with pytest.raises(WithheldError):
+        with pytest.raises(AskElsewhereError):
             one.next_after(NOON)
     assert parse("psched_tides:Tides", folder).next_after(NOON) == NOON + 3600

@@ -23,8 +23,8 @@ from psched.core.definition import (
     check_number,
     decode,
     encode,
-    payload_of,
-    understand,
+    parse_payload,
+    parse_row,
 )
 from psched.core.model import Row
 
@@ -118,7 +118,7 @@ class TestPayloads:
 
 class TestUnderstanding:
     def test_an_empty_row_has_the_installations_defaults(self):
-        definition = understand(Row(key="k"), SETTINGS)
+        definition = parse_row(Row(key="k"), SETTINGS)
         assert (definition.key, definition.type) == ("k", "default")
         assert (definition.cron, definition.trigger, definition.delay) == (None, None, 0)
         assert definition.timezone == "Asia/Tokyo"
@@ -133,7 +133,7 @@ class TestUnderstanding:
             delay=5,
             options='{"catchup":"skip","dst_policy":"wallclock","kill_timeout":7}',
         )
-        definition = understand(row, SETTINGS)
+        definition = parse_row(row, SETTINGS)
         assert definition.trigger.next_after(1_800_014_400) == 1_800_054_000  # 23:00Z
         assert definition.trigger.dst_policy == "wallclock"
         assert definition.settings.catchup == "skip"
@@ -144,21 +144,21 @@ class TestUnderstanding:
         own = {"retry_wait": 7, "kill_timeout": 70, "max_attempts": 3, "dst_policy": "wallclock"}
         settings = SETTINGS.with_settings(types={"report": own, "mail": {"retry_wait": 9}})
         row = Row(key="k", type="report", cron="@daily", options='{"retry_wait":8,"expire":5}')
-        definition = understand(row, settings)
+        definition = parse_row(row, settings)
         assert definition.trigger.dst_policy == "wallclock"
         own = definition.settings
         assert (own.retry_wait, own.kill_timeout, own.max_attempts, own.expire) == (8, 70, 3, 5)
         assert own.kill_interval == SETTINGS.kill_interval
-        assert understand(Row(key="k", type="mail"), settings).settings.retry_wait == 9
-        assert understand(Row(key="k"), settings).settings == settings
+        assert parse_row(Row(key="k", type="mail"), settings).settings.retry_wait == 9
+        assert parse_row(Row(key="k"), settings).settings == settings
 
     def test_an_option_of_a_newer_psched_is_left_to_that(self):
         row = Row(key="k", options='{"overlap":"queue","catchup":"latest"}')
-        assert understand(row, SETTINGS).settings.catchup == "latest"
+        assert parse_row(row, SETTINGS).settings.catchup == "latest"
 
     def test_a_setting_that_is_no_override_cannot_be_changed_by_a_row(self):
         row = Row(key="k", options='{"url":"sqlite:///other.db","alive_time":7}')
-        assert understand(row, SETTINGS).settings == SETTINGS
+        assert parse_row(row, SETTINGS).settings == SETTINGS
 
     @pytest.mark.parametrize(
         ("column", "value"),
@@ -171,7 +171,7 @@ class TestUnderstanding:
     )  # fmt: skip
     def test_what_makes_no_sense_is_refused_with_the_columns_name(self, column, value):
         with pytest.raises(InvalidError) as refused:
-            understand(Row(**({"key": "k"} | {column: value})), SETTINGS)
+            parse_row(Row(**({"key": "k"} | {column: value})), SETTINGS)
         assert refused.value.field == column
         assert str(refused.value).startswith(f"{column}: ")
 
@@ -196,9 +196,9 @@ WORST = {
 
 
 def test_a_key_that_is_too_long_for_messages_between_processes_is_not_understood():
-    understand(Row("k" * LONGEST_KEY), SETTINGS)
+    parse_row(Row("k" * LONGEST_KEY), SETTINGS)
     with pytest.raises(InvalidError, match="key: has 1001 characters, and may have 1000"):
-        understand(Row("k" * (LONGEST_KEY + 1)), SETTINGS)
+        parse_row(Row("k" * (LONGEST_KEY + 1)), SETTINGS)
 
 
 class TestCosts:
@@ -207,7 +207,7 @@ class TestCosts:
         row = Row(**({"key": "k"} | columns))
         began = time.process_time()
         with contextlib.suppress(InvalidError):
-            understand(row, SETTINGS)
+            parse_row(row, SETTINGS)
         # Ten times what its docstring says.
         assert time.process_time() - began < 0.5
 
@@ -216,20 +216,20 @@ class TestCosts:
         text = json.dumps({"note": "x" * LARGEST_OPTIONS})
         for stored in text, form(gzip.compress(text.encode())):
             with pytest.raises(InvalidError, match=r"options: .*65536"):
-                understand(Row(key="k", options=stored), SETTINGS)
+                parse_row(Row(key="k", options=stored), SETTINGS)
         fits = json.dumps({"note": "x" * (LARGEST_OPTIONS - 100)})
-        assert understand(Row(key="k", options=form(gzip.compress(fits.encode()))), SETTINGS)
+        assert parse_row(Row(key="k", options=form(gzip.compress(fits.encode()))), SETTINGS)
 
     def test_what_has_too_many_values_is_read_by_a_task_alone(self):
         text = '{"a":[' + ",".join(["1"] * (MOST_VALUES + 1)) + "]}"
         with pytest.raises(InvalidError, match="data: holds more than 1000000 values"):
             decode("data", text)
-        assert len(payload_of(text, 1024)["a"]) == MOST_VALUES + 1
+        assert len(parse_payload(text, 1024)["a"]) == MOST_VALUES + 1
 
     def test_a_payload_is_measured_before_it_is_read(self):
         for text in "x" * (16 * 2**20 + 1), '{"a":"' + "x" * 16 * 2**20 + '"}':
             with pytest.raises(InvalidError, match=r"data: has .* bytes, and may have 16777216"):
-                understand(Row(key="k", data=text), SETTINGS)
+                parse_row(Row(key="k", data=text), SETTINGS)
 
 
 class TestNamesAndNumbers:

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from psched.base.fault_log import Outage
+from psched.base.fault_log import FaultLog
 
 
 class Clock:
@@ -21,23 +21,23 @@ def clock():
 
 @pytest.fixture
 def outage(clock):
-    return Outage("cannot fork", logging.getLogger("psched.test"), clock)
+    return FaultLog("cannot fork", logging.getLogger("psched.test"), clock)
 
 
 def test_a_fault_at_every_tick_is_told_when_it_begins_and_when_it_is_over(outage, clock, caplog):
-    assert not outage.lasts
+    assert not outage.ongoing
     for _ in range(1000):
         outage.failed(OSError("no more"))
         outage.passed()
         clock.now += 0.01
-        assert outage.lasts
+        assert outage.ongoing
     clock.now += 4.9
     outage.passed()
-    assert outage.lasts
+    assert outage.ongoing
     clock.now += 0.1
     for _ in range(3):
         outage.passed()
-    assert not outage.lasts
+    assert not outage.ongoing
     assert caplog.messages == ["cannot fork: no more", "cannot fork: over after 10.0 s, 1000 times"]
 
 

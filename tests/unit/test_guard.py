@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched.base.lease_times import SHORTEST_ALIVE_TIME, Deadlines, default_driver_timeout
 from psched.config import from_mapping
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import Finish, Occurrence, Retry, Row
 from psched.runner.stop_flags import Reason
 from psched.worker.running_task import RunningTask
@@ -94,7 +94,7 @@ class Scene:
         row = Row(key="k", next_time=60, **row)
         slot = RunningTask(
             row=row,
-            definition=understand(row, self.settings),
+            definition=parse_row(row, self.settings),
             occurrence=Occurrence("k", 60),
             deadlines=Deadlines(self.clock.boot, lease, default_driver_timeout(lease)),
             runner=Runner(self.clock),

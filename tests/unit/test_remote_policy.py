@@ -11,8 +11,8 @@ import pytest
 from psched.config import from_mapping
 from psched.core import remote_policy
 from psched.core.model import CANCELLING, QUARANTINED, Finish, Release, Retry, Row, Settlement
-from psched.core.policy import Run, conclusion, opening
-from psched.core.remote_policy import Case, judged, verdict
+from psched.core.policy import Run, after_claim, after_run
+from psched.core.remote_policy import PolicyRequest, answer_request, parse_answer
 
 NOON = 1_800_014_400
 
@@ -30,7 +30,7 @@ class Broken:
 @pytest.fixture(autouse=True)
 def _unconfined(monkeypatch):
     """What runs the tests keeps its memory."""
-    monkeypatch.setattr(remote_policy, "confine", lambda: None)
+    monkeypatch.setattr(remote_policy, "limit_memory", lambda: None)
 
 
 @pytest.fixture
@@ -67,19 +67,19 @@ ROWS = [
 
 def told(case, settings):
     """The verdict as it comes over a line."""
-    return verdict(case, json.loads(json.dumps(judged(case.message(), settings))))
+    return parse_answer(case, json.loads(json.dumps(answer_request(case.message(), settings))))
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_another_process_judges_as_the_worker_would(row, settings):
     judgeable = changed(row, data=None)
-    expected = opening(judgeable, settings, NOON + 1)
-    found = told(Case(row, NOON + 1), settings)
+    expected = after_claim(judgeable, settings, NOON + 1)
+    found = told(PolicyRequest(row, NOON + 1), settings)
     assert found == (None if isinstance(expected, Run) else expected)
     for decision in (Finish(), Release(), Retry(5, "no"), Retry()):
         current = changed(row, version=2)
-        expected = conclusion(judgeable, changed(current, data=None), decision, settings, NOON)
-        assert told(Case(current, NOON, row, decision), settings) == expected
+        expected = after_run(judgeable, changed(current, data=None), decision, settings, NOON)
+        assert told(PolicyRequest(current, NOON, row, decision), settings) == expected
 
 
 GOOD = {
@@ -90,7 +90,7 @@ GOOD = {
 
 
 def test_what_is_said_of_a_lease_is_the_workers_own():
-    found = verdict(Case(leased(), NOON), {"settle": GOOD})
+    found = parse_answer(PolicyRequest(leased(), NOON), {"settle": GOOD})
     assert (found.key, found.token, found.version) == ("k", leased().token, 1)
 
 
@@ -111,17 +111,17 @@ def test_what_is_said_of_a_lease_is_the_workers_own():
 )  # fmt: skip
 def test_nonsense_is_no_verdict(message):
     with pytest.raises(ValueError, match="it is no"):
-        verdict(Case(leased(), NOON), message)
+        parse_answer(PolicyRequest(leased(), NOON), message)
 
 
 def test_a_reason_that_somebody_has_written_by_hand_is_no_nonsense(settings):
     row = leased(status=QUARANTINED, reason="looked\u00a0at")
-    assert told(Case(row, NOON, row, Finish()), settings).reason == "looked\u00a0at"
+    assert told(PolicyRequest(row, NOON, row, Finish()), settings).reason == "looked\u00a0at"
 
 
 def test_what_has_run_is_not_run_again_by_a_verdict():
-    case = Case(leased(), NOON, leased(), Finish())
+    case = PolicyRequest(leased(), NOON, leased(), Finish())
     with pytest.raises(ValueError, match="it is no verdict"):
-        verdict(case, {"run": True})
-    assert (case.given_up("x").status, case.given_up("x").next_time) == (QUARANTINED, None)
-    assert Case(leased(), NOON).given_up("x").next_time == NOON
+        parse_answer(case, {"run": True})
+    assert (case.quarantine("x").status, case.quarantine("x").next_time) == (QUARANTINED, None)
+    assert PolicyRequest(leased(), NOON).quarantine("x").next_time == NOON

@@ -8,7 +8,7 @@ import pytest
 
 from psched.application.task import assignment
 from psched.config import from_mapping
-from psched.core.definition import LATEST_TIME, LONGEST_CRON, LONGEST_KEY, NAME_LENGTH, understand
+from psched.core.definition import LATEST_TIME, LONGEST_CRON, LONGEST_KEY, NAME_LENGTH, parse_row
 from psched.core.model import Occurrence, Row
 from psched.process import message_shapes
 from psched.runner.messages import FROM_RUNNER, TO_RUNNER
@@ -144,7 +144,7 @@ def test_a_message_of_two_kinds_is_checked_as_both():
 def test_a_row_with_the_longest_texts_reaches_its_runner_and_the_status():
     settings = from_mapping({"url": "sqlite:///unused.db"})
     row = Row("k" * LONGEST_KEY, "t" * NAME_LENGTH, owner="n.1")
-    definition = replace(understand(row, settings), cron="x" * LONGEST_CRON)
+    definition = replace(parse_row(row, settings), cron="x" * LONGEST_CRON)
     told = {"run": assignment(row, definition, LATEST_TIME), "data": b"{}"}
     assert TO_RUNNER.fault(told) is None
     occurrence = str(Occurrence(row.key, LATEST_TIME))

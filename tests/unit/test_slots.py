@@ -4,7 +4,7 @@ import pytest
 
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import Finish, Occurrence, Release, Retry, Row
 from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
@@ -23,7 +23,7 @@ def slot():
     ours, theirs = Link.pair()
     yield RunningTask(
         row=row,
-        definition=understand(row, from_mapping({"url": "sqlite:///unused.db"})),
+        definition=parse_row(row, from_mapping({"url": "sqlite:///unused.db"})),
         occurrence=Occurrence("k", 60),
         deadlines=Deadlines(0.0, 300, 5.0),
         runner=RunnerChild(NOBODY, ours, 0.0, StopFlagTable(1).at(0)),

@@ -4,7 +4,7 @@ import pytest
 
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.worker.task_table import TaskTable
@@ -44,7 +44,7 @@ class Scene:
 
     def start(self, key):
         row = Row(key=key, next_time=60)
-        run = Run(understand(row, SETTINGS), 60)
+        run = Run(parse_row(row, SETTINGS), 60)
         self.tasks.start(row, run, Deadlines(0.0, 300, 1.0))
 
 

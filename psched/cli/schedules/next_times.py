@@ -14,9 +14,9 @@ from psched.cli.refusals import refusing
 from psched.cli.schedules.listing import text
 from psched.cli.time_format import moment, when
 from psched.config import Config
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import WAITING, Row
-from psched.core.preview import Coming, coming, oddities
+from psched.core.preview import UpcomingTime, clock_change_effects, upcoming_times
 from psched.core.shorthands import instant
 from psched.triggers.zone import find_zone
 
@@ -72,11 +72,11 @@ def next_(
     zone = settings.timezone if timezone is None else timezone
     find_zone(zone)  # an empty one, of an unset variable, is not the default
     own = settings if dst_policy is None else settings.with_settings(dst_policy=dst_policy)
-    trigger = understand(Row(key="next", cron=cron, timezone=zone), own).trigger
+    trigger = parse_row(Row(key="next", cron=cron, timezone=zone), own).trigger
     now = CLOCK.wall()
     begin = when("start", start, zone)
     after = (ceil(now) if begin is None else instant("start", begin)) - 1
-    listed = coming(trigger, zone, after, number)
+    listed = upcoming_times(trigger, zone, after, number)
     if as_json:
         _print_object({"cron": cron, "timezone": zone}, listed)
     else:
@@ -85,8 +85,8 @@ def next_(
 
 def warn_of_oddities(row: Row, settings: Config) -> None:
     """Say on standard error what clock changes of the next year do to a schedule."""
-    trigger, start = understand(row, settings).trigger, row.next_time or 0
-    found = oddities(trigger, start - 1, start + _WARNED_AHEAD)
+    trigger, start = parse_row(row, settings).trigger, row.next_time or 0
+    found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
     for odd in islice(found, _MOST_WARNINGS):
         click.echo(f"Warning: {row.key}: {odd.text}", err=True)
 
@@ -97,7 +97,7 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
         row = schedule.metadata().row
         listed = schedule.next(number) if row.status == WAITING else []
         now = schedules.now()
-    own = understand(row, settings).settings if listed else settings
+    own = parse_row(row, settings).settings if listed else settings
     names = ("key", "status", "reason", "cron", "timezone", "delay", "next_time", "next_run_time")
     about = {name: getattr(row, name) for name in names} | {
         "status": row.state,
@@ -112,12 +112,12 @@ def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) ->
     _print_lines(listed, now)
 
 
-def _print_object(about: dict[str, object], listed: Iterable[Coming]) -> None:
+def _print_object(about: dict[str, object], listed: Iterable[UpcomingTime]) -> None:
     occurrences = [asdict(each) for each in listed]
     click.echo(json.dumps({**about, "occurrences": occurrences}))
 
 
-def _print_lines(listed: Iterable[Coming], now: float) -> None:
+def _print_lines(listed: Iterable[UpcomingTime], now: float) -> None:
     for each in listed:
         ahead = relative(each.time - now)
         if each.run_at is None:

@@ -196,13 +196,13 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
             raise InvalidError("data", "standard input is closed")
         stored = sys.stdin.buffer.read()
     if raw:
-        return payload.carry(stored)
+        return payload.wrap(stored)
     try:
         return decode("data", stored, values=None), None
     except InvalidError as error:
         # A payload that begins like an object is more likely a mistyped object than plain text.
         if may_be_text and not stored.lstrip().startswith(b"{"):
-            return payload.carry(stored)
+            return payload.wrap(stored)
         raise InvalidError("data", f"{error.problem}; {_MEND}") from None
 
 

@@ -18,12 +18,12 @@ from typing import Any
 
 from psched.app import CLOCK
 from psched.base.errors import InvalidError, NotLoadedError, described
-from psched.core.remote_policy import confine
+from psched.core.remote_policy import limit_memory
 from psched.process import kernel, tree
 from psched.process.link import Link
 from psched.process.signals import unblock
 from psched.process.spawn import flush_output, spawn
-from psched.triggers.custom import DEADLINE, Answer, Call, here
+from psched.triggers.custom import DEADLINE, Answer, Call, load_here
 
 _LONGEST_PROBLEM = 2000
 """Characters of what is wrong with a trigger."""
@@ -39,7 +39,7 @@ class _Elsewhere:
         atexit.register(self._kill)
 
     def find(self, call: Call) -> Answer:
-        """See `psched.triggers.custom.found_by`."""
+        """See `psched.triggers.custom.loading_by`."""
         self._ask(call, None)
         return partial(self._ask, call)
 
@@ -83,7 +83,7 @@ class _Elsewhere:
 
 
 def find(call: Call) -> Answer:
-    """Find a trigger by a child of this process; see `psched.triggers.custom.found_by`."""
+    """Find a trigger by a child of this process; see `psched.triggers.custom.loading_by`."""
     return _elsewhere().find(call)
 
 
@@ -108,7 +108,7 @@ def _live(command: int, link: Link) -> int:
     """The child's life."""
     unblock()
     kernel.die_with_parent(command)
-    confine()
+    limit_memory()
     # What a trigger prints is no part of what the command prints.
     os.dup2(2, 1)
     # The command's own module is not the program that has declared anything.
@@ -128,7 +128,7 @@ def _answered(question: Mapping[str, Any], answers: dict[str, Answer]) -> dict[s
     call, instant = question["call"], question["instant"]
     try:
         if call["text"] not in answers:
-            answers[call["text"]] = here(Call(**call))
+            answers[call["text"]] = load_here(Call(**call))
         return {"time": None if instant is None else answers[call["text"]](instant)}
     except NotLoadedError as error:
         return {"absent": error.problem[:_LONGEST_PROBLEM]}

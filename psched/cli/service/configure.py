@@ -43,7 +43,7 @@ def configure(
     source, environment = place
     if source is None and environment is not None:
         raise click.UsageError("-e chooses a section of a file; name that by -c")
-    before = {} if source is None else config.written(source, environment)
+    before = {} if source is None else config.read_raw(source, environment)
     overrides = worker_options.timed(worker_options.overrides(given, words), lambda: before)
     settings = {name: value for name, value in before.items() if name not in overrides}
     settings |= _literal(overrides)

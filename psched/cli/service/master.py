@@ -9,7 +9,7 @@ from pathlib import Path  # all that takes time comes after
 
 import click
 
-from psched.base.loader import undisturbed
+from psched.base.loader import gc_paused
 from psched.cli import options
 from psched.cli.refusals import serving
 
@@ -51,7 +51,7 @@ def master(
       0 stopped as asked   2 usage   65 handlers cannot be loaded   70 workers die again and again
       75 already running   78 configuration
     """
-    with undisturbed():
+    with gc_paused():
         from psched.service.run import run_configured, run_program  # noqa: PLC0415
 
     if module is not None or program:

@@ -30,7 +30,7 @@ def run(place: options.Place, /, words: tuple[str, ...], **given: object) -> Non
 
     def serve() -> int:
         overrides = worker_options.timed(
-            given_here, lambda: config.said(read_config(path, environment), environment)
+            given_here, lambda: config.raw_settings(read_config(path, environment), environment)
         )
         if heartbeat is not None:
             settings = read_settings(path, environment, overrides)

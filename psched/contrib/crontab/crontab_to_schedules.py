@@ -16,7 +16,7 @@ from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.crontab.crontab import Crontab, Entry, Remark
 from psched.core.declare import declare
-from psched.core.definition import WORDS_LENGTH
+from psched.core.definition import TEXT_LENGTH
 
 _SHELL = "/bin/sh"
 _PATH = "/usr/bin:/bin"
@@ -150,7 +150,7 @@ def _note(entry: Entry, user: str | None) -> str | None:
     """The comment, and who ran it if that is not who will."""
     lines = [*([entry.note] if entry.note else []), *([f"cron ran it as {user}"] if user else [])]
     note = "".join(c if c.isprintable() or c == "\n" else " " for c in "\n".join(lines))
-    return note[:WORDS_LENGTH].strip() or None
+    return note[:TEXT_LENGTH].strip() or None
 
 
 def _key(entry: Entry, name: str, taken: dict[str, dict[str, Any]]) -> str:

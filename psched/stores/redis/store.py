@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any, TypeVar
 
 from psched.base.clock import Clock
-from psched.base.compression import packed
+from psched.base.compression import compress
 from psched.base.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -80,7 +80,7 @@ class RedisStore:
             replicas=replicas,
         )
         self._connector = self._connect()
-        self._pack = partial(packed, above=compress_above, form=bytes)
+        self._pack = partial(compress, above=compress_above, form=bytes)
         self._clock = clock
         self._table = table
         self._only = [encoding.text(kind) for kind in only]

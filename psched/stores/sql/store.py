@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause
 
 from psched.base.clock import Clock
-from psched.base.compression import packed
+from psched.base.compression import compress
 from psched.base.errors import (
     InvalidError,
     NotFoundError,
@@ -69,7 +69,7 @@ class SqlStore(TableStore[Statements]):
         super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
         self._schema = Schema(table, self._connector.dialect)
         self._sql = Statements(self._connector.quote(table), self._connector.dialect, only)
-        self._pack = partial(packed, above=compress_above, form=self._connector.dialect.packed)
+        self._pack = partial(compress, above=compress_above, form=self._connector.dialect.packed)
         self._in_batches = partial(in_batches, clock=clock, patience=timeout)
         self._wanted = strategy
         self._chosen: Strategy | None = None

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from psched.base import payload
-from psched.base.compression import TooLargeError, unpacked
+from psched.base.compression import TooLargeError, decompress
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.perfectsched.store.rows import NEVER, split_data
-from psched.core.catchup import kept
+from psched.core.catchup import oldest_kept
 from psched.core.definition import (
     LATEST_TIME,
     Definition,
@@ -27,9 +27,9 @@ from psched.core.definition import (
     check_size,
     decode,
     encode,
-    payload_of,
+    parse_payload,
+    parse_row,
     plain_text,
-    understand,
 )
 from psched.core.model import FINISHED, Row
 from psched.triggers.chrono import rewritten
@@ -170,11 +170,11 @@ class PerfectSched:
             options=_options({} if same_policy else {"dst_policy": "wallclock"}, form),
         )
         definition = _understood(row, data, settings)
-        payload_of(row.data, settings.data_limit)
+        parse_payload(row.data, settings.data_limit)
         if row.next_run_time == NEVER:
             return New(_rest(row, row.next_time, "it was at rest"))
         assert definition.trigger is not None  # noqa: S101  # it has a cron line
-        oldest = kept(definition.trigger, next_time, definition, old.now)
+        oldest = oldest_kept(definition.trigger, next_time, definition, old.now)
         return New(row, late=oldest != next_time)
 
 
@@ -227,7 +227,7 @@ class PerfectQueue:
             options=_options(kept_options, form),
         )
         own = _understood(row, data, settings).settings
-        payload_of(row.data, settings.data_limit)
+        parse_payload(row.data, settings.data_limit)
         if created_at is None:
             ended = _rest(row, time, "it was finished in PerfectQueue")
             return New(changed(ended, retain_until=time))
@@ -282,7 +282,7 @@ def _task_data(old: Old) -> tuple[str, str, str | None]:
     if stored:
         _refuse_unreadable(stored)
         return kind, data, form
-    carried, form = payload.carry(b"")
+    carried, form = payload.wrap(b"")
     return kind, encode("data", carried), form
 
 
@@ -293,7 +293,7 @@ def _refuse_unreadable(stored: str | bytes) -> None:
         InvalidError: tells what is wrong with it.
     """
     try:
-        text = unpacked(stored)
+        text = decompress(stored)
         value = json.loads(text.decode() if isinstance(text, bytes) else text)
     except TooLargeError as error:
         raise InvalidError("data", str(error)) from None
@@ -315,7 +315,7 @@ def _understood(row: Row, data: str, settings: Config) -> Definition:
         InvalidError: it would not; its ``field`` names the column.
     """
     check_size("data", len(data.encode()), settings.data_limit)
-    return understand(row, settings)
+    return parse_row(row, settings)
 
 
 def _rest(row: Row, time: int | None, reason: str) -> Row:

@@ -137,7 +137,7 @@ def _object(stored: str | bytes | None) -> tuple[dict[str, Any], str | None]:
     try:
         return decode("data", stored, values=None), None
     except InvalidError:
-        return payload.carry(stored if isinstance(stored, bytes) else stored.encode())
+        return payload.wrap(stored if isinstance(stored, bytes) else stored.encode())
 
 
 def _joined(row: Row) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
-from psched.base.compression import Form
+from psched.base.compression import ColumnForm
 from psched.config.tls import Tls
 from psched.stores.deadline_socket import Budget
 
@@ -121,7 +121,7 @@ class Dialect:
     exact: str
     integer: str
     payload: str
-    packed: Form
+    packed: ColumnForm
     text: str
     hex: str
     after: str
