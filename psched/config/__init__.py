@@ -1,10 +1,13 @@
-"""What an administrator can set: where it is read from, what it may be, what it means.
+"""The settings: where they are read from, which values are valid, and what follows from them.
 
-Read `settings` first: the table of every setting. A value reaches it in five steps, each
-a module of its own: `document` (YAML as keys, values and lines), `reader` (which file,
-which environment), `references` (``${VAR}``), `kinds`, `per_type`, `input_files` and `urls` (is it
-possible?), `combinations` and `tls` (is it beside the others?). `checking` has them done, and
-tells what is wrong.
+Read `settings` first: the table of every setting. A value passes through these modules:
+
+1. `reader` chooses the file and the section in it, and `document` reads the YAML, with lines.
+2. `checking` has each value read by its kind. `kinds` holds the simple kinds; `input_files`,
+   `per_type` and `urls` (with `redis_urls`) hold the others. `references` expands ``${VAR}``.
+3. `rules` derives settings from others and finds contradictions between them; those of encryption
+   are in `tls`.
+4. `problems` makes one error of everything that is wrong.
 """
 
 from psched.config.checking import Setting

@@ -1,10 +1,10 @@
-"""Where a Redis server is: its urls, and the settings that may stand in a url's place.
+"""Redis urls, and the settings that may replace one.
 
 ==========================================  ==================================================
-``redis://USER:PASSWORD@HOST:PORT/DB``      a server; all but the host may be left out
+``redis://USER:PASSWORD@HOST:PORT/DB``      a server; only the host is required
 ``rediss://…``                              the same, encrypted
 ``unix://USER:PASSWORD@/PATH?db=DB``        a server on this host, by its socket
-``redis+sentinel://…@HOST,HOST/NAME/DB``    the server that these Sentinels name (also rediss+)
+``redis+sentinel://…@HOST,HOST/NAME/DB``    the primary of these Sentinels (also rediss+)
 ==========================================  ==================================================
 """
 
@@ -14,16 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
-from psched.config.kinds import Word, text
+from psched.config.kinds import MatchingText
 from psched.config.problems import InvalidValueError
-from psched.config.references import Context
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
-PARTS = ("host", "port", "db", "path", "password")
-"""Settings that say together what a url says; Allora's words."""
+URL_PARTS = ("host", "port", "db", "path", "password")
+"""Settings that together replace a url, as in Allora."""
 
-HOST = Word("the name or address of a host", re.compile(r"[^\s,/?#@\[\]]+"))
+HOST = MatchingText("the name or address of a host", re.compile(r"[^\s,/?#@\[\]]+"))
 
 PORT = 6379
 SENTINEL_PORT = 26379
@@ -43,32 +42,20 @@ _OPTIONS = {
 }
 
 
-class Secret:
-    """Text that is shown to nobody."""
-
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "a text"
-
-    def read(self, value: object, around: Context) -> str:
-        """See `Kind.read`."""
-        return text(self, value, around)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a server is, and how to log in.
+    """The address of a server, and how to log in.
 
     Attributes:
-        hosts: names and ports: the server's, or the Sentinels'; none with a path.
-        path: of the server's socket.
-        service: the name under which the Sentinels know the server; None: there are none.
+        hosts: names and ports of the server, or of the Sentinels; empty with a path.
+        path: the path of the server's socket.
+        service: the name under which the Sentinels know the server; None: there are no Sentinels.
         db: the number of the database.
         user: None: the server's default user.
-        password: None: it asks for none.
-        sentinel_user: for the Sentinels, if they have users.
-        sentinel_password: for the Sentinels, if they ask for one.
-        encrypted: the url asks for TLS.
+        password: None: the server requires none.
+        sentinel_user: the user for the Sentinels, if they have users.
+        sentinel_password: the password for the Sentinels, if they require one.
+        encrypted: whether the url asks for TLS.
     """
 
     hosts: tuple[tuple[str, int], ...] = ()
@@ -83,7 +70,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The one form in which psched keeps it."""
+        """The normalized url, with nothing left out."""
         login = "" if self.user is None else quote(self.user, safe="")
         if self.password is not None:
             login += f":{quote(self.password, safe='')}"
@@ -103,15 +90,15 @@ class Address:
 
 
 def is_redis(url: str | None) -> bool:
-    """Whether a url is one of Redis."""
+    """Whether a url is a Redis url."""
     return url is not None and url.partition("://")[0].lower() in SCHEMES
 
 
 def parse(url: str) -> Address:
-    """Read a url.
+    """The address that a url stands for.
 
     Raises:
-        RefusedError: it cannot be used.
+        InvalidValueError: the url cannot be used.
     """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
@@ -158,10 +145,10 @@ def parse(url: str) -> Address:
 
 
 def with_password(url: str, password: str) -> str:
-    """`url`, which has none, with a password.
+    """A url without a password, with this one.
 
     Raises:
-        RefusedError: it has one.
+        InvalidValueError: the url has a password.
     """
     address = parse(url)
     if address.password is not None:
@@ -172,78 +159,78 @@ def with_password(url: str, password: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """`url` without what `with_password` has put into it."""
+    """The url that `with_password` was given."""
     return replace(parse(url), password=None).url
 
 
-def settle(
+def derive_url_and_type(
     values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str]]:
-    """Let the url follow from the settings in its place, and the type from the url.
+    """Set the url from the settings that replace it, and the type from the url.
 
     Args:
-        values: of all settings; changed in place.
-        given: the settings that somebody has written.
-        before: the values that are being changed, if these are changes.
+        values: the values of all settings; changed in place.
+        given: the names of the settings that were written.
+        before: the values before, if some settings are being changed.
 
-    Returns:
-        What cannot be, by the settings to blame.
+    Yields:
+        Problems: the setting, and what is wrong with it.
     """
     if "url" in given and "type" not in given:
         values["type"] = "redis" if is_redis(values["url"]) else _without_redis(values["type"])
-    if "url" in given or (before is not None and _is_by_url(before)):
-        for name in PARTS:
+    if "url" in given or (before is not None and _was_given_as_url(before)):
+        for name in URL_PARTS:
             if name in given and values[name] is not None:
-                yield name, "says what the url says, which is there as well; remove one of the two"
+                yield name, "repeats what the url says; remove one of the two"
             values[name] = None
-    elif values["type"] == "redis" and (values["url"] is None or {*PARTS, "type"} & {*given}):
-        values["url"] = _composed(values).url
+    elif values["type"] == "redis" and (values["url"] is None or {*URL_PARTS, "type"} & {*given}):
+        values["url"] = _url_parts(values).url
 
 
 def check_part(name: str, values: Mapping[str, Any]) -> None:
-    """Judge one of `PARTS` beside the other settings.
+    """Check one of `URL_PARTS` against the other settings.
 
     Raises:
-        RefusedError: it cannot be used.
+        InvalidValueError: it cannot be used with them.
     """
     if values[name] is None:
         return
     if values["type"] != "redis":
-        mend = "password_file" if name == "password" else "the url"
-        raise InvalidValueError(f"is for type: redis; for any other use {mend}")
+        instead = "password_file" if name == "password" else "the url"
+        raise InvalidValueError(f"is for type: redis; for any other use {instead}")
     if values["path"] is not None and name in ("host", "port"):
         raise InvalidValueError(
             "is of no use beside path, the server's socket; remove one of the two"
         )
     if name == "password" and values["password_file"] is not None:
-        raise InvalidValueError("is there twice, here and in password_file; remove one of the two")
+        raise InvalidValueError("is set twice, here and in password_file; remove one of the two")
 
 
 def check_type(values: Mapping[str, Any]) -> None:
-    """Judge the type beside the url.
+    """Check the type against the url.
 
     Raises:
-        RefusedError: they do not fit.
+        InvalidValueError: they contradict each other.
     """
     if (values["type"] == "redis") != is_redis(values["url"]):
         if is_redis(values["url"]):
-            raise InvalidValueError("must be redis for such a url; it can be left out")
+            raise InvalidValueError("must be redis with such a url; you can leave it out")
         raise InvalidValueError(f"redis needs a url of the form {_FORMS}, or host, port, db, path")
 
 
-def _is_by_url(values: Mapping[str, Any]) -> bool:
-    """Whether it is the url, and not the settings in its place, that says where the server is."""
+def _was_given_as_url(values: Mapping[str, Any]) -> bool:
+    """Whether a Redis url was written, and not the settings that replace it."""
     if not is_redis(values["url"]):
         return False
     url = values["url"] if values["password_file"] is None else without_password(values["url"])
-    return bool(url != _composed(values).url)
+    return bool(url != _url_parts(values).url)
 
 
 def _without_redis(kind: str) -> str:
     return "rdb" if kind == "redis" else kind
 
 
-def _composed(values: Mapping[str, Any]) -> Address:
+def _url_parts(values: Mapping[str, Any]) -> Address:
     place: dict[str, Any] = {"db": values["db"] or 0, "password": values["password"]}
     if values["path"] is not None:
         return Address(path=str(values["path"]), **place)
@@ -256,9 +243,7 @@ def _options(query: str, known: Collection[str]) -> dict[str, str]:
         name, _, value = option.partition("=")
         if name not in known:
             there_are = f"; there are {', '.join(sorted(known))}" if known else ""
-            raise InvalidValueError(
-                f"has an option after its question mark that is none{there_are}"
-            )
+            raise InvalidValueError(f"has an unknown option after its question mark{there_are}")
         options[name] = unquote_plus(value)
     return options
 

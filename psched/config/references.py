@@ -1,4 +1,4 @@
-"""References in a value: what must not stand in a file is fetched from outside it.
+"""References in a value to what must not be written in a file, such as a password.
 
 ==================================  ======================================================
 ``${NAME}``                         the environment variable
@@ -29,12 +29,12 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a value may refer to.
+    """What values refer to.
 
     Attributes:
         environ: the environment variables.
-        cwd: the absolute folder that relative paths start from.
-        literal: whether values are taken as they are, and ``${`` has no meaning.
+        cwd: the folder that relative paths start from; absolute.
+        literal: whether ``${`` is plain text instead of a reference.
     """
 
     environ: Mapping[str, str]
@@ -54,13 +54,13 @@ def variables(text: str) -> dict[int, str]:
 
 
 _withheld: dict[str, str] = {}
-"""Variables that are not in this process's environment any more, and what they were."""
+"""The variables that `withhold` has removed, and their values."""
 
 
 def withhold(names: Iterable[str]) -> None:
-    """Take variables out of this process's environment, which all that it starts is given.
+    """Remove variables from this process's environment, so that no program it starts gets them.
 
-    References to them keep their meaning in this process and in those that are forked from it.
+    References to them still work in this process and in those that are forked from it.
     """
     for name in names:
         value = os.environ.pop(name, None)
@@ -73,27 +73,27 @@ def masked(text: str) -> str:
     return _REFERENCE.sub(lambda match: "x" * len(match[0]), text)
 
 
-def expand(text: str, around: Context, *, encode: range = range(0)) -> str:
-    """`text` with its references replaced by what they stand for.
+def expand(text: str, context: Context, *, encode: range = range(0)) -> str:
+    """`text` with its references replaced by what they refer to.
 
     Args:
         text: a value as it was written.
-        around: where the references lead.
+        context: what the references refer to.
         encode: the positions in `text` at which a reference's value is percent-encoded.
 
     Raises:
-        RefusedError: a reference leads nowhere or cannot be understood.
+        InvalidValueError: a reference cannot be resolved, or is malformed.
     """
-    if around.literal:
+    if context.literal:
         return text
 
-    def meaning(match: re.Match[str]) -> str:
+    def resolved(match: re.Match[str]) -> str:
         if match.lastgroup == "escape":
             return "${"
-        value = _look_up(match, around.environ)
+        value = _look_up(match, context.environ)
         return quote(value, safe="") if match.start() in encode else value
 
-    return _REFERENCE.sub(meaning, text)
+    return _REFERENCE.sub(resolved, text)
 
 
 def _look_up(match: re.Match[str], environ: Mapping[str, str]) -> str:
@@ -104,7 +104,7 @@ def _look_up(match: re.Match[str], environ: Mapping[str, str]) -> str:
     return _variable(match["variable"], environ)
 
 
-# The errors of Unicode carry the text: they are not chained to ours.
+# Python's Unicode errors are not chained to ours, because they carry the text.
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Settings beside each other: what follows from others is set, what contradicts them refused."""
+"""Settings that depend on each other: some are derived from others, contradictions are refused."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from psched.base import lease_times
 from psched.config import input_files, redis_urls, tls, urls
-from psched.config.problems import InvalidValueError, named
+from psched.config.problems import InvalidValueError, safe_name
 from psched.config.references import Context
 
 _TLS = frozenset({"url", *tls.SETTINGS})
@@ -14,26 +14,26 @@ _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"}
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
-_LACKING = (
-    "is missing: type: rdb_compat works in PerfectSched's own table; take it from PerfectSched's"
+_MISSING = (
+    "is missing: type: rdb_compat works in PerfectSched's own table; copy it from PerfectSched's"
     " configuration"
 )
 _UNCOUNTED = "PerfectSched's table does not count attempts; remove it"
 _NOT_IN_COMPAT = {
-    "jitter": "PerfectSched's table knows of none: what starts later has been leased; remove it",
+    "jitter": "PerfectSched's table shows a later start as a lease; remove it",
     "max_attempts": _UNCOUNTED,
     "retry_backoff": _UNCOUNTED,
 }
-"""Settings that cannot be kept with ``type: rdb_compat``, and why."""
+"""Settings that cannot be used with ``type: rdb_compat``, and why."""
 
 
 class _Rule(NamedTuple):
-    """One of the rules.
+    """A rule about one setting.
 
     Attributes:
-        key: the setting that it is about, and that is to blame.
-        reads: the settings that it judges by: it does not, if one of them was refused.
-        check: does it.
+        key: the setting; a violation is reported for it.
+        reads: the settings that the rule reads; it is skipped if one of them is invalid.
+        check: raises `InvalidValueError` if the values break the rule.
     """
 
     key: str
@@ -41,53 +41,56 @@ class _Rule(NamedTuple):
     check: Callable[[Mapping[str, Any]], None]
 
 
-def combine(
+def apply_rules(
     values: dict[str, Any],
-    around: Context,
+    context: Context,
     *,
     given: Collection[str],
-    refused: Collection[str],
+    invalid: Collection[str],
     before: Mapping[str, Any] | None,
 ) -> Iterator[tuple[str, str]]:
-    """Set what follows from other settings; tell what cannot be, by the settings to blame.
+    """Derive settings from others, and find contradictions.
 
     Args:
-        values: of all settings; changed in place.
-        around: where the default database is.
-        given: the settings that somebody has written.
-        refused: those whose values were refused, and are not in `values`.
-        before: the values that are being changed, if these are changes.
+        values: the values of all settings; changed in place.
+        context: what the default url and a relative file in a url depend on.
+        given: the names of the settings that were written.
+        invalid: the names of those whose values were refused, and are not in `values`.
+        before: the values before, if some settings are being changed.
+
+    Yields:
+        Problems: the setting, and what is wrong with it.
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
         values["dst_policy"] = "wallclock"  # PerfectSched's
-    yield from redis_urls.settle(values, given, before)
-    for key in _lacking(values, given, before):
-        yield key, _LACKING
-        refused = {*refused, key}
+    yield from redis_urls.derive_url_and_type(values, given, before)
+    for key in _missing(values, given, before):
+        yield key, _MISSING
+        invalid = {*invalid, key}
     try:
-        if "url" not in refused:
-            _place(values, around, given)
-    except InvalidValueError as refusal:
-        yield "url", str(refusal)
-        refused = {*refused, "url"}
+        if "url" not in invalid:
+            _complete_url(values, context, given)
+    except InvalidValueError as error:
+        yield "url", str(error)
+        invalid = {*invalid, "url"}
     for key, reads, check in _RULES:
-        if not {*reads} & {*refused}:
+        if not {*reads} & {*invalid}:
             try:
                 check(values)
-            except InvalidValueError as refusal:
-                yield key, str(refusal)
-    login = {"url", "password_file", *redis_urls.PARTS}
-    if login & {*given} and not login & {*refused}:
+            except InvalidValueError as error:
+                yield key, str(error)
+    login = {"url", "password_file", *redis_urls.URL_PARTS}
+    if login & {*given} and not login & {*invalid}:
         try:
-            _log_in(values, given, before)
-        except InvalidValueError as refusal:
-            yield "password_file", str(refusal)
+            _add_password(values, given, before)
+        except InvalidValueError as error:
+            yield "password_file", str(error)
 
 
-def _lacking(
+def _missing(
     values: Mapping[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> list[str]:
-    """What must be said of PerfectSched's table, and was not: the defaults are psched's own."""
+    """The settings that PerfectSched's table requires and that were not written."""
     is_theirs = values["type"] == "rdb_compat"
     was_theirs = before is not None and before["type"] == "rdb_compat"
     if not is_theirs or was_theirs:
@@ -95,26 +98,26 @@ def _lacking(
     return [name for name in ("url", "table") if name not in given]
 
 
-def _place(values: dict[str, Any], around: Context, given: Collection[str]) -> None:
-    """Say where the database is, if it is a file, or nobody has named one."""
+def _complete_url(values: dict[str, Any], context: Context, given: Collection[str]) -> None:
+    """Make the path of an SQLite file absolute; without a url, set the default."""
     if "url" in given:
         is_theirs = values["type"] == "rdb_compat"
         url = urls.from_sequel(values["url"]) if is_theirs else values["url"]
-        values["url"] = urls.placed(url, around)
+        values["url"] = urls.with_absolute_file(url, context)
     elif values["url"] is None:
-        own = ":" in values["type"]
-        values["url"] = "" if own else urls.in_state_folder(around)
+        is_users_class = ":" in values["type"]
+        values["url"] = "" if is_users_class else urls.default_url(context)
 
 
-def _log_in(
+def _add_password(
     values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> None:
-    """Put the password from its file into the url."""
+    """Copy the password from its file into the url."""
     if before is not None and before["password_file"] and "url" not in given:
         values["url"] = urls.without_password(values["url"])
     if values["password_file"]:
         values["url"] = urls.with_password(
-            values["url"], input_files.password(values["password_file"])
+            values["url"], input_files.read_password(values["password_file"])
         )
 
 
@@ -123,12 +126,12 @@ def _check_margin(values: Mapping[str, Any]) -> None:
     margin = lease_times.margin(alive_time)
     if database_timeout is None or 2 * database_timeout < margin:
         return
-    mend = f"set database_timeout below {margin / 2:g}"
+    fix = f"set database_timeout below {margin / 2:g}"
     if 2 * database_timeout < lease_times.MARGIN_LIMIT:
-        mend += f", or alive_time to at least {lease_times.shortest_alive_time(database_timeout)}"
+        fix += f", or alive_time to at least {lease_times.shortest_alive_time(database_timeout)}"
     raise InvalidValueError(
         f"two timeouts of {database_timeout:g} s do not fit into the {margin:g} s that are left "
-        f"to stop a task in time if alive_time is {alive_time}; {mend}"
+        f"to stop a task in time if alive_time is {alive_time}; {fix}"
     )
 
 
@@ -136,7 +139,8 @@ def _check_heartbeat(values: Mapping[str, Any]) -> None:
     timeout, limit = values["database_timeout"], values["child_heartbeat_limit"]
     if timeout is None:
         timeout = lease_times.default_driver_timeout(values["alive_time"])
-    # It connects, and asks; and it speaks before and after.
+    # It connects, which takes one timeout at most, and sends a request, which takes another. It
+    # gives a sign of life before and after.
     if limit < 2 * timeout + 2:
         raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
@@ -156,13 +160,13 @@ def _check_alone(name: str, values: Mapping[str, Any]) -> None:
     for other in ("script", "dispatch"):
         if other != name and values[name] and values[other]:
             raise InvalidValueError(
-                f"runs tasks of every type, and leaves none to {other}; remove one of the two"
+                f"runs tasks of every type, so that none is left for {other}; remove one of the two"
             )
 
 
 def _check_script_class(values: Mapping[str, Any]) -> None:
     if values["script_class"] and not values["script"]:
-        raise InvalidValueError("needs script, the file that it is in")
+        raise InvalidValueError("needs script, the file that defines the class")
 
 
 def _check_types(values: Mapping[str, Any]) -> None:
@@ -174,17 +178,17 @@ def _check_types(values: Mapping[str, Any]) -> None:
         for setting in _NOT_IN_COMPAT:
             try:
                 _check_in_compat(setting, {**own, "type": values["type"]})
-            except InvalidValueError as refusal:
-                raise InvalidValueError(f"{named(name)}.{setting}: {refusal}") from None
+            except InvalidValueError as error:
+                raise InvalidValueError(f"{safe_name(name)}.{setting}: {error}") from None
         if "alive_time" not in own:
             continue
         if values["type"] == "rdb_compat":
             raise InvalidValueError(
-                f"{named(name)}.alive_time: PerfectSched's table has none for a schedule; remove it"
+                f"{safe_name(name)}.alive_time: PerfectSched's table has no such column; remove it"
             )
         if own["alive_time"] < shortest:
             raise InvalidValueError(
-                f"{named(name)}.alive_time: must be at least {shortest}, so that a task can be"
+                f"{safe_name(name)}.alive_time: must be at least {shortest}, so that a task can be"
                 f" stopped in time after two timeouts of {timeout:g} s; set a shorter"
                 " database_timeout, or raise it"
             )
@@ -211,7 +215,7 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
 def _check_only(values: Mapping[str, Any]) -> None:
     if values["only"] and values["type"] == "rdb_compat":
         raise InvalidValueError(
-            "cannot be with type: rdb_compat, whose types are hidden in the data"
+            "cannot be used with type: rdb_compat, which keeps the type in the data"
         )
 
 
@@ -227,14 +231,16 @@ def _check_wait_replicas(values: Mapping[str, Any]) -> None:
 
 def _check_memory(values: Mapping[str, Any]) -> None:
     if values["url"] == urls.MEMORY and values["type"] == "rdb_compat":
-        raise InvalidValueError("is new with each master: PerfectSched's table cannot be there")
+        raise InvalidValueError(
+            "is created anew by each master, so PerfectSched's table cannot be in it"
+        )
 
 
 _RULES = (
     _Rule("type", {"type", "url"}, redis_urls.check_type),
     *(
-        _Rule(name, {"type", "url", *redis_urls.PARTS}, partial(redis_urls.check_part, name))
-        for name in redis_urls.PARTS
+        _Rule(name, {"type", "url", *redis_urls.URL_PARTS}, partial(redis_urls.check_part, name))
+        for name in redis_urls.URL_PARTS
     ),
     _Rule("ssl_cert", _TLS, tls.check_cert),
     _Rule("ssl_key", _TLS, tls.check_key),

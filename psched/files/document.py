@@ -22,8 +22,8 @@ import yaml
 
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
-from psched.config.checking import RawValue
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
+from psched.config.kinds import RawValue
 from psched.core.declare import FIELDS, declare
 
 _FIELDS = tuple(name for name in FIELDS if name != "label")

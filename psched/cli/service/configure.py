@@ -81,7 +81,7 @@ def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]
 
 def _is_secret(settings: Mapping[str, object]) -> bool:
     url = str(settings.get("url", ""))
-    return urls.safe(url) != url
+    return urls.without_secrets(url) != url
 
 
 def _yaml(settings: Mapping[str, object]) -> str:

@@ -359,7 +359,7 @@ class Connector:
             )
 
     def _unreachable(self, place: str, error: BaseException) -> str:
-        wanted = f" {self._tls.wanted}" if self._tls else ""
+        wanted = f" {self._tls.checklist}" if self._tls else ""
         return (
             f"cannot connect to {place}: {faults.explain(error)}; is the server running, and are"
             f" host, port, user and password right?{wanted}"

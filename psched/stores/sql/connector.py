@@ -91,7 +91,7 @@ class Connector:
         self._clock = clock
         self._rng = rng
         self._greet = greet
-        self._unreachable = self.dialect.unreachable + (f" {tls.wanted}" if tls else "")
+        self._unreachable = self.dialect.unreachable + (f" {tls.checklist}" if tls else "")
         self._whether_replica = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
         self._ready = 0  # how many steps of its greeting a new connection has behind it
@@ -368,7 +368,7 @@ class Connector:
 
     @property
     def _cannot_connect(self) -> str:
-        shown = urls.safe(self._engines[0].url.render_as_string(hide_password=False))
+        shown = urls.without_secrets(self._engines[0].url.render_as_string(hide_password=False))
         return f"cannot connect to {shown}"
 
     def _look_whether_replica(self, connection: Connection) -> None:
