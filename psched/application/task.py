@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from psched.base import payload
 from psched.base.errors import AlreadyFinishedError, InvalidError
-from psched.core.definition import Definition, decode, encode
+from psched.core.columns import decode, encode
+from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from psched.base import lease_times
 from psched.base.clock import Clock
 from psched.base.errors import InvalidError, PreemptedError
 from psched.config import Config
-from psched.core.definition import encode, payload_text
+from psched.core.columns import encode, payload_text
 from psched.core.model import Decision, Row
 from psched.core.policy import Run, after_claim, quarantine
 from psched.core.settling import Ending, Settler

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from psched.base.compression import LARGEST
 from psched.base.errors import NotFoundError
+from psched.core.columns import annotation, parse_payload, raw_data
 from psched.core.declare import When
-from psched.core.definition import annotation, parse_payload, raw_data
 from psched.core.model import Row
 from psched.core.preview import UpcomingTime
 

@@ -11,9 +11,8 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config import OVERRIDES, Config
 from psched.core import shorthands
-from psched.core.definition import (
+from psched.core.columns import (
     LATEST_TIME,
-    Definition,
     check_name,
     check_number,
     check_payload_form,
@@ -21,8 +20,8 @@ from psched.core.definition import (
     encode,
     parse_options,
     parse_payload,
-    parse_row,
 )
+from psched.core.definition import Definition, parse_row
 from psched.core.model import ENDED, PAUSED, WAITING, Row
 from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers

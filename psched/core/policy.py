@@ -18,7 +18,8 @@ from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core import attempts
 from psched.core.catchup import describe_dropped, iso, oldest_kept
-from psched.core.definition import LATEST_TIME, Definition, parse_row
+from psched.core.columns import LATEST_TIME
+from psched.core.definition import Definition, parse_row
 from psched.core.model import (
     DELETING,
     FAILED,

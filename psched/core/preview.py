@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta, timezone
 from math import ceil
 
 from psched.core.catchup import describe_dropped, oldest_kept
-from psched.core.definition import LATEST_TIME, Definition, check_number
+from psched.core.columns import LATEST_TIME, check_number
+from psched.core.definition import Definition
 from psched.core.model import WAITING, Row
 from psched.triggers import trigger as triggers
 from psched.triggers.cron import CORRECTION, Cron

@@ -18,7 +18,7 @@ from typing import Any
 
 from psched.base.texts import cut, visible
 from psched.config import Config
-from psched.core.definition import LATEST_TIME, decode, encode
+from psched.core.columns import LATEST_TIME, decode, encode
 from psched.core.model import (
     STATUSES,
     Decision,

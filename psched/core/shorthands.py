@@ -21,7 +21,7 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.base.stable_hash import stable_hash
-from psched.core.definition import LATEST_TIME, check_number
+from psched.core.columns import LATEST_TIME, check_number
 from psched.triggers.trigger import LONGEST_INTERVAL
 
 When = int | datetime

@@ -12,7 +12,7 @@ from typing import Any
 from psched.base.errors import AlreadyExistsError, NotFoundError, ScheduleError
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
-from psched.core.definition import annotation
+from psched.core.columns import annotation
 from psched.core.model import Row
 from psched.files.plan import Item, Plan, conflict, differences, is_of, plan
 

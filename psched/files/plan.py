@@ -7,8 +7,8 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
+from psched.core.columns import annotation, decode, parse_options
 from psched.core.declare import FIELDS, TIMES, alive_time_of, declare
-from psched.core.definition import annotation, decode, parse_options
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 
 _REPEATING = frozenset({"cron", "every", "trigger"})

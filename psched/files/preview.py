@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.definition import LATEST_TIME, parse_row
+from psched.core.columns import LATEST_TIME
+from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Row
 from psched.files.plan import Item
 from psched.triggers import trigger as triggers

@@ -11,7 +11,8 @@ import yaml
 from psched.base.errors import InvalidError
 from psched.base.texts import visible
 from psched.config import Config
-from psched.core.definition import annotation, decode, parse_row, payload_limit
+from psched.core.columns import annotation, decode, payload_limit
+from psched.core.definition import parse_row
 from psched.core.model import DELETING, WAITING, Row
 from psched.files.plan import differing
 

@@ -27,7 +27,7 @@ from psched.base.errors import (
     text_of,
 )
 from psched.base.log import Log
-from psched.core.definition import encode, payload_text
+from psched.core.columns import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
 from psched.process.child import reap
 from psched.process.link import Link, packed

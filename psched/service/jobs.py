@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from psched.application.dispatch import Dispatch, Target, check_handler
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
-from psched.core.definition import NAME_LENGTH, check_name
+from psched.core.columns import NAME_LENGTH, check_name
 from psched.core.shorthands import name_main_class
 
 _WAYS = frozenset({"cron", "every", "at", "trigger", "next_time"})

@@ -26,8 +26,9 @@ from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.config.urls import MEMORY as MEMORY_URL
 from psched.config.urls import file_of
+from psched.core.columns import check_name
 from psched.core.declare import declare
-from psched.core.definition import check_name, parse_row
+from psched.core.definition import parse_row
 from psched.core.model import ENDED, Row
 from psched.core.store_protocol import Store
 from psched.files.applying import carry_out, remove

@@ -16,7 +16,7 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.core import policy
-from psched.core.definition import parse_payload
+from psched.core.columns import parse_payload
 from psched.core.model import Finish, Row
 from psched.core.policy import Run, after_claim, after_run
 from support.compat import compat_factory

@@ -14,8 +14,8 @@ from psched.base.errors import InvalidError, NotFoundError, NotSupportedError, S
 from psched.client.collection import ScheduleCollection
 from psched.contrib.perfectsched.store.rows import LATEST, NEVER, split_data
 from psched.core.catchup import iso
+from psched.core.columns import raw_data
 from psched.core.declare import redeclare
-from psched.core.definition import raw_data
 from psched.core.model import FINISHED, Finish, Release, Retry
 from psched.core.policy import Run, after_claim, after_run
 from psched.core.settling import Ending, settle

@@ -9,7 +9,7 @@ import pytest
 
 from psched.app import open_schedules
 from psched.base.errors import InvalidError, StoreError, StoreUnavailableError, UnknownOutcomeError
-from psched.core.definition import decode, parse_payload
+from psched.core.columns import decode, parse_payload
 from psched.core.model import QUARANTINED, Quarantine, Row
 from psched.core.policy import Run, after_claim, after_run
 from psched.stores.sql.store import SqlStore

@@ -15,7 +15,7 @@ from psched.base.errors import SchemaError, StoreUnavailableError, UnknownOutcom
 from psched.base.payload import WRAPPED_IN
 from psched.contrib.perfectsched.migration.moving import open_migration
 from psched.contrib.perfectsched.migration.source import PAGE
-from psched.core.definition import raw_data
+from psched.core.columns import raw_data
 from psched.core.model import MIGRATING, Row
 from psched.core.policy import Run, after_claim
 from support.apart import say, started_apart

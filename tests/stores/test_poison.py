@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.core.definition import parse_payload
+from psched.core.columns import parse_payload
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Finish
 from psched.core.policy import Run, after_claim, after_run
 from support.stores import decision_of

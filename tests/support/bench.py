@@ -11,7 +11,8 @@ from psched.base import log
 from psched.base.clock import SystemClock
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.core.definition import encode, parse_row
+from psched.core.columns import encode
+from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
 from psched.master.generation_spec import Place

@@ -11,7 +11,7 @@ from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.config.redis_urls import is_redis
-from psched.core.definition import parse_payload
+from psched.core.columns import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
 from psched.stores.sql.store import SqlStore
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from psched.base.compression import compress, decompress, in_base64, readable
 from psched.base.errors import InvalidError
 from psched.config import from_mapping
-from psched.core.definition import decode, encode, parse_payload
+from psched.core.columns import decode, encode, parse_payload
 from psched.core.model import Row
 
 MIB = 2**20

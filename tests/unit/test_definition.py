@@ -1,122 +1,28 @@
-"""From a stored row to a definition one can act on; payloads to JSON and back."""
+"""From a stored row to a definition."""
 
 import contextlib
 import gzip
 import json
 import time
 
-import hypothesis
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from psched import config
 from psched.base.compression import in_base64
 from psched.base.errors import InvalidError
-from psched.core.definition import (
-    DEEPEST,
+from psched.core.columns import (
     LARGEST_OPTIONS,
-    LATEST_TIME,
-    LONGEST_KEY,
     MOST_VALUES,
-    check_name,
-    check_number,
     decode,
-    encode,
     parse_payload,
-    parse_row,
 )
+from psched.core.definition import LONGEST_KEY, parse_row
 from psched.core.model import Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 
 
-def nested(depth):
-    value = {}
-    for _ in range(depth - 1):
-        value = {"a": value}
-    return value
-
-
-class TestPayloads:
-    @hypothesis.settings(max_examples=40)  # each is large
-    @given(
-        st.dictionaries(
-            st.text(),
-            st.recursive(
-                st.none()
-                | st.booleans()
-                | st.integers(-(2**200), 2**200)
-                | st.floats(allow_nan=False, allow_infinity=False)
-                | st.text(),
-                lambda values: st.lists(values) | st.dictionaries(st.text(), values),
-                max_leaves=10,
-            ),
-        )
-    )
-    def test_what_is_declared_is_what_is_read(self, data):
-        stored = encode("data", data)
-        assert decode("data", stored) == data
-        assert decode("data", stored.encode()) == data
-        # It can also be handed to another process.
-        assert json.loads(json.dumps(decode("data", stored))) == data
-
-    @given(st.binary(max_size=50) | st.text(max_size=50))
-    def test_whatever_is_stored_is_an_object_or_refused(self, stored):
-        try:
-            value = decode("data", stored)
-        except InvalidError:
-            return
-        assert isinstance(value, dict)
-        assert decode("data", encode("data", value)) == value
-
-    def test_text_is_kept_readable(self):
-        assert encode("data", {"é": "鍵"}) == '{"é":"鍵"}'
-
-    @pytest.mark.parametrize(
-        "value",
-        [
-            None, [], "text", 5, {1, 2}, {"a": {1}}, {"a": b"x"}, {"a": object()},
-            {"a": float("nan")}, {"a": [float("inf")]}, {"a": "\ud800"}, {"\udfff": 1},
-            {(1, 2): 3}, nested(DEEPEST + 1),
-        ],
-    )  # fmt: skip
-    def test_what_json_cannot_hold_is_refused(self, value):
-        with pytest.raises(InvalidError, match=r"^data: ") as refused:
-            encode("data", value)
-        assert refused.value.field == "data"
-
-    def test_a_payload_without_an_end_in_sight_is_refused(self):
-        with pytest.raises(InvalidError, match=r"^data: "):
-            encode("data", nested(100_000))
-
-    def test_a_payload_that_holds_itself_is_refused(self):
-        value = {}
-        value["a"] = value
-        with pytest.raises(InvalidError, match=r"^data: "):
-            encode("data", value)
-
-    def test_a_payload_may_be_this_deep_and_no_deeper(self):
-        assert decode("data", encode("data", nested(DEEPEST))) == nested(DEEPEST)
-        for text in (
-            json.dumps(nested(DEEPEST + 1)),
-            '{"a":' + "[" * DEEPEST + "]" * DEEPEST + "}",
-        ):
-            with pytest.raises(InvalidError, match="deep"):
-                decode("data", text)
-
-    def test_brackets_in_text_and_many_neighbours_are_not_deep(self):
-        data = {"text": "[{" * 1000, "list": [{"a": [n]} for n in range(1000)]}
-        assert decode("data", encode("data", data)) == data
-
-    def test_surrogates_in_pairs_are_characters(self):
-        assert decode("data", r'{"key": "\ud83d\udddd"}') == {"key": "🗝"}
-        for text in (r'{"a": "\ud83d"}', r'{"a": "\uDDDD"}', r'{"a": "\udddd\ud83d"}'):
-            with pytest.raises(InvalidError, match="data: is not JSON"):
-                decode("data", text)
-
-
-class TestUnderstanding:
+class TestParsing:
     def test_an_empty_row_has_the_installations_defaults(self):
         definition = parse_row(Row(key="k"), SETTINGS)
         assert (definition.key, definition.type) == ("k", "default")
@@ -195,7 +101,7 @@ WORST = {
 }
 
 
-def test_a_key_that_is_too_long_for_messages_between_processes_is_not_understood():
+def test_a_key_that_is_too_long_for_messages_between_processes_is_refused():
     parse_row(Row("k" * LONGEST_KEY), SETTINGS)
     with pytest.raises(InvalidError, match="key: has 1001 characters, and may have 1000"):
         parse_row(Row("k" * (LONGEST_KEY + 1)), SETTINGS)
@@ -230,25 +136,3 @@ class TestCosts:
         for text in "x" * (16 * 2**20 + 1), '{"a":"' + "x" * 16 * 2**20 + '"}':
             with pytest.raises(InvalidError, match=r"data: has .* bytes, and may have 16777216"):
                 parse_row(Row(key="k", data=text), SETTINGS)
-
-
-class TestNamesAndNumbers:
-    @pytest.mark.parametrize("name", ["k", "a b", "Ünï/cødé", "鍵", "x" * 255, "%", "'; DROP"])
-    def test_a_name_is_any_printable_text(self, name):
-        assert check_name("key", name) == name
-
-    @pytest.mark.parametrize(
-        "name", ["", " ", " k", "k\t", "a\nb", "\x00", "\u200b", "\ud800", chr(0xFFFD), "x" * 256]
-    )
-    def test_a_name_that_stores_or_people_would_take_for_another_is_refused(self, name):
-        with pytest.raises(InvalidError, match=r"^key: "):
-            check_name("key", name)
-
-    @pytest.mark.parametrize("number", [0, 1, LATEST_TIME])
-    def test_a_number_within_its_bounds_is_taken(self, number):
-        assert check_number("next_time", number, LATEST_TIME) == number
-
-    @pytest.mark.parametrize("number", [-1, LATEST_TIME + 1, 1.0, "1", None, True, 2**100])
-    def test_any_other_number_is_refused(self, number):
-        with pytest.raises(InvalidError, match=r"^next_time: "):
-            check_number("next_time", number, LATEST_TIME)

@@ -10,8 +10,9 @@ from psched.application.task import Task, assignment
 from psched.base.errors import InvalidError
 from psched.base.payload import BASE64, TEXT, unwrap, wrap
 from psched.config import from_mapping
+from psched.core.columns import encode, payload_text, raw_data
 from psched.core.declare import declare
-from psched.core.definition import encode, parse_row, payload_text, raw_data
+from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.files.plan import differing, plan
 

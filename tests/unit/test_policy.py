@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.core import definition
-from psched.core.definition import LATEST_TIME
+from psched.core.columns import LATEST_TIME
 from psched.core.model import (
     CANCELLED,
     CANCELLING,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from psched import config
 from psched.base.errors import InvalidError
 from psched.cli.schedules.next_times import relative
-from psched.core.definition import LATEST_TIME, parse_row
+from psched.core.columns import LATEST_TIME
+from psched.core.definition import parse_row
 from psched.core.model import FINISHED, QUARANTINED, Row
 from psched.core.preview import (
     LATE,

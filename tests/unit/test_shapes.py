@@ -8,7 +8,8 @@ import pytest
 
 from psched.application.task import assignment
 from psched.config import from_mapping
-from psched.core.definition import LATEST_TIME, LONGEST_CRON, LONGEST_KEY, NAME_LENGTH, parse_row
+from psched.core.columns import LATEST_TIME, NAME_LENGTH
+from psched.core.definition import LONGEST_CRON, LONGEST_KEY, parse_row
 from psched.core.model import Occurrence, Row
 from psched.process import message_shapes
 from psched.runner.messages import FROM_RUNNER, TO_RUNNER

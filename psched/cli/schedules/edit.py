@@ -7,7 +7,7 @@ from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.cli.schedules.next_times import warn_of_oddities
 from psched.cli.time_format import moment, when
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.triggers.zone import find_zone
 
 

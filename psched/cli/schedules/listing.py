@@ -14,7 +14,7 @@ from psched.cli import options
 from psched.cli.options import Place
 from psched.cli.refusals import refusing
 from psched.cli.time_format import moment
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.core.model import ENDED, STATUSES, WAITING, Row
 
 _HEADINGS = (

@@ -23,7 +23,7 @@ from psched.cli.refusals import refusing
 from psched.cli.schedules.listing import text
 from psched.cli.time_format import when
 from psched.client.schedule import Schedule
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.core.model import DEFAULT_TYPE, FINISHED
 
 _OPTIONS = {"alive_time": "timeout", "next_time": "at"}

@@ -15,8 +15,8 @@ from typing import Any
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.crontab.crontab import Crontab, Entry, Remark
+from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
-from psched.core.definition import TEXT_LENGTH
 
 _SHELL = "/bin/sh"
 _PATH = "/usr/bin:/bin"

@@ -19,18 +19,17 @@ from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.contrib.perfectsched.store.rows import NEVER, split_data
 from psched.core.catchup import oldest_kept
-from psched.core.definition import (
+from psched.core.columns import (
     LATEST_TIME,
-    Definition,
     check_name,
     check_number,
     check_size,
     decode,
     encode,
     parse_payload,
-    parse_row,
     plain_text,
 )
+from psched.core.definition import Definition, parse_row
 from psched.core.model import FINISHED, Row
 from psched.triggers.chrono import rewritten
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from psched.base import payload
 from psched.base.errors import InvalidError
-from psched.core.definition import decode, encode, plain_text, raw_data
+from psched.core.columns import decode, encode, plain_text, raw_data
 from psched.core.model import FINISHED, WAITING, Row, Token
 
 NEVER = 2**31 - 1

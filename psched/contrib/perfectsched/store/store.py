@@ -75,7 +75,7 @@ from psched.contrib.perfectsched.store.reader import Reader
 from psched.contrib.perfectsched.store.rows import Stored, as_row, as_stored
 from psched.contrib.perfectsched.store.statements import Statements, as_new, as_seen
 from psched.core.catchup import iso
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.core.model import Row, Settlement, Token
 from psched.core.store_protocol import Claimed, Settled
 from psched.stores.sql import diagnostics
