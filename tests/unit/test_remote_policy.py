@@ -121,7 +121,7 @@ def test_a_reason_that_somebody_has_written_by_hand_is_no_nonsense(settings):
 
 def test_what_has_run_is_not_run_again_by_a_verdict():
     case = PolicyRequest(leased(), NOON, leased(), Finish())
-    with pytest.raises(ValueError, match="it is no verdict"):
+    with pytest.raises(ValueError, match="it is not a valid answer"):
         parse_answer(case, {"run": True})
     assert (case.quarantine("x").status, case.quarantine("x").next_time) == (QUARANTINED, None)
     assert PolicyRequest(leased(), NOON).quarantine("x").next_time == NOON
