@@ -11,7 +11,7 @@ import click
 from psched.base.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
 from psched.base.texts import visible
 from psched.cli.output import unfilter_output
-from psched.triggers.custom import Answer, Call, loading_by
+from psched.triggers.custom import Call, NextAfter, loading_by
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ def refusing(command: Callable[P, R]) -> Callable[P, R]:
     return refused
 
 
-def _by_a_child(call: Call) -> Answer:
+def _by_a_child(call: Call) -> NextAfter:
     from psched.cli.schedules.trigger_child import find  # noqa: PLC0415  # few schedules have such triggers
 
     return find(call)

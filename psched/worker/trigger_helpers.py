@@ -32,7 +32,7 @@ from psched.triggers.custom import (
     loading_by,
     refuse_to_ask,
 )
-from psched.triggers.trigger import is_called
+from psched.triggers.trigger import is_custom
 from psched.worker.running_task import RunnerChild
 from psched.worker.task_table import TaskTable
 
@@ -106,7 +106,7 @@ class TriggerHelpers:
             A question, if its trigger has to be asked: its ``answer`` is set by a later `hear`.
         """
         # Also if it could be run at once: its trigger would be asked after that.
-        if row.status == WAITING and row.cron and is_called(row.cron) and self._is_full(row.cron):
+        if row.status == WAITING and row.cron and is_custom(row.cron) and self._is_full(row.cron):
             return postpone(row, ceil(DEADLINE))
         try:
             with loading_by(refuse_to_ask):

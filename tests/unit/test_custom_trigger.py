@@ -324,7 +324,7 @@ class TestWhatIsAllowed:
 
     def test_the_program_itself_is_never_imported_and_may_be_named(self, places):
         with pytest.raises(
-            NotLoadedError, match="'__main__:Tides' is of the program that declared"
+            NotLoadedError, match="'__main__:Tides' is in the program that declared"
         ):
             parse("__main__:Tides", places)
 

@@ -23,7 +23,7 @@ from psched.process import kernel, tree
 from psched.process.link import Link
 from psched.process.signals import unblock
 from psched.process.spawn import flush_output, spawn
-from psched.triggers.custom import DEADLINE, Answer, Call, load_here
+from psched.triggers.custom import DEADLINE, Call, NextAfter, load_here
 
 _LONGEST_PROBLEM = 2000
 """Characters of what is wrong with a trigger."""
@@ -38,7 +38,7 @@ class _Elsewhere:
         self._lost: dict[Call, str] = {}
         atexit.register(self._kill)
 
-    def find(self, call: Call) -> Answer:
+    def find(self, call: Call) -> NextAfter:
         """See `psched.triggers.custom.loading_by`."""
         self._ask(call, None)
         return partial(self._ask, call)
@@ -82,7 +82,7 @@ class _Elsewhere:
         os.waitpid(pid, 0)
 
 
-def find(call: Call) -> Answer:
+def find(call: Call) -> NextAfter:
     """Find a trigger by a child of this process; see `psched.triggers.custom.loading_by`."""
     return _elsewhere().find(call)
 
@@ -114,7 +114,7 @@ def _live(command: int, link: Link) -> int:
     # The command's own module is not the program that has declared anything.
     sys.modules["__main__"] = ModuleType("__main__")
     process = os.getpid()
-    answers: dict[str, Answer] = {}
+    answers: dict[str, NextAfter] = {}
     while (question := link.wait()) is not None:
         answer = _answered(question, answers)
         if os.getpid() != process:
@@ -124,7 +124,7 @@ def _live(command: int, link: Link) -> int:
     return 0
 
 
-def _answered(question: Mapping[str, Any], answers: dict[str, Answer]) -> dict[str, Any]:
+def _answered(question: Mapping[str, Any], answers: dict[str, NextAfter]) -> dict[str, Any]:
     call, instant = question["call"], question["instant"]
     try:
         if call["text"] not in answers:
