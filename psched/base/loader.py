@@ -88,7 +88,7 @@ def is_below(name: str, folders: Sequence[str]) -> bool:
     Args:
         name: the module's name, with dots.
         folders: they are on the module search path (`extend_path`). A module that an import takes
-            from elsewhere, because it is built in or precedes them on the path, is not below.
+            from elsewhere, because it is built in or was imported before, is not below.
     """
     try:
         files = _files_of(name, [*folders])

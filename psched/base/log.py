@@ -35,7 +35,7 @@ _REMEMBERED = 10
 """The number of warnings and errors in `Log.recent`."""
 
 _LONGEST_REMEMBERED = 500
-"""Characters of each of them."""
+"""Characters of a warning or error that are kept there."""
 
 _tasks = logging.getLogger("psched.task")
 

@@ -145,7 +145,7 @@ def parse(url: str) -> Address:
 
 
 def with_password(url: str, password: str) -> str:
-    """A url without a password, with this one.
+    """A url with a password added.
 
     Raises:
         InvalidValueError: the url has a password.

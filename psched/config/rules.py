@@ -62,7 +62,7 @@ def apply_rules(
         Problems: the setting, and what is wrong with it.
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
-        values["dst_policy"] = "wallclock"  # PerfectSched's
+        values["dst_policy"] = "wallclock"  # as in PerfectSched
     yield from redis_urls.derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):
         yield key, _MISSING

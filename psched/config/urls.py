@@ -91,7 +91,7 @@ class Url(Kind):
         database = _ALIASES.get(parts["database"], parts["database"])
         if database not in _DATABASES:
             raise InvalidValueError(
-                f"names an unknown database; known are {', '.join(_DATABASES)}, redis"
+                f"names an unknown kind of database; known are {', '.join(_DATABASES)}, redis"
             )
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
         place = rest if database == "sqlite" else _server(rest)
@@ -184,7 +184,7 @@ def secret_variables(url: str) -> set[str]:
 
 
 def with_password(url: str, password: str) -> str:
-    """A url without a password, with this one.
+    """A url with a password added.
 
     Raises:
         InvalidValueError: the url has a password, or no place for one.

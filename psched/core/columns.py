@@ -127,8 +127,8 @@ def check_size(field: str, size: int, most: int) -> None:
     if size > most:
         raise InvalidError(
             field,
-            f"has {size} bytes as JSON, and data_limit is {most}; keep what is so large in another"
-            " place and pass on where that is, or raise data_limit",
+            f"has {size} bytes as JSON, and data_limit is {most}; store such large data elsewhere"
+            " and pass a reference to them, or raise data_limit",
         )
 
 

@@ -1,4 +1,4 @@
-"""From the fields that a person or a program gives for a schedule to its row."""
+"""Declarations: the fields that a person or a program gives for a schedule, made its row."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed

@@ -145,7 +145,7 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
         return _following(current, definition)
     if definition.settings.type == "rdb_compat":
         return _keep_backlog(leased, current, definition, now)
-    # Times of the new trigger from before it was set were never scheduled.
+    # The new trigger was set just now, so its earlier times were never scheduled.
     following = _following(current, definition, since=math.ceil(now) - 1)
     if (missed := _next_of(leased, definition.settings)) is None or missed > now:
         return following

@@ -153,7 +153,7 @@ def test_push_list_and_cancel_can_be_told_which_database_and_table(queue):
     assert run("list", "--status", "cancelled").endswith("1 entries.\n")
     assert "0 entries" in queue.invoke("list").output
     wrong = queue.invoke("list", "--database", "oracle://x/y")
-    assert "url: names an unknown database; known are" in refused(wrong)
+    assert "url: names an unknown kind of database; known are" in refused(wrong)
     assert refused(queue.invoke("list", "--table", "a b")).startswith("Error: table: must be")
 
 
@@ -510,7 +510,7 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
     for options, line in {
         ("--timeout", 5): "Error: alive_time: must be a whole number of seconds from 6",
         ("--heartbeat-interval", 300): "Error: heartbeat-interval: 300 s is not within three",
-        ("--database", "oracle://x/y"): "Error: url: names an unknown database",
+        ("--database", "oracle://x/y"): "Error: url: names an unknown kind of database",
     }.items():
         refusal = configure("--force", *options)
         assert (refusal.returncode, refusal.stderr.startswith(line)) == (1, True), refusal.stderr

@@ -1,4 +1,4 @@
-"""Large payloads: compressed, known again, and never unpacked beyond a limit."""
+"""Large payloads: compressed, recognised, and never decompressed beyond a limit."""
 
 import base64
 import gzip
@@ -127,4 +127,4 @@ def test_a_payload_that_is_too_large_is_refused_with_its_size_and_the_mend():
     with pytest.raises(InvalidError) as refused:
         encode("data", {"a": "éé"}, most=10)
     assert refused.value.field == "data"
-    assert str(refused.value).startswith("data: has 12 bytes as JSON, and data_limit is 10; keep")
+    assert str(refused.value).startswith("data: has 12 bytes as JSON, and data_limit is 10; store")

@@ -922,7 +922,8 @@ def test_a_database_in_memory_is_refused_with_the_mend(url):
 @pytest.mark.parametrize("url", ["oracle://u:p@db/x", "mysql3://db/x", "redis4://db"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
     assert problem({"url": url}) == (
-        "url: names an unknown database; known are sqlite, mysql, mariadb, postgresql, redis"
+        "url: names an unknown kind of database; "
+        "known are sqlite, mysql, mariadb, postgresql, redis"
     )
 
 

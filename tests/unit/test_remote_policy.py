@@ -1,4 +1,4 @@
-"""What a process judges that asks triggers, and what of its answers a worker believes."""
+"""The policy in a process that loads triggers, and how a worker checks its answers."""
 
 import gzip
 import json
@@ -28,8 +28,8 @@ class Broken:
 
 
 @pytest.fixture(autouse=True)
-def _unconfined(monkeypatch):
-    """What runs the tests keeps its memory."""
+def _unlimited(monkeypatch):
+    """The process that runs the tests keeps its memory."""
     monkeypatch.setattr(remote_policy, "limit_memory", lambda: None)
 
 
@@ -65,21 +65,22 @@ ROWS = [
 ]
 
 
-def told(case, settings):
-    """The verdict as it comes over a line."""
-    return parse_answer(case, json.loads(json.dumps(answer_request(case.message(), settings))))
+def answer(request, settings):
+    """The answer as a worker receives it: as JSON."""
+    message = json.loads(json.dumps(answer_request(request.message(), settings)))
+    return parse_answer(request, message)
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_another_process_judges_as_the_worker_would(row, settings):
-    judgeable = changed(row, data=None)
-    expected = after_claim(judgeable, settings, NOON + 1)
-    found = told(PolicyRequest(row, NOON + 1), settings)
+def test_another_process_decides_as_the_worker_would(row, settings):
+    without_payload = changed(row, data=None)
+    expected = after_claim(without_payload, settings, NOON + 1)
+    found = answer(PolicyRequest(row, NOON + 1), settings)
     assert found == (None if isinstance(expected, Run) else expected)
     for decision in (Finish(), Release(), Retry(5, "no"), Retry()):
         current = changed(row, version=2)
-        expected = after_run(judgeable, changed(current, data=None), decision, settings, NOON)
-        assert told(PolicyRequest(current, NOON, row, decision), settings) == expected
+        expected = after_run(without_payload, changed(current, data=None), decision, settings, NOON)
+        assert answer(PolicyRequest(current, NOON, row, decision), settings) == expected
 
 
 GOOD = {
@@ -89,7 +90,7 @@ GOOD = {
 }
 
 
-def test_what_is_said_of_a_lease_is_the_workers_own():
+def test_the_lease_in_a_settlement_is_the_workers_own():
     found = parse_answer(PolicyRequest(leased(), NOON), {"settle": GOOD})
     assert (found.key, found.token, found.version) == ("k", leased().token, 1)
 
@@ -109,19 +110,22 @@ def test_what_is_said_of_a_lease_is_the_workers_own():
         {"settle": {**GOOD, "reason": 5}},
     ],
 )  # fmt: skip
-def test_nonsense_is_no_verdict(message):
-    with pytest.raises(ValueError, match="it is no"):
+def test_an_invalid_answer_is_refused(message):
+    with pytest.raises(ValueError, match="it is not a valid"):
         parse_answer(PolicyRequest(leased(), NOON), message)
 
 
-def test_a_reason_that_somebody_has_written_by_hand_is_no_nonsense(settings):
+def test_a_reason_that_was_written_by_hand_is_valid(settings):
     row = leased(status=QUARANTINED, reason="looked\u00a0at")
-    assert told(PolicyRequest(row, NOON, row, Finish()), settings).reason == "looked\u00a0at"
+    assert answer(PolicyRequest(row, NOON, row, Finish()), settings).reason == "looked\u00a0at"
 
 
-def test_what_has_run_is_not_run_again_by_a_verdict():
-    case = PolicyRequest(leased(), NOON, leased(), Finish())
+def test_an_answer_cannot_run_an_occurrence_again():
+    request = PolicyRequest(leased(), NOON, leased(), Finish())
     with pytest.raises(ValueError, match="it is not a valid answer"):
-        parse_answer(case, {"run": True})
-    assert (case.quarantine("x").status, case.quarantine("x").next_time) == (QUARANTINED, None)
+        parse_answer(request, {"run": True})
+    assert (request.quarantine("x").status, request.quarantine("x").next_time) == (
+        QUARANTINED,
+        None,
+    )
     assert PolicyRequest(leased(), NOON).quarantine("x").next_time == NOON
