@@ -1,4 +1,4 @@
-"""How often an occurrence is tried, after which waits, and when it is given up."""
+"""Retries: how long to wait before an attempt, and when to give up."""
 
 from itertools import pairwise
 from statistics import mean
@@ -16,7 +16,7 @@ HOUR = 3600
 
 
 def waits(count, *, key="k", next_time=NOON, **settings):
-    """Seconds that follow each of so many failures."""
+    """The waits after each of several failures, in seconds."""
     own = SETTINGS.with_settings(**settings)
     rows = (Row(key=key, next_time=next_time, attempt=n) for n in range(1, count + 1))
     return [attempts.retry_delay(row, parse_row(row, own)) for row in rows]

@@ -29,7 +29,7 @@ def test_what_is_large_is_smaller_when_it_is_stored_and_the_same_when_it_is_read
     assert decompress(stored) == LARGE.encode()
     assert decode("data", stored) == json.loads(LARGE)
     assert readable(stored) == LARGE.encode()
-    # It may be read and written again by who does not look into it.
+    # A process that does not decompress it may read it and write it back.
     assert compress(stored, 10, form) == stored
 
 
@@ -47,7 +47,7 @@ def test_it_is_gzip_as_any_client_knows_it():
     assert gzip.decompress(stored) == LARGE.encode()
     assert compress(LARGE, 100, in_base64).startswith("H4sI")
     assert decompress(gzip.compress(LARGE.encode())) == LARGE.encode()
-    # As a database's own function writes it: in lines.
+    # Functions of databases write base64 in lines.
     lines = base64.encodebytes(gzip.compress(LARGE.encode()))
     assert decompress(lines) == decompress(lines.decode()) == LARGE.encode()
 
@@ -81,7 +81,7 @@ def test_what_does_not_get_smaller_stays_as_it_is():
         ("H4sIé", "is not JSON"),
         (b"H4sI\xff", "is not JSON"),
     ],
-    # What gzip makes says when it was made.
+    # gzip writes the time at which the content was compressed.
     ids=lambda value: value if isinstance(value, str) and value.isascii() else "",
 )
 def test_what_cannot_be_unpacked_is_refused_with_the_columns_name(stored, reason):

@@ -443,7 +443,7 @@ def test_changed_settings_are_validated_beside_the_others():
 
 
 def test_changed_settings_are_taken_as_they_are_without_references():
-    # They may come from a row of the table, which must not read the environment.
+    # The values may come from a row of the table, which must not read the environment.
     config = take({"url": "mysql://u:${PW}@db/x"}, PW="a${HOME}b")
     assert make_url(config.with_settings(table="t").url).password == "a${HOME}b"
     assert config.with_settings(log="${HOME}", cwd=Path("/w")).log == Path("/w/${HOME}")
@@ -510,7 +510,7 @@ def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(etc, tmp_pat
 
 @pytest.fixture
 def nobody():
-    """Not root, who may search every folder; in a folder that others may search."""
+    """Run as another user than root, who may search every folder; in a folder for all."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         me = os.geteuid()
@@ -1319,7 +1319,7 @@ def test_no_error_shows_a_secret(tmp_path, content):
     }
     with pytest.raises(ConfigError) as caught:
         load(file, environ=environ, cwd=tmp_path)
-    # The traceback too, with all that it says was the cause.
+    # The traceback, too, with all causes in it.
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
@@ -1564,7 +1564,7 @@ def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_t
 
 def test_the_shipped_file_comments_out_just_the_settings_without_a_default():
     set_here = set(yaml.safe_load(SHIPPED.read_text()))
-    # Who can run code is said out loud.
+    # exec_type decides who can run code, so the file sets it explicitly.
     said = {s.name for s in SETTINGS.values() if s.default is not None} | {"exec_type"}
     assert set_here == said
 
@@ -1575,10 +1575,10 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
         (tmp_path / name).write_text("s3cret\n")
         (tmp_path / name).chmod(0o640)
     examples = examples.replace("/etc/psched/", f"{tmp_path}/")
-    # There is a password in the url, or in a file.
+    # The password is in the url, or in a file.
     in_url = re.sub(r"^password_file: .*", "", examples, flags=re.MULTILINE)
     in_file = examples.replace(":${PSCHED_DB_PASSWORD}", "")
-    # And either a dispatch, or a program, or a script.
+    # The handler is a dispatch, a program, or a script.
     ways = [("dispatch",), ("exec",), ("script", "script_class")]
     parts = "host|port|db|path|password"
     found = []
@@ -1588,7 +1588,7 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
             left = re.sub(rf"^({others}|{parts}): .*", "", text, flags=re.MULTILINE)
             found.append(read(left, **environ))
     assert len({each.url for each in found}) == 1
-    # Or a server of Redis, by its host or by its socket.
+    # Or the store is a Redis server, by its host or by its socket.
     for others in ("host|port", "path"):
         in_parts = re.sub(
             rf"^(url|password_file|ssl_\w+|script|script_class|exec|{others}): .*",

@@ -1,4 +1,4 @@
-"""A trigger of the user's own: how it is named, found, tried and judged."""
+"""Users' triggers: how they are named, loaded, tried and checked."""
 
 import builtins
 import sys
@@ -32,7 +32,7 @@ class Harbour:
         pass
 
 class Answers:
-    """Always the same answer, if it has one."""
+    """Always the same answer; none if there is no argument."""
     def __init__(self, answer=None):
         self.answer = answer
     def next_at(self, after):
@@ -64,7 +64,7 @@ class Moody:
         return after + next(self.counter)
 
 class Stuck:
-    """It is well until it is asked about a certain instant."""
+    """It works until it is asked about a certain instant."""
     def next_at(self, after):
         return after + 60 if after < 1_800_014_520 else after
 
@@ -73,7 +73,7 @@ class Needy(Tides):
         raise KeyError(port)
 
 class Dated:
-    """It speaks of datetimes."""
+    """It takes and returns datetimes."""
     def next_at(self, after: datetime):
         return after + timedelta(minutes=5, microseconds=1)
 
@@ -245,7 +245,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize(
         ("name", "gap"),
-        # Rounded up: nothing runs early.
+        # It is rounded up, so that nothing runs early.
         [("Dated", 301), ("Quoted", 300), ("Mixed", 9)],
     )
     def test_a_trigger_may_speak_of_datetimes(self, name, gap, folder):
@@ -259,7 +259,7 @@ class TestAnswers:
 
 
 class TestWhatIsAllowed:
-    """Whoever may write a row can name any module: no other than these are imported."""
+    """Anybody who may write a row can name any module, so only allowed modules are imported."""
 
     @pytest.fixture
     def places(self, folder, tmp_path):

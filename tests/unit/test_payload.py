@@ -1,4 +1,4 @@
-"""Payloads that are not a JSON object: carried in one, and given back byte for byte."""
+"""Payloads that are not JSON objects: wrapped in one, and unwrapped byte for byte."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_what_is_carried_comes_out_as_it_was(content):
     text = encode("data", data)
     assert unwrap(text, form) == content
     assert "\0" not in text  # PostgreSQL has no such text
-    # Without the option it is an object like any other.
+    # Without the option the object itself is the payload.
     assert unwrap(text, None) == text.encode()
 
 
@@ -55,14 +55,14 @@ def test_an_unknown_form_is_refused():
 
 
 class Holder:
-    """Takes every payload."""
+    """A handler that accepts every payload."""
 
     def update_data(self, data):
         pass
 
 
 def task_of(row):
-    """The task of a row, as a runner makes it."""
+    """The task of a row, as a runner creates it."""
     run = assignment(row, parse_row(row, SETTINGS), 5)
     return Task({**run, "data": payload_text(row.data, SETTINGS.data_limit)}, Holder())
 

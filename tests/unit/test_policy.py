@@ -1,4 +1,4 @@
-"""What becomes of a leased row: pure functions of rows and instants."""
+"""What to do with a leased row: pure functions of rows and instants."""
 
 import sys
 from dataclasses import replace as changed
@@ -103,7 +103,7 @@ class TestOpening:
         now = NOON + 2 * MINUTE + 30
         assert after_claim(leased(), options(catchup_limit=3), now).scheduled_time == NOON
         assert after_claim(leased(), options(catchup_limit=2), now).next_time == NOON + MINUTE
-        # And at the very instant at which there is one more.
+        # And at the very instant at which one more is due.
         now = NOON + 3 * MINUTE
         assert after_claim(leased(), options(catchup_limit=3), now).next_time == NOON + MINUTE
 
@@ -209,7 +209,7 @@ class TestOpening:
 
 
 class Counting:
-    """A trigger that counts what it is asked."""
+    """A trigger that counts how often it is asked."""
 
     def __init__(self, trigger):
         self.trigger = trigger
@@ -222,7 +222,7 @@ class Counting:
 
 @pytest.fixture
 def count_calls(monkeypatch):
-    """Opens a row; the verdict and how often its trigger was asked."""
+    """Applies `after_claim` to a row; also returns how often its trigger was asked."""
 
     def count_calls(row, settings, now):
         counting = Counting(trigger.parse(row.cron, "UTC"))
@@ -233,7 +233,7 @@ def count_calls(monkeypatch):
 
 
 class TestCost:
-    """Ten years of missed minutes are judged without looking at each."""
+    """Ten years of missed minutes are handled without computing each."""
 
     @pytest.mark.parametrize("catchup", ["latest", "skip"])
     @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ class TestCost:
         counting = Counting(trigger.parse(cron, "UTC"))
         monkeypatch.setattr(definition.triggers, "parse", lambda *_args, **_kw: counting)
         row, settings = leased(cron, next_time=NOON - 3650 * DAY), options(catchup_limit=500)
-        # Time goes on, and further occurrences are missed, while each takes a minute.
+        # Each takes a minute, during which further occurrences are missed.
         row = applied(after_claim(row, settings, NOON), row)
         for number in range(300):
             before, now = counting.calls, NOON + number * 60
@@ -302,7 +302,7 @@ class TestJitter:
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_it_makes_nothing_late(self, catchup):
-        """Not even if the shares are longer than the time between two occurrences."""
+        """Not even if the delays are longer than the time between two occurrences."""
         settings = options(jitter=HOUR, catchup=catchup, catchup_grace=0, catchup_window=1)
         assert isinstance(after_claim(leased(), settings, NOON + HOUR), Run)
 
@@ -318,7 +318,7 @@ class TestJitter:
 
 
 class TestOverlap:
-    """What falls due while an occurrence of the same schedule runs."""
+    """Occurrences that fall due while an earlier one of the same schedule runs."""
 
     @pytest.mark.parametrize(
         ("settings", "minutes"),
@@ -346,7 +346,7 @@ class TestOverlap:
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_a_job_due_at_midnight_in_a_pause_of_two_minutes_runs_once(self, catchup):
-        """Down from 23:59 to 00:01; then it follows the present."""
+        """Nothing runs from 23:59 to 00:01; then it continues with the present."""
         midnight = NOON + 12 * HOUR
         row, own = leased(cron="0 0 * * *", next_time=midnight), options(catchup=catchup)
         assert after_claim(row, own, midnight + MINUTE).scheduled_time == midnight
@@ -415,10 +415,10 @@ class TestTriggersOfOnesOwn:
 
     def test_a_mark_and_a_time_in_reserve_survive_that(self, settings):
         row = leased(cron="@call psched_absent:Hourly")
-        # What is not to be run needs no code.
+        # A row that does not run needs no code.
         ended = after_claim(changed(row, status=CANCELLING), settings, NOON)
         assert (ended.status, ended.rest) == (CANCELLED, True)
-        # Set under a lease: the next claim still knows.
+        # It was set during a lease, which the next claim can still tell.
         assert after_claim(changed(row, attempt=0), settings, NOON).attempt == -1
 
     def test_what_has_run_is_over_also_if_nobody_knows_what_comes_next(self, settings):
@@ -449,7 +449,7 @@ LINES = ("* * * * *", "*/7 * * * *", "0 * * * *", "30 2 * * *", "0 3 * * 1", "@e
 
 
 def missed(line, zone, cursor, until):
-    """Every occurrence from the cursor on, one by one; the cursor is one, wherever it stands."""
+    """Every occurrence from the cursor on, one by one; the cursor counts as an occurrence."""
     each, found = trigger.parse(line, zone), [cursor]
     while (following := each.next_after(found[-1])) is not None and following <= until:
         found.append(following)
@@ -564,7 +564,7 @@ class TestConclusion:
 
 
 class TestRedefinition:
-    """What was changed while the task ran decides what comes after it."""
+    """If the definition was changed while the task ran, the new one decides what is next."""
 
     def test_the_next_time_comes_from_the_new_trigger(self):
         row = leased(cron="* * * * *")
@@ -576,12 +576,12 @@ class TestRedefinition:
     @pytest.mark.parametrize(
         ("before", "after", "now", "next_time"),
         [
-            # The backlog goes on from the occurrence that ran, not from now.
+            # The backlog continues from the occurrence that ran, not from now.
             ("*/5 * * * *", "*/10 * * * *", NOON + DAY, NOON + 5 * MINUTE),
             ("*/10 * * * *", "*/5 * * * *", NOON + DAY, NOON + 5 * MINUTE),
             ("0 0 1 1 *", "* * * * *", NOON + DAY, NOON + MINUTE),
             ("* * * * *", "0 * * * *", NOON + MINUTE, NOON + MINUTE),
-            # What the old one would have shown later is not scheduled any more.
+            # Later times of the old trigger are not scheduled any more.
             ("* * * * *", "0 * * * *", NOON + MINUTE - 1, NOON + HOUR),
         ],
     )
@@ -613,7 +613,7 @@ class TestRedefinition:
         assert (settlement.attempt, settlement.wait, settlement.version) == (0, 0, 4)
 
     def test_a_next_time_that_was_wiped_out_meanwhile_loses_nothing(self):
-        """By plain SQL: to have it computed anew, one would think."""
+        """Somebody has set it to NULL by plain SQL, presumably to have it computed anew."""
         row = leased()
         current = changed(row, next_time=None, version=4)
         settlement = after_run(row, current, Finish(), SETTINGS)
@@ -660,7 +660,7 @@ RETENTION = SETTINGS.retention_time
 
 
 class TestEnding:
-    """Somebody has cancelled or finished it by force, while it was leased."""
+    """A leased row that somebody has cancelled or finished by force."""
 
     MARKS = pytest.mark.parametrize(
         ("mark", "status"), [(CANCELLING, CANCELLED), (FINISHING, FINISHED)]
@@ -704,7 +704,7 @@ class TestEnding:
 
 
 class TestStatusesOfOtherClients:
-    """Plain SQL may have written any status, and nothing else."""
+    """Plain SQL may have changed the status alone, to any text."""
 
     SET_BY_SQL = pytest.mark.parametrize("status", sorted(ENDED))
 
@@ -716,7 +716,7 @@ class TestStatusesOfOtherClients:
         assert (end.status, end.rest, end.reason, end.seen_status) == (
             status, True, "by hand", status,
         )  # fmt: skip
-        # As `cancel` and its like do it: what has failed stays until it is deleted.
+        # As `cancel` and others do. A failed row stays until it is deleted.
         assert end.retain == (None if status == FAILED else RETENTION)
         assert end.attempt == (0 if status == FINISHED else 3)
         assert after_claim(changed(row, cron="* * * * *"), SETTINGS, NOON).retain is None

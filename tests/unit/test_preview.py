@@ -1,4 +1,4 @@
-"""What comes next, and what a clock change does to it."""
+"""Previews of occurrences, and the effects of clock changes on them."""
 
 from dataclasses import replace as changed
 from datetime import UTC, datetime
@@ -80,7 +80,7 @@ class TestTimes:
             (first, True, f"{note}{TWICE}, this is the first"),
             (second, True, f"{note}{TWICE}, this is the second"),
         ]
-        # Also if the list begins between the two.
+        # Even if the list begins between the two.
         assert listed("30 2 * * *", BERLIN, "2027-10-31 01:00", 1, "wallclock") == [
             (second, True, f"{note}{TWICE}, this is the second")
         ]
@@ -181,7 +181,7 @@ class TestOfASchedule:
             "catch-up (skip) dropped the occurrences from 2027-01-15T12:00:00Z"
             " to before 2027-01-15T17:00:00Z"
         )
-        # What was missed and is not dropped comes first.
+        # A missed occurrence that is not dropped is the first one.
         row = changed(row, next_time=NOON - DAY)
         assert [each.time for each in self.shown(row, NOON)][:2] == [NOON - DAY, NOON - DAY + HOUR]
 

@@ -1,4 +1,4 @@
-"""Intervals, single times and triggers of one's own, as columns."""
+"""Shorthands for intervals, single times and users' triggers, as columns."""
 
 import re
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Plain:
 
 @dataclass
 class Gaps(Plain):
-    """A class that knows its arguments."""
+    """A dataclass, whose instances know their arguments."""
 
     gap: int
     name: str = "é"
