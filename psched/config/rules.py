@@ -90,7 +90,7 @@ def apply_rules(
 def _missing(
     values: Mapping[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> list[str]:
-    """The settings that PerfectSched's table requires and that were not written."""
+    """The settings that rdb_compat requires, because their defaults are for psched's own table."""
     is_theirs = values["type"] == "rdb_compat"
     was_theirs = before is not None and before["type"] == "rdb_compat"
     if not is_theirs or was_theirs:
@@ -135,10 +135,13 @@ def _check_margin(values: Mapping[str, Any]) -> None:
     )
 
 
+def _driver_timeout(values: Mapping[str, Any]) -> float:
+    timeout: float | None = values["database_timeout"]
+    return lease_times.default_driver_timeout(values["alive_time"]) if timeout is None else timeout
+
+
 def _check_heartbeat(values: Mapping[str, Any]) -> None:
-    timeout, limit = values["database_timeout"], values["child_heartbeat_limit"]
-    if timeout is None:
-        timeout = lease_times.default_driver_timeout(values["alive_time"])
+    timeout, limit = _driver_timeout(values), values["child_heartbeat_limit"]
     # It connects, which takes one timeout at most, and sends a request, which takes another. It
     # gives a sign of life before and after.
     if limit < 2 * timeout + 2:
@@ -146,14 +149,6 @@ def _check_heartbeat(values: Mapping[str, Any]) -> None:
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
             " set it to at least that, or a shorter database_timeout"
         )
-
-
-def _check_exec(values: Mapping[str, Any]) -> None:
-    _check_alone("exec", values)
-
-
-def _check_script(values: Mapping[str, Any]) -> None:
-    _check_alone("script", values)
 
 
 def _check_alone(name: str, values: Mapping[str, Any]) -> None:
@@ -170,9 +165,7 @@ def _check_script_class(values: Mapping[str, Any]) -> None:
 
 
 def _check_types(values: Mapping[str, Any]) -> None:
-    timeout = values["database_timeout"]
-    if timeout is None:
-        timeout = lease_times.default_driver_timeout(values["alive_time"])
+    timeout = _driver_timeout(values)
     shortest = lease_times.shortest_alive_time(timeout)
     for name, own in values["types"].items():
         for setting in _NOT_IN_COMPAT:
@@ -255,7 +248,7 @@ _RULES = (
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
     *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
-    _Rule("exec", _HANDLERS, _check_exec),
-    _Rule("script", _HANDLERS, _check_script),
+    _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
+    _Rule("script", _HANDLERS, partial(_check_alone, "script")),
     _Rule("script_class", _HANDLERS, _check_script_class),
 )

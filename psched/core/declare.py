@@ -64,7 +64,7 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
     _refuse_unknown(fields)
     given = {name: value for name, value in fields.items() if value is not None}
     fields = expand_shorthands(key, given)
-    row, definition = _defined(Row(key=key, timezone=settings.timezone), fields, settings)
+    row, definition = _redefined(Row(key=key, timezone=settings.timezone), fields, settings)
     start = _instant(fields, "next_time")
     next_time = _first(definition, now() if start is None else start)
     run_at = _instant(fields, "next_run_time")
@@ -130,7 +130,7 @@ def redeclare(
     """
     _refuse_unknown(fields)
     fields = expand_shorthands(seen.key, fields)
-    row, definition = _defined(seen, fields, settings)
+    row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
     anew = start is not None or not _TRIGGER.isdisjoint(fields)
@@ -139,7 +139,7 @@ def redeclare(
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
     if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
         next_time = _first(definition, now() if start is None else start)
-        # Below zero, so that the next claim does not count as a second attempt.
+        # Below zero, so that the next claim can tell that this time was set during a lease.
         attempt = -1 if leased else 0
     elif anew:
         triggers.check(definition.trigger, next_time)
@@ -157,7 +157,7 @@ def redeclare(
     )
 
 
-def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
+def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
     """The row with some fields of its definition changed, and the definition parsed from it."""
     own = {
         name: value for name, value in fields.items() if name in OVERRIDES or name in OTHER_OPTIONS
@@ -170,7 +170,7 @@ def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:
-        columns["options"] = _overridden(row.options, own, settings)
+        columns["options"] = _changed_options(row.options, own, settings)
     new = changed(row, **columns)
     definition = parse_row(new, settings)
     given = new.alive_time
@@ -193,7 +193,9 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
             raise InvalidError(name, f"is nothing a schedule has; it has {known}")
 
 
-def _overridden(stored: str | bytes | None, own: Mapping[str, Any], settings: Config) -> str | None:
+def _changed_options(
+    stored: str | bytes | None, own: Mapping[str, Any], settings: Config
+) -> str | None:
     """The column ``options`` with some options changed; an option that is None is removed."""
     options = parse_options(stored)
     for name, value in own.items():

@@ -42,7 +42,7 @@ _SHORTEST_SEARCH = 1
 """Seconds between two attempts to load a trigger's code, if ``retry_wait`` is 0."""
 
 _REASON_LENGTH = 460
-"""Characters of a reason that are kept in the row. With the note on what was cut it has 500."""
+"""Characters of a reason that are kept in the row; at most 500 with the note on what was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def after_run(
     except InvalidError as error:
         return quarantine(current, str(error))
     try:
-        end = _settled(leased, current, definition, decision, now)
+        end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
         # The trigger is asked only after this occurrence is done, so it must not run again.
         return quarantine(changed(current, next_time=None), str(error))
@@ -122,7 +122,7 @@ def after_run(
     return end
 
 
-def _settled(
+def _settlement(
     leased: Row, current: Row, definition: Definition, decision: Decision, now: float
 ) -> Settlement:
     if current.next_time is None:
