@@ -161,7 +161,7 @@ def _check_alone(name: str, values: Mapping[str, Any]) -> None:
 
 def _check_script_class(values: Mapping[str, Any]) -> None:
     if values["script_class"] and not values["script"]:
-        raise InvalidValueError("needs script, the file that defines the class")
+        raise InvalidValueError("needs script, the file that it is in")
 
 
 def _check_types(values: Mapping[str, Any]) -> None:
