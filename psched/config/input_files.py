@@ -25,9 +25,7 @@ class InputFile(Kind):
     def __init__(self, *, private: bool = False) -> None:
         self._private = private
 
-    @override
-    def describe(self) -> str:
-        return "the path of a file"
+    description = "the path of a file"
 
     @override
     def read(self, value: object, context: Context) -> Path:

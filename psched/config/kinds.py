@@ -44,8 +44,9 @@ def without_lines(value: object) -> object:
 class Kind(ABC):
     """What all kinds of value have in common."""
 
+    @property
     @abstractmethod
-    def describe(self) -> str:
+    def description(self) -> str:
         """What a value must be, as a phrase that follows "must be"."""
 
     @abstractmethod
@@ -74,7 +75,7 @@ class Kind(ABC):
             raise self.mismatch(value)
         expanded = references.expand(value, context, encode=encode)
         if not expanded:
-            raise InvalidValueError(f"is empty; it must be {self.describe()}")
+            raise InvalidValueError(f"is empty; it must be {self.description}")
         if not expanded.isprintable():
             raise InvalidValueError(
                 "holds a line break or another character that cannot be printed"
@@ -98,7 +99,7 @@ class Kind(ABC):
                 found = "a list"
             case _:
                 found = f"a {type(value).__name__}"
-        return InvalidValueError(f"must be {self.describe()}, not {found}")
+        return InvalidValueError(f"must be {self.description}, not {found}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +120,9 @@ class Number(Kind):
     above: float | None = None
     most: float = _LARGEST
 
+    @property
     @override
-    def describe(self) -> str:
+    def description(self) -> str:
         counted = f" of {self.unit}" if self.unit else ""
         number = f"a {'whole ' if self.whole else ''}number{counted}"
         if self.above is not None:
@@ -135,7 +137,7 @@ class Number(Kind):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.mismatch(value)
         if not self._is_within(value) or (self.whole and value != int(value)):
-            raise InvalidValueError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return int(value) if self.whole else float(value)
 
     def _is_within(self, value: float) -> bool:
@@ -151,8 +153,9 @@ class Choice(Kind):
     def __init__(self, *words: str) -> None:
         self.words = words
 
+    @property
     @override
-    def describe(self) -> str:
+    def description(self) -> str:
         *others, last = self.words
         return f"{', '.join(others)} or {last}" if others else last
 
@@ -160,30 +163,28 @@ class Choice(Kind):
     def read(self, value: object, context: Context) -> str:
         word = self.text(value, context)
         if word not in self.words:
-            raise InvalidValueError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return word
 
 
-@dataclass(frozen=True, slots=True)
 class MatchingText(Kind):
     """Text that matches a pattern.
 
-    Attributes:
-        description: what the pattern means, as `Kind.describe` returns it.
+    Args:
+        description: what the pattern means.
         pattern: must match the whole text.
     """
 
-    description: str
-    pattern: re.Pattern[str]
+    description = ""  # each has its own
 
-    @override
-    def describe(self) -> str:
-        return self.description
+    def __init__(self, description: str, pattern: re.Pattern[str]) -> None:
+        self.description = description
+        self._pattern = pattern
 
     @override
     def read(self, value: object, context: Context) -> str:
         word = self.text(value, context)
-        if not self.pattern.fullmatch(word):
+        if not self._pattern.fullmatch(word):
             raise InvalidValueError(f"must be {self.description}")
         return word
 
@@ -191,9 +192,7 @@ class MatchingText(Kind):
 class SecretText(Kind):
     """Text that is never shown."""
 
-    @override
-    def describe(self) -> str:
-        return "a text"
+    description = "a text"
 
     @override
     def read(self, value: object, context: Context) -> str:
@@ -203,24 +202,20 @@ class SecretText(Kind):
 class ZoneName(Kind):
     """The name of a time zone in psched's zone data."""
 
-    @override
-    def describe(self) -> str:
-        return "the name of a timezone, such as UTC or Europe/Berlin"
+    description = "the name of a timezone, such as UTC or Europe/Berlin"
 
     @override
     def read(self, value: object, context: Context) -> str:
         name = self.text(value, context)
         if name not in zone_names():
-            raise InvalidValueError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return name
 
 
 class File(Kind):
     """A file or folder, made absolute because a daemon leaves the folder it was started in."""
 
-    @override
-    def describe(self) -> str:
-        return "the path of a file"
+    description = "the path of a file"
 
     @override
     def read(self, value: object, context: Context) -> Path:
@@ -230,9 +225,7 @@ class File(Kind):
 class Folders(Kind):
     """A list of folders, made absolute; as text, which ``sys.path`` requires."""
 
-    @override
-    def describe(self) -> str:
-        return "the path of a folder, or a list of such"
+    description = "the path of a folder, or a list of such"
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
@@ -245,9 +238,7 @@ class Modules(Kind):
     A name with a slash is a file, whose ``.py`` may be left out.
     """
 
-    @override
-    def describe(self) -> str:
-        return "the name of a module or the path of a Python file, or a list of such"
+    description = "the name of a module or the path of a Python file, or a list of such"
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
@@ -261,25 +252,21 @@ class Modules(Kind):
 class ModuleNames(Kind):
     """A list of module names."""
 
-    @override
-    def describe(self) -> str:
-        return "the name of a module, such as myapp.triggers, or a list of such"
+    description = "the name of a module, such as myapp.triggers, or a list of such"
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
         names = tuple(self.text(item, context) for item in _items(value))
         parts = [part for name in names for part in name.split(".")]
         if not all(map(str.isidentifier, parts)) or any(name.endswith(".py") for name in names):
-            raise InvalidValueError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return names
 
 
 class TypeNames(Kind):
     """A list of types of task."""
 
-    @override
-    def describe(self) -> str:
-        return "the name of a type, or a list of such"
+    description = "the name of a type, or a list of such"
 
     @override
     def read(self, value: object, context: Context) -> tuple[str, ...]:
@@ -289,9 +276,7 @@ class TypeNames(Kind):
 class Programs(Kind):
     """Whether rows may run programs: any, none, or a list; YAML reads ``on`` as true."""
 
-    @override
-    def describe(self) -> str:
-        return "on, off or a list of programs"
+    description = "on, off or a list of programs"
 
     @override
     def read(self, value: object, context: Context) -> bool | tuple[str, ...]:
@@ -300,7 +285,7 @@ class Programs(Kind):
         if isinstance(value, str):
             word = self.text(value, context)
             if word not in ("on", "off"):
-                raise InvalidValueError(f"must be {self.describe()}; one program is a list, too")
+                raise InvalidValueError(f"must be {self.description}; one program is a list, too")
             return word == "on"
         if not isinstance(value, list | tuple):
             raise self.mismatch(value)
@@ -321,8 +306,9 @@ class Command(Kind):
 
     script: bool = False
 
+    @property
     @override
-    def describe(self) -> str:
+    def description(self) -> str:
         what = "a .py file" if self.script else "a program"
         return f"the path of {what}, or a list of that and of its arguments"
 
@@ -330,13 +316,13 @@ class Command(Kind):
     def read(self, value: object, context: Context) -> tuple[str, ...]:
         items = _items(value)
         if not items:
-            raise InvalidValueError(f"must be {self.describe()}, not an empty list")
+            raise InvalidValueError(f"must be {self.description}, not an empty list")
         program = self.text(items[0], context)
         if self.script or "/" in program:
             program = str(context.cwd / program)
         for item in items[1:]:
             if not isinstance(item, str):
-                raise InvalidValueError(f"must be {self.describe()}; put each argument in quotes")
+                raise InvalidValueError(f"must be {self.description}; put each argument in quotes")
         # Arguments may be empty or unprintable: only the program knows what they mean.
         arguments = (references.expand(str(item), context) for item in items[1:])
         return (program, *arguments)
@@ -347,15 +333,16 @@ class StoreType(Kind):
 
     KNOWN = ("rdb", "rdb_compat", "redis")
 
+    @property
     @override
-    def describe(self) -> str:
+    def description(self) -> str:
         return f"{', '.join(self.KNOWN)}, or module:Class, the import path of a store of your own"
 
     @override
     def read(self, value: object, context: Context) -> str:
         word = self.text(value, context)
         if word not in self.KNOWN and not re.fullmatch(r"\w[\w.]*:\w+", word):
-            raise InvalidValueError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return word
 
 
@@ -396,9 +383,7 @@ NO_OPTIONS = StoreOptions()
 class Options(Kind):
     """`StoreOptions`: any values by name. References are expanded in values that are texts."""
 
-    @override
-    def describe(self) -> str:
-        return "a mapping from names to values"
+    description = "a mapping from names to values"
 
     @override
     def read(self, value: object, context: Context) -> StoreOptions:

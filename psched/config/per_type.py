@@ -62,9 +62,7 @@ class PerType(Kind):
     def __init__(self, kind_of: Callable[[str], Kind]) -> None:
         self._kind_of = kind_of
 
-    @override
-    def describe(self) -> str:
-        return "a mapping from types to their own settings"
+    description = "a mapping from types to their own settings"
 
     @override
     def read(self, value: object, context: Context) -> Types:

@@ -44,7 +44,7 @@ class Tls:
             case "ca":
                 questions.append("is its certificate in date and by the authority in ssl_ca")
         if self.cert is None:
-            questions.append("does it require a client's certificate (set ssl_cert and ssl_key)")
+            questions.append("does it want a client's certificate (set ssl_cert and ssl_key)")
         else:
             questions.append("does it accept the one in ssl_cert")
         return ", ".join(questions) + "?"

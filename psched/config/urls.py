@@ -68,12 +68,10 @@ told the same."""
 class Url(Kind):
     """The url of a database, as SQLAlchemy reads it; `with_absolute_file` completes it."""
 
-    @override
-    def describe(self) -> str:
-        return (
-            "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, postgresql://… or"
-            " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder), or memory:"
-        )
+    description = (
+        "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, postgresql://… or"
+        " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder), or memory:"
+    )
 
     @override
     def read(self, value: object, context: Context) -> str:
@@ -87,7 +85,7 @@ class Url(Kind):
         scheme, divider, rest = url.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
-            raise InvalidValueError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         database = _ALIASES.get(parts["database"], parts["database"])
         if database not in _DATABASES:
             raise InvalidValueError(
@@ -249,7 +247,7 @@ def _server(rest: str) -> str:
             "for them, and anywhere else %40 for @"
         )
     if not _SERVER.fullmatch(place):
-        raise InvalidValueError(f"must be {Url().describe()}")
+        raise InvalidValueError(f"must be {Url.description}")
     return login.replace("@", "%40") + at + place
 
 
