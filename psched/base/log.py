@@ -125,7 +125,7 @@ class Log(logging.Handler):
         self._switch_to(fresh)
 
     def follow(self) -> None:
-        """Continue in the new file, if the log was renamed; nobody tells a runner of that."""
+        """Continue in the new file if the log was renamed; a runner gets no signal for that."""
         if self._path is None:
             return
         # Not with `suppress` or `Path.stat`, because a runner pays for each function.

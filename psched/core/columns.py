@@ -23,7 +23,7 @@ TEXT_LENGTH = 4000
 """The longest note, in characters."""
 
 _USUAL_LIMIT = 16 * 2**20
-"""Bytes; such a payload can be read even by a process whose ``data_limit`` has been lowered."""
+"""Bytes; a payload up to this size is read even if ``data_limit`` has been lowered since."""
 
 LATEST_TIME = 253_402_300_799
 """The last second of the year 9999."""
@@ -251,7 +251,7 @@ def decode(
             _refuse_many(field, text, values)
         # The parser itself raises at a depth that is far from the end of the stack.
         value = _decoder.decode(text)
-        # Mostly there is no escape, and a runner pays for each page of the pattern that it touches.
+        # Most payloads have no escapes: then a runner does not touch the pattern's memory pages.
         if "\\u" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # raises unless they are pairs
     except RecursionError:
