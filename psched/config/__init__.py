@@ -5,9 +5,10 @@ Read `settings` first: the table of every setting. A value passes through these 
 1. `reader` chooses the file and the section in it, and `document` reads the YAML, with lines.
 2. `checking` has each value read by its kind. `kinds` holds the simple kinds; `input_files`,
    `per_type` and `urls` (with `redis_urls`) hold the others. `references` expands ``${VAR}``.
-3. `rules` derives settings from others and finds contradictions between them. The rules of
-   encryption are in `tls`, those of Redis in `redis_urls`.
+3. `rules` derives settings from others and finds contradictions between them.
 4. `problems` makes one error of everything that is wrong.
+
+`tls` says what the settings for encryption mean.
 """
 
 from psched.config.checking import Setting

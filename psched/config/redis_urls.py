@@ -1,4 +1,4 @@
-"""Redis urls, and the settings that may replace one.
+"""Redis urls.
 
 ==========================================  ==================================================
 ``redis://USER:PASSWORD@HOST:PORT/DB``      a server; only the host is required
@@ -9,18 +9,14 @@
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
 from psched.config.kinds import MatchingText
 from psched.config.problems import InvalidValueError
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
-
-URL_PARTS = ("host", "port", "db", "path", "password")
-"""Settings that together replace a url, as in Allora."""
 
 HOST = MatchingText("the name or address of a host", re.compile(r"[^\s,/?#@\[\]]+"))
 
@@ -29,7 +25,7 @@ SENTINEL_PORT = 26379
 
 _LARGEST_PORT = 65_535
 
-_FORMS = (
+FORMS = (
     "redis://USER:PASSWORD@HOST:PORT/DB, rediss://…, unix:///PATH?db=DB or"
     " redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
 )
@@ -105,7 +101,7 @@ def parse(url: str) -> Address:
     login, at, place = rest.rpartition("@")
     place, _, query = place.partition("?")
     if scheme == "unix" and not place.startswith("/"):
-        raise InvalidValueError(f"must be {_FORMS}; a socket's path begins with a slash")
+        raise InvalidValueError(f"must be {FORMS}; a socket's path begins with a slash")
     if re.search("[/?#]", login) and scheme != "unix":
         raise InvalidValueError(
             "has a / ? or # before its last @; in a user or password write %2F %3F %23 for them,"
@@ -163,80 +159,6 @@ def without_password(url: str) -> str:
     return replace(parse(url), password=None).url
 
 
-def derive_url_and_type(
-    values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
-) -> Iterator[tuple[str, str]]:
-    """Set the url from the settings that replace it, and the type from the url.
-
-    Args:
-        values: the values of all settings; changed in place.
-        given: the names of the settings that were written.
-        before: the values before, if some settings are being changed.
-
-    Yields:
-        Problems: the setting, and what is wrong with it.
-    """
-    if "url" in given and "type" not in given:
-        values["type"] = "redis" if is_redis(values["url"]) else _without_redis(values["type"])
-    if "url" in given or (before is not None and _was_given_as_url(before)):
-        for name in URL_PARTS:
-            if name in given and values[name] is not None:
-                yield name, "repeats what the url says; remove one of the two"
-            values[name] = None
-    elif values["type"] == "redis" and (values["url"] is None or {*URL_PARTS, "type"} & {*given}):
-        values["url"] = _url_parts(values).url
-
-
-def check_part(name: str, values: Mapping[str, Any]) -> None:
-    """Check one of `URL_PARTS` against the other settings.
-
-    Raises:
-        InvalidValueError: it cannot be used with them.
-    """
-    if values[name] is None:
-        return
-    if values["type"] != "redis":
-        instead = "password_file" if name == "password" else "the url"
-        raise InvalidValueError(f"is for type: redis; for any other use {instead}")
-    if values["path"] is not None and name in ("host", "port"):
-        raise InvalidValueError(
-            "is of no use beside path, the server's socket; remove one of the two"
-        )
-    if name == "password" and values["password_file"] is not None:
-        raise InvalidValueError("is set twice, here and in password_file; remove one of the two")
-
-
-def check_type(values: Mapping[str, Any]) -> None:
-    """Check the type against the url.
-
-    Raises:
-        InvalidValueError: they contradict each other.
-    """
-    if (values["type"] == "redis") != is_redis(values["url"]):
-        if is_redis(values["url"]):
-            raise InvalidValueError("must be redis with such a url; you can leave it out")
-        raise InvalidValueError(f"redis needs a url of the form {_FORMS}, or host, port, db, path")
-
-
-def _was_given_as_url(values: Mapping[str, Any]) -> bool:
-    """Whether a Redis url was written, and not the settings that replace it."""
-    if not is_redis(values["url"]):
-        return False
-    url = values["url"] if values["password_file"] is None else without_password(values["url"])
-    return bool(url != _url_parts(values).url)
-
-
-def _without_redis(kind: str) -> str:
-    return "rdb" if kind == "redis" else kind
-
-
-def _url_parts(values: Mapping[str, Any]) -> Address:
-    place: dict[str, Any] = {"db": values["db"] or 0, "password": values["password"]}
-    if values["path"] is not None:
-        return Address(path=str(values["path"]), **place)
-    return Address(hosts=((values["host"] or "localhost", values["port"] or PORT),), **place)
-
-
 def _options(query: str, known: Collection[str]) -> dict[str, str]:
     options = {}
     for option in query.split("&") if query else ():
@@ -252,7 +174,7 @@ def _host(name: str, default: int) -> tuple[str, int]:
     found = _HOST.fullmatch(name)
     port = int(found["port"] or default) if found else 0
     if not found or not 0 < port <= _LARGEST_PORT:
-        raise InvalidValueError(f"must be {_FORMS}")
+        raise InvalidValueError(f"must be {FORMS}")
     return found["name"].strip("[]"), port
 
 

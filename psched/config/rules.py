@@ -5,12 +5,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from psched.base import lease_times
-from psched.config import input_files, redis_urls, tls, urls
+from psched.config import input_files, tls, urls
 from psched.config.problems import InvalidValueError, safe_name
+from psched.config.redis_urls import FORMS, PORT, Address, is_redis
 from psched.config.references import Context
 
 _TLS = frozenset({"url", *tls.SETTINGS})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
+
+_URL_PARTS = ("host", "port", "db", "path", "password")
+"""Settings that together replace the url of a Redis server, as in Allora."""
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
@@ -63,7 +67,7 @@ def apply_rules(
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
         values["dst_policy"] = "wallclock"  # as in PerfectSched
-    yield from redis_urls.derive_url_and_type(values, given, before)
+    yield from _derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):
         yield key, _MISSING
         invalid = {*invalid, key}
@@ -79,12 +83,46 @@ def apply_rules(
                 check(values)
             except InvalidValueError as error:
                 yield key, str(error)
-    login = {"url", "password_file", *redis_urls.URL_PARTS}
+    login = {"url", "password_file", *_URL_PARTS}
     if login & {*given} and not login & {*invalid}:
         try:
             _add_password(values, given, before)
         except InvalidValueError as error:
             yield "password_file", str(error)
+
+
+def _derive_url_and_type(
+    values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
+    """Set the url from the settings that replace it, and the type from the url."""
+    if "url" in given and "type" not in given:
+        if is_redis(values["url"]):
+            values["type"] = "redis"
+        elif values["type"] == "redis":
+            values["type"] = "rdb"
+    if "url" in given or (before is not None and _was_given_as_url(before)):
+        for name in _URL_PARTS:
+            if name in given and values[name] is not None:
+                yield name, "repeats what the url says; remove one of the two"
+            values[name] = None
+    elif values["type"] == "redis" and (values["url"] is None or {*_URL_PARTS, "type"} & {*given}):
+        values["url"] = _address(values).url
+
+
+def _was_given_as_url(values: Mapping[str, Any]) -> bool:
+    """Whether a Redis url was written, and not the settings that replace it."""
+    if not is_redis(values["url"]):
+        return False
+    has_file = values["password_file"] is not None
+    url = urls.without_password(values["url"]) if has_file else values["url"]
+    return bool(url != _address(values).url)
+
+
+def _address(values: Mapping[str, Any]) -> Address:
+    place: dict[str, Any] = {"db": values["db"] or 0, "password": values["password"]}
+    if values["path"] is not None:
+        return Address(path=str(values["path"]), **place)
+    return Address(hosts=((values["host"] or "localhost", values["port"] or PORT),), **place)
 
 
 def _missing(
@@ -119,6 +157,80 @@ def _add_password(
         values["url"] = urls.with_password(
             values["url"], input_files.read_password(values["password_file"])
         )
+
+
+def _check_type(values: Mapping[str, Any]) -> None:
+    if (values["type"] == "redis") != is_redis(values["url"]):
+        if is_redis(values["url"]):
+            raise InvalidValueError("must be redis with such a url; you can leave it out")
+        raise InvalidValueError(f"redis needs a url of the form {FORMS}, or host, port, db, path")
+
+
+def _check_url_part(name: str, values: Mapping[str, Any]) -> None:
+    if values[name] is None:
+        return
+    if values["type"] != "redis":
+        instead = "password_file" if name == "password" else "the url"
+        raise InvalidValueError(f"is for type: redis; for any other use {instead}")
+    if values["path"] is not None and name in ("host", "port"):
+        raise InvalidValueError(
+            "is of no use beside path, the server's socket; remove one of the two"
+        )
+    if name == "password" and values["password_file"] is not None:
+        raise InvalidValueError("is set twice, here and in password_file; remove one of the two")
+
+
+def _check_cert(values: Mapping[str, Any]) -> None:
+    if values["ssl_cert"] and not values["ssl_key"]:
+        raise InvalidValueError(
+            "needs ssl_key, the file with its private key; if that is in the same file, name it"
+            " in both"
+        )
+    if values["ssl_cert"] and not values["ssl_ca"] and not values["ssl_verify"]:
+        raise InvalidValueError(
+            "does not say how the server is checked; set ssl_ca to the file with the certificate"
+            " of its authority"
+        )
+
+
+def _check_key(values: Mapping[str, Any]) -> None:
+    if values["ssl_key"] and not values["ssl_cert"]:
+        raise InvalidValueError("needs ssl_cert, the file with the certificate that it belongs to")
+
+
+def _check_verify(values: Mapping[str, Any]) -> None:
+    if values["ssl_verify"] in ("full", "ca") and not values["ssl_ca"]:
+        raise InvalidValueError(
+            "needs ssl_ca, the file with the certificate of the server's authority; for the public"
+            " ones that is the system's file, such as /etc/ssl/certs/ca-certificates.crt"
+        )
+    if values["ssl_verify"] == "none" and values["ssl_ca"]:
+        raise InvalidValueError(
+            "must not be none beside ssl_ca, which would not be used; remove one"
+        )
+
+
+def _check_tls_options(values: Mapping[str, Any]) -> None:
+    options = urls.tls_options(values["url"])
+    if tls.tls_of(values) is not None:
+        if reason := urls.why_without_tls(values["url"]):
+            raise InvalidValueError(f"{reason}; remove the settings {_tls_settings(values)}")
+        if options:
+            raise InvalidValueError(
+                f"has {', '.join(options)} among its options, beside the settings"
+                f" {_tls_settings(values)}; use one or the other"
+            )
+    # With one of these PyMySQL ignores all others, the authority among them.
+    verifying = {"ssl_verify_cert", "ssl_verify_identity"} & {*options}
+    if verifying and {*options} - verifying:
+        raise InvalidValueError(
+            f"has {min(verifying)} among its options, which makes the driver ignore the others;"
+            " use the settings ssl_ca and ssl_verify instead"
+        )
+
+
+def _tls_settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(name for name in tls.SETTINGS if values[name])
 
 
 def _check_margin(values: Mapping[str, Any]) -> None:
@@ -230,15 +342,15 @@ def _check_memory(values: Mapping[str, Any]) -> None:
 
 
 _RULES = (
-    _Rule("type", {"type", "url"}, redis_urls.check_type),
+    _Rule("type", {"type", "url"}, _check_type),
     *(
-        _Rule(name, {"type", "url", *redis_urls.URL_PARTS}, partial(redis_urls.check_part, name))
-        for name in redis_urls.URL_PARTS
+        _Rule(name, {"type", "url", *_URL_PARTS}, partial(_check_url_part, name))
+        for name in _URL_PARTS
     ),
-    _Rule("ssl_cert", _TLS, tls.check_cert),
-    _Rule("ssl_key", _TLS, tls.check_key),
-    _Rule("ssl_verify", _TLS, tls.check_verify),
-    _Rule("url", _TLS, tls.check_url),
+    _Rule("ssl_cert", _TLS, _check_cert),
+    _Rule("ssl_key", _TLS, _check_key),
+    _Rule("ssl_verify", _TLS, _check_verify),
+    _Rule("url", _TLS, _check_tls_options),
     _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
     _Rule("url", {"url", "type"}, _check_memory),
     _Rule("store", {"store", "type"}, _check_store),
