@@ -171,7 +171,7 @@ class Master:
             return False
         if not self._workers:
             return True
-        return self._faults.lasts and self._clock.monotonic() > self._last_kill + _KILL_GRACE
+        return self._faults.ongoing and self._clock.monotonic() > self._last_kill + _KILL_GRACE
 
     def close(self) -> int:
         """Remove the status socket of a master that has stopped; the exit status."""

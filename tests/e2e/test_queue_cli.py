@@ -160,7 +160,7 @@ def test_push_list_cancel_and_run_can_be_told_which_database_and_table(queue):
     assert master.stop() == 0
     assert "0 entries" in queue.invoke("list").output
     wrong = queue.invoke("list", "--database", "oracle://x/y")
-    assert "url: is of no known kind; known are" in refused(wrong)
+    assert "url: names an unknown kind of database; known are" in refused(wrong)
     assert refused(queue.invoke("list", "--table", "a b")).startswith("Error: table: must be")
 
 
@@ -517,7 +517,7 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
     for options, line in {
         ("--timeout", 5): "Error: alive_time: must be a whole number of seconds from 6",
         ("--heartbeat-interval", 300): "Error: heartbeat-interval: 300 s is not within three",
-        ("--database", "oracle://x/y"): "Error: url: is of no known kind",
+        ("--database", "oracle://x/y"): "Error: url: names an unknown kind of database",
     }.items():
         refusal = configure("--force", *options)
         assert (refusal.returncode, refusal.stderr.startswith(line)) == (1, True), refusal.stderr

@@ -260,7 +260,7 @@ def test_classes_of_the_schedule_file_itself_are_jobs_and_triggers(small):
     assert seen["tick"].cron == '@call __main__:Tick {"gap":1}'
     assert master.stop() == 0
     shown = small.service.psched("next", "tick")
-    assert "is of the program that declared it: only its workers have it" in shown.stderr
+    assert "is in the program that declared it: only its workers have it" in shown.stderr
 
 
 def test_on_a_fresh_home_the_state_folder_is_made(small):

@@ -249,7 +249,7 @@ def slow(row, settings, now):
 
 def undecided(row, _settings, _now):
     """Gives every row back, so that it is due again at once."""
-    return policy._again(row, wait=0, attempt=0)
+    return policy._repeat(row, wait=0, attempt=0)
 
 
 def fields(row):

@@ -111,7 +111,7 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
         ),
         "s.yml:15: five: cron: is missing; to run something only once, use push",
         "s.yml:16: data: cannot be read; put it in quotes",
-        "s.yml:17: one: stands twice; remove this one or that of line 4",
+        "s.yml:17: one: appears twice; remove this one or the one in line 4",
     ]
     assert problems("""\
         label: a

@@ -103,7 +103,10 @@ def test_a_script_that_cannot_run_tasks_is_refused(load, content, settings, text
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"exec": "true", "dispatch": "a:B"}, "exec: runs tasks of every type, and leaves none to"),
+        (
+            {"exec": "true", "dispatch": "a:B"},
+            "exec: runs tasks of every type, so that none is left for",
+        ),
         ({"exec": "true", "script": "a.py"}, "exec: runs tasks of every type"),
         ({"script": "a.py", "dispatch": "a:B"}, "script: runs tasks of every type"),
         ({"script_class": "A"}, "script_class: needs script"),

@@ -1,4 +1,4 @@
-"""What a process judges that asks triggers, and what of its answers a worker believes."""
+"""The policy in a process that loads triggers, and how a worker checks its answers."""
 
 import gzip
 import json
@@ -9,10 +9,10 @@ from dataclasses import replace as changed
 import pytest
 
 from psched.config import from_mapping
-from psched.core import trigger_verdicts
+from psched.core import remote_policy
 from psched.core.model import CANCELLING, QUARANTINED, Finish, Release, Retry, Row, Settlement
-from psched.core.policy import Run, conclusion, opening
-from psched.core.trigger_verdicts import Case, judged, verdict
+from psched.core.policy import Run, after_claim, after_run
+from psched.core.remote_policy import PolicyRequest, answer_request, parse_answer
 
 NOON = 1_800_014_400
 
@@ -28,9 +28,9 @@ class Broken:
 
 
 @pytest.fixture(autouse=True)
-def _unconfined(monkeypatch):
-    """What runs the tests keeps its memory."""
-    monkeypatch.setattr(trigger_verdicts, "confine", lambda: None)
+def _unlimited(monkeypatch):
+    """The process that runs the tests keeps its memory."""
+    monkeypatch.setattr(remote_policy, "limit_memory", lambda: None)
 
 
 @pytest.fixture
@@ -65,21 +65,22 @@ ROWS = [
 ]
 
 
-def told(case, settings):
-    """The verdict as it comes over a line."""
-    return verdict(case, json.loads(json.dumps(judged(case.message(), settings))))
+def answer(request, settings):
+    """The answer as a worker receives it: as JSON."""
+    message = json.loads(json.dumps(answer_request(request.message(), settings)))
+    return parse_answer(request, message)
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_another_process_judges_as_the_worker_would(row, settings):
-    judgeable = changed(row, data=None)
-    expected = opening(judgeable, settings, NOON + 1)
-    found = told(Case(row, NOON + 1), settings)
+def test_another_process_decides_as_the_worker_would(row, settings):
+    without_payload = changed(row, data=None)
+    expected = after_claim(without_payload, settings, NOON + 1)
+    found = answer(PolicyRequest(row, NOON + 1), settings)
     assert found == (None if isinstance(expected, Run) else expected)
     for decision in (Finish(), Release(), Retry(5, "no"), Retry()):
         current = changed(row, version=2)
-        expected = conclusion(judgeable, changed(current, data=None), decision, settings, NOON)
-        assert told(Case(current, NOON, row, decision), settings) == expected
+        expected = after_run(without_payload, changed(current, data=None), decision, settings, NOON)
+        assert answer(PolicyRequest(current, NOON, row, decision), settings) == expected
 
 
 GOOD = {
@@ -89,8 +90,8 @@ GOOD = {
 }
 
 
-def test_what_is_said_of_a_lease_is_the_workers_own():
-    found = verdict(Case(leased(), NOON), {"settle": GOOD})
+def test_the_lease_in_a_settlement_is_the_workers_own():
+    found = parse_answer(PolicyRequest(leased(), NOON), {"settle": GOOD})
     assert (found.key, found.token, found.version) == ("k", leased().token, 1)
 
 
@@ -109,19 +110,22 @@ def test_what_is_said_of_a_lease_is_the_workers_own():
         {"settle": {**GOOD, "reason": 5}},
     ],
 )  # fmt: skip
-def test_nonsense_is_no_verdict(message):
-    with pytest.raises(ValueError, match="it is no"):
-        verdict(Case(leased(), NOON), message)
+def test_an_invalid_answer_is_refused(message):
+    with pytest.raises(ValueError, match="it is not a valid"):
+        parse_answer(PolicyRequest(leased(), NOON), message)
 
 
-def test_a_reason_that_somebody_has_written_by_hand_is_no_nonsense(settings):
+def test_a_reason_that_was_written_by_hand_is_valid(settings):
     row = leased(status=QUARANTINED, reason="looked\u00a0at")
-    assert told(Case(row, NOON, row, Finish()), settings).reason == "looked\u00a0at"
+    assert answer(PolicyRequest(row, NOON, row, Finish()), settings).reason == "looked\u00a0at"
 
 
-def test_what_has_run_is_not_run_again_by_a_verdict():
-    case = Case(leased(), NOON, leased(), Finish())
-    with pytest.raises(ValueError, match="it is no verdict"):
-        verdict(case, {"run": True})
-    assert (case.given_up("x").status, case.given_up("x").next_time) == (QUARANTINED, None)
-    assert Case(leased(), NOON).given_up("x").next_time == NOON
+def test_an_answer_cannot_run_an_occurrence_again():
+    request = PolicyRequest(leased(), NOON, leased(), Finish())
+    with pytest.raises(ValueError, match="it is not a valid answer"):
+        parse_answer(request, {"run": True})
+    assert (request.quarantine("x").status, request.quarantine("x").next_time) == (
+        QUARANTINED,
+        None,
+    )
+    assert PolicyRequest(leased(), NOON).quarantine("x").next_time == NOON

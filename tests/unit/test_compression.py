@@ -1,4 +1,4 @@
-"""Large payloads: compressed, known again, and never unpacked beyond a limit."""
+"""Large payloads: compressed, recognised, and never decompressed beyond a limit."""
 
 import base64
 import gzip
@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from psched.base.compression import compress, decompress, in_base64, readable
 from psched.base.errors import InvalidError
-from psched.base.packing import in_base64, packed, readable, unpacked
 from psched.config import from_mapping
-from psched.core.definition import decode, encode, payload_of
+from psched.core.columns import decode, encode, parse_payload
 from psched.core.model import Row
 
 MIB = 2**20
@@ -24,44 +24,44 @@ SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
 @pytest.mark.parametrize("form", [bytes, in_base64])
 @pytest.mark.parametrize("plain", [LARGE, LARGE.encode()])
 def test_what_is_large_is_smaller_when_it_is_stored_and_the_same_when_it_is_read(form, plain):
-    stored = packed(plain, 100, form)
+    stored = compress(plain, 100, form)
     assert len(stored) < len(LARGE) / 10
-    assert unpacked(stored) == LARGE.encode()
+    assert decompress(stored) == LARGE.encode()
     assert decode("data", stored) == json.loads(LARGE)
     assert readable(stored) == LARGE.encode()
-    # It may be read and written again by who does not look into it.
-    assert packed(stored, 10, form) == stored
+    # A process that does not decompress it may read it and write it back.
+    assert compress(stored, 10, form) == stored
 
 
 @given(st.binary(max_size=200), st.sampled_from([bytes, in_base64]))
 def test_any_bytes_survive(content, form):
     plain = b"{" + content
-    stored = packed(plain, 1, form)
+    stored = compress(plain, 1, form)
     assert len(stored) <= len(plain)
-    assert unpacked(stored) == plain
+    assert decompress(stored) == plain
 
 
 def test_it_is_gzip_as_any_client_knows_it():
-    stored = packed(LARGE, 100, bytes)
+    stored = compress(LARGE, 100, bytes)
     assert stored.startswith(b"\x1f\x8b")
     assert gzip.decompress(stored) == LARGE.encode()
-    assert packed(LARGE, 100, in_base64).startswith("H4sI")
-    assert unpacked(gzip.compress(LARGE.encode())) == LARGE.encode()
-    # As a database's own function writes it: in lines.
+    assert compress(LARGE, 100, in_base64).startswith("H4sI")
+    assert decompress(gzip.compress(LARGE.encode())) == LARGE.encode()
+    # Functions of databases write base64 in lines.
     lines = base64.encodebytes(gzip.compress(LARGE.encode()))
-    assert unpacked(lines) == unpacked(lines.decode()) == LARGE.encode()
+    assert decompress(lines) == decompress(lines.decode()) == LARGE.encode()
 
 
 def test_what_is_not_larger_than_the_limit_stays_readable_in_the_table():
     content = LARGE.encode()
-    assert packed(LARGE, len(content), bytes) == LARGE
-    assert packed(LARGE, len(content) - 1, bytes) != LARGE
-    assert packed(LARGE, 0, bytes) == LARGE
+    assert compress(LARGE, len(content), bytes) == LARGE
+    assert compress(LARGE, len(content) - 1, bytes) != LARGE
+    assert compress(LARGE, 0, bytes) == LARGE
 
 
 def test_what_does_not_get_smaller_stays_as_it_is():
     plain = '{"a":"xyz"}'
-    assert packed(plain, 1, bytes) == plain
+    assert compress(plain, 1, bytes) == plain
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_does_not_get_smaller_stays_as_it_is():
         ("H4sIé", "is not JSON"),
         (b"H4sI\xff", "is not JSON"),
     ],
-    # What gzip makes says when it was made.
+    # gzip writes the time at which the content was compressed.
     ids=lambda value: value if isinstance(value, str) and value.isascii() else "",
 )
 def test_what_cannot_be_unpacked_is_refused_with_the_columns_name(stored, reason):
@@ -106,7 +106,7 @@ def test_of_a_bomb_no_more_is_unpacked_than_may_be(form):
     tracemalloc.start()
     try:
         with pytest.raises(InvalidError, match=f"data: is compressed, and .* {16 * MIB} bytes"):
-            payload_of(row.data, SETTINGS.data_limit)
+            parse_payload(row.data, SETTINGS.data_limit)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -115,11 +115,11 @@ def test_of_a_bomb_no_more_is_unpacked_than_may_be(form):
 
 def test_a_limit_that_was_raised_counts_and_one_that_was_lowered_makes_no_row_unreadable():
     large = {"a": "x" * 17 * MIB}
-    stored = packed(json.dumps(large), 1, bytes)
+    stored = compress(json.dumps(large), 1, bytes)
     with pytest.raises(InvalidError, match="is compressed"):
-        payload_of(stored, SETTINGS.data_limit)
-    assert payload_of(stored, 20 * MIB) == large
-    assert payload_of(packed(LARGE, 1, bytes), 1024) == json.loads(LARGE)
+        parse_payload(stored, SETTINGS.data_limit)
+    assert parse_payload(stored, 20 * MIB) == large
+    assert parse_payload(compress(LARGE, 1, bytes), 1024) == json.loads(LARGE)
 
 
 def test_a_payload_that_is_too_large_is_refused_with_its_size_and_the_mend():
@@ -127,4 +127,4 @@ def test_a_payload_that_is_too_large_is_refused_with_its_size_and_the_mend():
     with pytest.raises(InvalidError) as refused:
         encode("data", {"a": "éé"}, most=10)
     assert refused.value.field == "data"
-    assert str(refused.value).startswith("data: has 12 bytes as JSON, and data_limit is 10; keep")
+    assert str(refused.value).startswith("data: has 12 bytes as JSON, and data_limit is 10; store")

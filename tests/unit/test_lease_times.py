@@ -27,12 +27,12 @@ SENT = st.floats(0, 1e9)
 """Seconds since boot."""
 
 TINY = 1e-6
-"""More than what is lost to rounding at such numbers."""
+"""More than the rounding error of such numbers."""
 
 
 @st.composite
 def deadlines(draw):
-    """Of any lease, with any driver timeout that a setting beside it may have."""
+    """The deadlines of any lease, with any driver timeout that is valid with it."""
     lease = draw(LEASES)
     timeout = draw(st.floats(0.001, 0.999)) * margin(lease) / 2
     return Deadlines(draw(SENT), lease, timeout)
@@ -66,7 +66,7 @@ def test_a_task_that_was_started_at_the_last_moment_is_killed_in_time_after_any_
 
 @given(deadlines())
 def test_a_request_that_was_begun_before_an_extend_was_due_ends_before_the_kill(d):
-    """Unless that would be due sooner than an eighth of the lease."""
+    """Unless it would be due before an eighth of the lease has passed."""
     begun = d.extend - TINY
     assert begun + 2 * d.driver_timeout <= d.kill + TINY or d.extend <= d.sent + d.lease / 8 + TINY
 
@@ -103,10 +103,10 @@ def test_a_task_is_warned_before_it_is_killed_if_its_lease_is_not_very_short(lea
 
 @given(deadlines(), st.floats(0, 2e9), st.floats(0, 100), st.floats(0, 1))
 def test_the_holders_end_comes_before_the_stores(d, store_clock, delay, fraction):
-    """Whatever the store's clock shows, and however long the request was under way."""
+    """Whatever the store's clock shows, and however long the request took."""
     read_at = store_clock + fraction + delay
     ends_in_the_store = floor(read_at) + d.lease + 1
-    # On the holder's clock: it counts from before the request was sent.
+    # The holder's clock counts from before the request was sent.
     assert d.end <= d.sent + delay + (ends_in_the_store - read_at) + TINY
 
 

@@ -1,4 +1,4 @@
-"""A trigger of the user's own: how it is named, found, tried and judged."""
+"""Users' triggers: how they are named, loaded, tried and checked."""
 
 import builtins
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 from psched.base.errors import InvalidError, NotLoadedError
 from psched.triggers import trigger
-from psched.triggers.custom import WithheldError, found_by, withheld
+from psched.triggers.custom import AskElsewhereError, loading_by, refuse_to_ask
 
 NOON = 1_800_014_400
 """2027-01-15T12:00:00Z."""
@@ -32,7 +32,7 @@ class Harbour:
         pass
 
 class Answers:
-    """Always the same answer, if it has one."""
+    """Always the same answer; none if there is no argument."""
     def __init__(self, answer=None):
         self.answer = answer
     def next_at(self, after):
@@ -64,7 +64,7 @@ class Moody:
         return after + next(self.counter)
 
 class Stuck:
-    """It is well until it is asked about a certain instant."""
+    """It works until it is asked about a certain instant."""
     def next_at(self, after):
         return after + 60 if after < 1_800_014_520 else after
 
@@ -73,7 +73,7 @@ class Needy(Tides):
         raise KeyError(port)
 
 class Dated:
-    """It speaks of datetimes."""
+    """It takes and returns datetimes."""
     def next_at(self, after: datetime):
         return after + timedelta(minutes=5, microseconds=1)
 
@@ -245,7 +245,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize(
         ("name", "gap"),
-        # Rounded up: nothing runs early.
+        # It is rounded up, so that nothing runs early.
         [("Dated", 301), ("Quoted", 300), ("Mixed", 9)],
     )
     def test_a_trigger_may_speak_of_datetimes(self, name, gap, folder):
@@ -259,7 +259,7 @@ class TestAnswers:
 
 
 class TestWhatIsAllowed:
-    """Whoever may write a row can name any module: no other than these are imported."""
+    """Anybody who may write a row can name any module, so only allowed modules are imported."""
 
     @pytest.fixture
     def places(self, folder, tmp_path):
@@ -324,14 +324,14 @@ class TestWhatIsAllowed:
 
     def test_the_program_itself_is_never_imported_and_may_be_named(self, places):
         with pytest.raises(
-            NotLoadedError, match="'__main__:Tides' is of the program that declared"
+            NotLoadedError, match="'__main__:Tides' is in the program that declared"
         ):
             parse("__main__:Tides", places)
 
 
 def test_a_process_that_does_not_ask_finds_nothing(folder):
-    with found_by(withheld):
+    with loading_by(refuse_to_ask):
         one = parse("psched_tides:Tides", folder)
-        with pytest.raises(WithheldError):
+        with pytest.raises(AskElsewhereError):
             one.next_after(NOON)
     assert parse("psched_tides:Tides", folder).next_after(NOON) == NOON + 3600

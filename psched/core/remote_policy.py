@@ -1,8 +1,8 @@
-"""Judging a row whose trigger is of the user's own, in another process than the worker's.
+"""The policy of a row with a user's trigger, applied in another process than the worker.
 
-The worker sends the row; the process that asks the trigger (`runner.runner`) judges the row by
-`policy`, as the worker does with all others, and sends the verdict back. What it sends is
-checked here before the worker acts on it: that process has run the user's code.
+The worker sends a `PolicyRequest`. The process that loads the trigger (`runner.runner`) applies
+`policy` to the row, as the worker itself does for all other rows, and sends the decision back. The
+worker checks that answer (`parse_answer`), because the process has run the user's code.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing import Any
 
 from psched.base.texts import cut, visible
 from psched.config import Config
-from psched.core.definition import LATEST_TIME, decode, encode
+from psched.core.columns import LATEST_TIME, decode, encode
 from psched.core.model import (
     STATUSES,
     Decision,
@@ -29,30 +29,30 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.core.policy import Run, conclusion, opening, quarantine
-from psched.triggers.custom import found_by, here
+from psched.core.policy import Run, after_claim, after_run, quarantine
+from psched.triggers.custom import load_here, loading_by
 
 _MEMORY = 2**30
-"""Bytes that a process which asks triggers may use besides what it was forked with."""
+"""Bytes that a process with users' triggers may use beyond what it had when it was forked."""
 
 _LARGEST = 10**12
-"""Of any number in a verdict but the next time; every store has room for it."""
+"""The largest number in an answer, except for the next time; every store can hold it."""
 
 _FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
     "key", "token", "version", "seen_status",
 }  # fmt: skip
-"""What a verdict says of a settlement; the rest is the lease's."""
+"""The fields of a settlement that an answer contains; the others come from the lease."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What is to be judged.
+class PolicyRequest:
+    """A row to which the policy is applied.
 
     Attributes:
-        row: as it stands now.
-        now: the store's clock.
-        leased: as it was claimed and run; None: it has just been claimed.
-        decision: what came out of the run.
+        row: the row as it is stored now.
+        now: the time of the store's clock.
+        leased: the row as it was claimed and run; None: it has just been claimed.
+        decision: the result of the run.
     """
 
     row: Row
@@ -61,7 +61,7 @@ class Case:
     decision: Decision | None = None
 
     def message(self) -> dict[str, Any]:
-        """The case for `judged`, without what no verdict depends on, such as the payload."""
+        """The request as a message, without what no answer depends on, such as the payload."""
         leased = None if self.leased is None else _columns(self.leased)
         decision = self.decision
         return {
@@ -73,40 +73,40 @@ class Case:
             "quarantine": decision.reason if isinstance(decision, Quarantine) else None,
         }
 
-    def given_up(self, why: str) -> Settlement:
-        """The verdict on a row whose trigger cannot be asked."""
-        # A trigger is asked after a run only when the occurrence is over: see `policy.conclusion`.
+    def quarantine(self, why: str) -> Settlement:
+        """The settlement if the trigger cannot be asked."""
+        # After a run, the trigger is asked only if the occurrence is done, see `policy.after_run`.
         row = self.row if self.leased is None else changed(self.row, next_time=None)
         return quarantine(row, why)
 
 
-def judged(message: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """Judge a case, in the process that asks triggers; the verdict as a message for `verdict`."""
-    confine()
+def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Apply the policy to a `PolicyRequest.message`. The answer is a message for `parse_answer`."""
+    limit_memory()
     row, now, leased = Row(**message["row"]), message["now"], message["leased"]
-    with found_by(here):
+    with loading_by(load_here):
         if leased is None:
-            verdict = opening(row, settings, now)
+            decided = after_claim(row, settings, now)
         else:
-            verdict = conclusion(Row(**leased), row, _decision(message), settings, now)
-    if isinstance(verdict, Run):
+            decided = after_run(Row(**leased), row, _decision(message), settings, now)
+    if isinstance(decided, Run):
         return {"run": True}
-    return {"settle": {name: getattr(verdict, name) for name in _FIELDS}}
+    return {"settle": {name: getattr(decided, name) for name in _FIELDS}}
 
 
-def verdict(case: Case, message: object) -> Settlement | None:
-    """What was judged about a case; None: its occurrence is to be run.
+def parse_answer(request: PolicyRequest, message: object) -> Settlement | None:
+    """The settlement in an answer; None: the row's occurrence is run.
 
     Raises:
-        ValueError: that is none.
+        ValueError: the message is not a valid answer.
     """
     match message:
-        case {"run": True} if case.leased is None:
+        case {"run": True} if request.leased is None:
             return None
         case {"settle": dict(fields)}:
-            return _settlement(case.row, fields)
+            return _settlement(request.row, fields)
         case _:
-            raise ValueError("it is no verdict")
+            raise ValueError("it is not a valid answer")
 
 
 def _decision(message: Mapping[str, Any]) -> Decision:
@@ -118,8 +118,8 @@ def _decision(message: Mapping[str, Any]) -> Decision:
 
 
 @cache
-def confine() -> None:
-    """Bound what a trigger does to others: this process runs out of memory before the host does."""
+def limit_memory() -> None:
+    """Limit this process's memory, so that a trigger cannot use up the host's."""
     with suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
         limit = pages * os.sysconf("SC_PAGE_SIZE") + _MEMORY
@@ -127,36 +127,36 @@ def confine() -> None:
         if most == resource.RLIM_INFINITY or limit < most:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     with suppress(OSError):
-        # The kernel's first choice, should the host run out of memory nevertheless.
+        # The kernel kills this process first if the host runs out of memory all the same.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 def _columns(row: Row) -> dict[str, Any]:
     columns = {name: getattr(row, name) for name in Row.__slots__}
     options = encode("options", decode("options", row.options)) if row.options else None
-    # By plain SQL these can be of any length.
+    # A reason that was written by plain SQL can have any length.
     reason = None if row.reason is None else cut(row.reason)
     return columns | {"data": None, "options": options, "settled_by": None, "reason": reason}
 
 
-def _settlement(row: Row, said: dict[str, Any]) -> Settlement:
-    time, status, reason = said.get("next_time"), said.get("status"), said.get("reason")
+def _settlement(row: Row, given: dict[str, Any]) -> Settlement:
+    time, status, reason = given.get("next_time"), given.get("status"), given.get("reason")
     attempts = abs(row.attempt) + 1
-    fits = (
-        said.keys() == _FIELDS,
+    valid = (
+        given.keys() == _FIELDS,
         time in (None, row.next_time) or _is_number(time, LATEST_TIME),
-        said.get("not_before") is None or _is_number(said["not_before"], _LARGEST),
-        said.get("retain") is None or _is_number(said["retain"], _LARGEST),
-        _is_number(said.get("wait"), _LARGEST),
-        _is_number(said.get("attempt"), attempts, least=-attempts),
-        isinstance(said.get("rest"), bool),
-        isinstance(said.get("remove"), bool),
+        given.get("not_before") is None or _is_number(given["not_before"], _LARGEST),
+        given.get("retain") is None or _is_number(given["retain"], _LARGEST),
+        _is_number(given.get("wait"), _LARGEST),
+        _is_number(given.get("attempt"), attempts, least=-attempts),
+        isinstance(given.get("rest"), bool),
+        isinstance(given.get("remove"), bool),
         isinstance(status, str) and status in {*STATUSES, row.status},
         reason is None or (isinstance(reason, str) and visible(reason) == reason),
     )
-    if not all(fits):
-        raise ValueError("it is no settlement")
-    return Settlement.of(row, **said)
+    if not all(valid):
+        raise ValueError("it is not a valid settlement")
+    return Settlement.of(row, **given)
 
 
 def _is_number(value: object, most: int, *, least: int = 0) -> bool:

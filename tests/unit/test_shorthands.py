@@ -1,4 +1,4 @@
-"""Intervals, single times and triggers of one's own, as columns."""
+"""Shorthands for intervals, single times and users' triggers, as columns."""
 
 import re
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from psched import config
 from psched.base.errors import InvalidError
 from psched.core.declare import declare, declare_all, redeclare
 from psched.core.model import Row
-from psched.core.shorthands import spelled_out
+from psched.core.shorthands import expand_shorthands
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 NOON = 1_800_014_400
@@ -27,7 +27,7 @@ class Plain:
 
 @dataclass
 class Gaps(Plain):
-    """A class that knows its arguments."""
+    """A dataclass, whose instances know their arguments."""
 
     gap: int
     name: str = "é"
@@ -123,7 +123,7 @@ class TestTrigger:
         ],
     )
     def test_it_is_named_by_where_it_can_be_imported_from(self, given, text):
-        assert spelled_out("k", {"trigger": given}) == {"cron": text}
+        assert expand_shorthands("k", {"trigger": given}) == {"cron": text}
 
     @pytest.mark.parametrize(
         "given",
