@@ -58,7 +58,7 @@ def measured(kind: str, url: str, sizes: list[int], runs: int) -> dict[str, Any]
     for _ in range(runs):
         for size in sizes:
             for way in strategies:
-                store = make_store(url, table=f"t{size}", timeout=600, strategy=way)
+                store = make_store(url, table=f"t{size}", timeout=600, claim_strategy=way)
                 samples.setdefault((way, size), []).append(run(store, size))
                 store.disconnect()
         harness.tell(f"{kind}: a run of each")

@@ -59,7 +59,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
     """Claims by psched; what it sends for them is kept."""
     sent.clear()
 
-    send = raw_execute._sent
+    send = raw_execute._send
 
     def keep(connection: Any, statement: Any, values: Any, answer: Any) -> Any:  # noqa: ANN401
         sent.append((statement, values))
@@ -67,7 +67,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
 
     nonce = f"due{time.monotonic_ns()}"
     keys = []
-    raw_execute._sent = keep
+    raw_execute._send = keep
     try:
         begun = time.perf_counter()
         for count in range(claims):
@@ -75,7 +75,7 @@ def claimed(store: Any, claims: int, sent: Statements) -> Sample:  # noqa: ANN40
             keys += [row.key for row in rows]
         took = time.perf_counter() - begun
     finally:
-        raw_execute._sent = send
+        raw_execute._send = send
     assert len(keys) == claims * BATCH
     once(keys, {*keys})
     return {"rows_per_second": len(keys) / took, "rows": len(keys)}
@@ -86,9 +86,9 @@ def replayed(store: Any, sent: Statements, rows: int) -> Sample:  # noqa: ANN401
     connection = store._connector._connected()
     statements = []
     for statement, values in sent:
-        compiled = raw_execute._compiled(statement, connection.dialect)
+        compiled = raw_execute._compile(statement, connection.dialect)
         bare = compiled.text.replace("due_ours", "due_bare")
-        statements.append((bare, compiled.bound(values)))
+        statements.append((bare, compiled.bind(values)))
     cursor = connection.connection.cursor()
     begun = time.perf_counter()
     for text, values in statements:

@@ -123,7 +123,7 @@ class Fleet:
     def launch(self) -> float:
         """Start the master, and wait for nothing; when that was. Past starts are forgotten."""
         self._starts.write_text("")
-        command = [Measured.python, "-m", "psched.cli.service.master", "-c", self.config.name]
+        command = [Measured.python, "-m", "psched.cli.daemon.master", "-c", self.config.name]
         output = self.folder / "output"
         self._master = Master(command, log=output, folder=self.folder, env=self.env)
         return time.time()

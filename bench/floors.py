@@ -110,7 +110,7 @@ def _measured(count: int, url: str | None = None, place: str = "") -> Iterator[d
 def _grow(url: str, place: str) -> None:
     """Become as large as a worker: load what it loads, and use the database once."""
     import psched.application  # noqa: PLC0415
-    import psched.cli.service.master  # noqa: PLC0415
+    import psched.cli.daemon.master  # noqa: PLC0415
     import psched.service.run  # noqa: PLC0415, F401
     from support.stores import make_store  # noqa: PLC0415
 

@@ -4,15 +4,15 @@
 >>> with psched.open("psched.yml") as schedules:
 ...     schedules.add("s1", "user_task", cron="* * * * *", data={"k": 1})
 
-Reading order for the source: `model`, `backend`, `policy`, `leaser`, `tasks`, `worker`,
-`supervisor.master`, `app`.
+Reading order for the source: `core.model`, `core.store_protocol`, `core.policy`,
+`worker.lease_loop`, `worker.task_table`, `worker.worker`, `master.master`, `app`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from psched.app import open_schedules as open  # noqa: A004  # the seeds' word
+    from psched.app import open_schedules as open  # noqa: A004  # as PerfectSched calls it
     from psched.application.task import Task
     from psched.base.errors import (
         AlreadyExistsError,
@@ -23,40 +23,29 @@ if TYPE_CHECKING:
         NotSupportedError,
         PreemptedError,
         ProcessStopError,
+        PschedError,
         ScheduleError,
         StoreError,
         StoreUnavailableError,
+        TransientStoreError,
+        UnknownOutcomeError,
     )
     from psched.client.collection import ScheduleCollection
-    from psched.client.schedule import Schedule, ScheduleMetadata
+    from psched.core.schedule import Schedule, ScheduleMetadata, Schedules
     from psched.service.embedded import Worker
-    from psched.service.program import start
+    from psched.service.start import start
 
-_HOMES = {
+_MODULES = {
     "open": "psched.app:open_schedules",
+    "Schedule": "psched.core.schedule",
     "ScheduleCollection": "psched.client.collection",
-    "Schedule": "psched.client.schedule",
-    "ScheduleMetadata": "psched.client.schedule",
+    "ScheduleMetadata": "psched.core.schedule",
+    "Schedules": "psched.core.schedule",
     "Task": "psched.application.task",
     "Worker": "psched.service.embedded",
-    "start": "psched.service.program",
-    **dict.fromkeys(
-        (
-            "AlreadyExistsError",
-            "AlreadyFinishedError",
-            "ConfigError",
-            "InvalidError",
-            "NotFoundError",
-            "NotSupportedError",
-            "PreemptedError",
-            "ProcessStopError",
-            "ScheduleError",
-            "StoreError",
-            "StoreUnavailableError",
-        ),
-        "psched.base.errors",
-    ),
+    "start": "psched.service.start",
 }
+"""Where a name is defined, and under which other name; all others are in `psched.base.errors`."""
 
 __all__ = [
     "AlreadyExistsError",
@@ -67,13 +56,17 @@ __all__ = [
     "NotSupportedError",
     "PreemptedError",
     "ProcessStopError",
+    "PschedError",
     "Schedule",
     "ScheduleCollection",
     "ScheduleError",
     "ScheduleMetadata",
+    "Schedules",
     "StoreError",
     "StoreUnavailableError",
     "Task",
+    "TransientStoreError",
+    "UnknownOutcomeError",
     "Worker",
     "open",
     "start",
@@ -81,10 +74,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
-    # `import psched` alone loads neither SQLAlchemy nor anything else that takes time.
-    if name not in _HOMES:
+    # Imported when first used: `import psched` alone loads neither SQLAlchemy nor anything slow.
+    if name not in __all__:
         raise AttributeError(f"module 'psched' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
+    module, _, attribute = _MODULES.get(name, "psched.base.errors").partition(":")
     value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value

@@ -1,4 +1,4 @@
-"""The composition root: a configuration becomes a store, a collection, a worker."""
+"""The composition root: a configuration becomes a store and a collection of schedules."""
 
 import random
 import re
@@ -19,82 +19,75 @@ from psched.memory import MEMORY
 
 CLOCK = SystemClock()
 
-Configuration = Config | Mapping[str, object] | str | Path | None
-"""Settings; a mapping of some; a file's path; None: the file that is found, or defaults."""
+ConfigLike = Config | Mapping[str, object] | str | Path | None
+"""Where settings come from: settings that were read already, a mapping of some settings, the path
+of a file; None: the file in one of the default places, or the defaults."""
 
 
-def read_config(given: Configuration = None, environment: str | None = None) -> Config:
-    """The settings that are meant.
+def read_config(
+    given: ConfigLike = None,
+    environment: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Config:
+    """Read the settings.
 
     Args:
-        given: see `Configuration`.
-        environment: which section of a file.
+        given: where the settings come from.
+        environment: the section of the file to read.
+        overrides: settings that replace those, such as those of the command line; a value of None
+            takes a setting back to its default.
 
     Raises:
-        ConfigError: they cannot be used; the text names file, line, key and mend.
+        ConfigError: the settings cannot be used; the text names file, line, key and fix.
     """
     if isinstance(given, Config):
-        return given
-    if isinstance(given, Mapping):
-        return config.from_mapping(given)
-    return config.load(given, environment)
-
-
-def changed_config(
-    given: Configuration, environment: str | None, changes: Mapping[str, object]
-) -> Config:
-    """The settings that are meant, with those of the command line on top.
-
-    Args:
-        given: see `Configuration`.
-        environment: which section of a file.
-        changes: values by the names of settings; see `Config.with_settings`. None: no change.
-
-    Raises:
-        ConfigError: they cannot be used.
-    """
-    chosen: dict[str, Any] = {n: value for n, value in changes.items() if value is not None}
-    settings = read_config(given, environment)
-    return settings.with_settings(**chosen) if chosen else settings
+        settings = given
+    elif isinstance(given, Mapping):
+        settings = config.from_mapping(given)
+    else:
+        settings = config.load(given, environment)
+    changes: dict[str, Any] = {**(overrides or {})}
+    return settings.with_settings(**changes) if changes else settings
 
 
 def open_schedules(
-    given: Configuration = None, *, environment: str | None = None
+    given: ConfigLike = None, *, environment: str | None = None
 ) -> ScheduleCollection:
     """Open the schedules of a store; a context manager.
 
     Args:
-        given: settings, a mapping of some, the path of a file; None: the file that is found
-            by ``$PSCHED_CONFIG``, in ``config/psched.yml`` or ``/etc/psched/psched.yml``; with
-            none, an embedded SQLite database in the user's state folder.
-        environment: which section of a file; default ``$PSCHED_ENV``, else ``development``.
+        given: settings, a mapping of some, or the path of a file; None: the file that
+            ``$PSCHED_CONFIG`` names, else ``config/psched.yml``, else ``/etc/psched/psched.yml``;
+            without any of them, an embedded SQLite database in the user's state folder.
+        environment: the section of the file to read; default ``$PSCHED_ENV``, else
+            ``development``.
 
     Raises:
         ConfigError: the settings cannot be used.
     """
     settings = read_config(given, environment)
-    return ScheduleCollection(make_store(settings), settings, clock=CLOCK, draw_nonce=draw_nonce)
+    return ScheduleCollection(make_store(settings), settings, clock=CLOCK, draw_nonce=new_nonce)
 
 
 def make_store(settings: Config) -> Store:
-    """The store that the settings name; not yet connected.
+    """Make the store that the settings name; it is not connected yet.
 
     Raises:
         ConfigError: its url cannot be used.
-        StoreError: schedules in memory cannot be had.
+        StoreError: a store in memory cannot be created.
     """
-    # Not seeded by anybody: it is made in the process that uses it, after the fork.
+    # Seeded in the process that uses it, because two forks must not draw the same jitter.
     make = partial(stores.create, clock=CLOCK, rng=random.Random())  # noqa: S311  # jitter
     if settings.url != MEMORY_URL:
         return make(settings)
     store = make(settings.with_settings(url=MEMORY.url))
-    # Nobody else would: there is no moment before the first who uses it.
+    # Nobody can run `psched init` before the first use: the database does not exist until now.
     store.init()
     store.disconnect()
     return store
 
 
-def draw_nonce() -> str:
-    """A text that nobody has drawn before; the host's name in it is for people."""
+def new_nonce() -> str:
+    """A random text that is never repeated; it begins with the host's name, for people."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:24]
     return f"{host}-{secrets.token_hex(8)}"

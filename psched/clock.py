@@ -1,9 +1,6 @@
-"""What a store needs of time: the public path of `psched.base.clock`."""
+"""A host's clocks, for stores: the public path of `psched.base.clock`."""
 
-from psched.base.clock import (
-    Clock,
-    SystemClock,
-)
+from psched.base.clock import Clock, SystemClock
 
 __all__ = [
     "Clock",

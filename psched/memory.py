@@ -1,10 +1,11 @@
-"""Schedules in memory: an SQLite database in a private folder that goes with its owner.
+"""Schedules in memory: an SQLite database in a private folder that is deleted with its owner.
 
 The owner is a master: its workers, their tasks, and the command ``psched`` on the same host find
-the folder by the master's pid. In any other program the owner is the program itself.
+the folder by the master's pid. In a program without a master, the owner is the program itself.
 
-Nobody can clear up for a master that was killed but its workers, who see its end and go: the last
-one removes the folder. If all were killed at the same time, the next who makes such a folder does.
+The owner removes the folder when it exits. If a master is killed, its workers notice and exit, and
+the last of them removes the folder. If all of them are killed at the same time, the next process
+that creates such a folder removes it.
 """
 
 import atexit
@@ -23,7 +24,7 @@ from psched.base.errors import ConfigError
 from psched.config.urls import MEMORY as URL
 from psched.process import tree
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # what is made there is private
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the folders in it are private
 
 _SERVICE = Path("/run/psched")
 """The RuntimeDirectory of systemd/psched.service."""
@@ -33,48 +34,52 @@ _NAME = re.compile(r"psched-[0-9]{1,10}-[0-9]{1,10}-[0-9]{1,20}")
 _DATABASE = "psched.db"
 
 
-class Memory:
-    """Which folder this process uses; a fork goes on with that of its parent."""
+class MemoryFolder:
+    """The folder that this process uses; a forked process uses its parent's."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
         self._lock: int | None = None
-        self._visits = False
+        self._uses_running_master = False
 
     @property
     def url(self) -> str:
-        """The database's url.
+        """The database's url; the folder is created if need be.
 
         Raises:
-            ConfigError: there is none, or it cannot be made.
+            ConfigError: the folder cannot be created; or this process must use a running master's,
+                and there is not exactly one.
         """
         if self._folder is None:
-            if self._visits:
-                self._folder = _only_one()
+            if self._uses_running_master:
+                self._folder = _folder_of_the_only_master()
             else:
                 self.join(os.getpid())
                 atexit.register(self._remove_own, os.getpid())
         return f"sqlite:///{self._folder}/{_DATABASE}"
 
-    def visit(self) -> None:
-        """Look at the schedules of a master, and have none of our own."""
-        self._visits = True
+    def use_running_master(self) -> None:
+        """From now on, use the folder of the running master, and create none."""
+        self._uses_running_master = True
 
     def join(self, owner: int) -> None:
-        """Use the folder of a process, our own or the master above us; it is made if need be.
+        """Use the folder of a process, this one or its master; it is created if need be.
+
+        Args:
+            owner: the pid of that process.
 
         Raises:
-            ConfigError: it cannot be made.
+            ConfigError: the folder cannot be created.
         """
         for folder in _all():
-            _remove_if_left(folder)
+            _remove_if_abandoned(folder)
         folder = _folder_of(owner)
         try:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700, parents=True)
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                raise PermissionError(f"{folder} is somebody else's")
+                raise PermissionError(f"{folder} belongs to another user")
             self._lock = _open_lock(folder)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         except OSError as error:
@@ -82,30 +87,31 @@ class Memory:
         self._folder = folder
 
     def leave(self) -> None:
-        """We go; if the owner has gone before us, and nobody else is there, the folder goes too."""
+        """Stop using the folder; remove it if its owner has exited and no other process uses it."""
         if self._lock is not None and self._folder is not None:
-            # Closing is not enough: a fork server that was forked this moment has it, too.
+            # To close it would not release the lock: a process forked from this one at the same
+            # time may have inherited the descriptor.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
-            _remove_if_left(self._folder)
+            _remove_if_abandoned(self._folder)
 
     def _remove_own(self, owner: int) -> None:
         if os.getpid() == owner:
             remove(owner)
 
 
-MEMORY = Memory()
-"""This process's."""
+MEMORY = MemoryFolder()
+"""The folder of this process."""
 
 
 def remove(owner: int) -> None:
-    """An owner goes, after all who used its folder."""
+    """Remove an owner's folder; called by the owner, after all others have stopped using it."""
     _remove_tree(_folder_of(owner))
 
 
 def _open_lock(folder: Path) -> int:
-    """Open the file that is locked while the folder is used.
+    """Open the file that processes lock while they use the folder.
 
     Raises:
         OSError: it cannot be opened.
@@ -114,20 +120,20 @@ def _open_lock(folder: Path) -> int:
     try:
         return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
     except regular_files.NotRegularError:
-        # Nobody uses the folder by what a task has put there.
+        # No process has locked it: a task has put a FIFO, a link or the like in its place.
         regular_files.clear(path)
         return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
 
 
 def _remove_tree(folder: Path) -> None:
-    # It calls itself for each level, of which a task can make any number.
+    # rmtree recurses, and a task can nest any number of folders.
     with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _home() -> Path:
-    """Where folders are made: in the service's own, which goes with it, or among shared memory."""
-    # systemd lists all folders of the unit, divided by colons.
+    """Where folders are created: the unit's RuntimeDirectory, or else shared memory."""
+    # systemd separates the unit's folders by colons.
     folder, _, _ = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")
     if folder:
         return Path(folder)
@@ -135,17 +141,17 @@ def _home() -> Path:
 
 
 def _homes() -> set[Path]:
-    """Where they may be."""
+    """Where folders may be found, whoever created them."""
     return {_home(), _SERVICE}
 
 
 def _folder_of(owner: int) -> Path:
-    # A pid is used again, some day.
+    # With the start time, because the kernel reuses pids.
     return _home() / f"psched-{os.geteuid()}-{owner}-{tree.start_time(owner) or 0}"
 
 
 def _all() -> Iterator[Path]:
-    """Our user's folders."""
+    """All folders of this user."""
     for home in _homes():
         for path in home.glob(f"psched-{os.geteuid()}-*"):
             if _NAME.fullmatch(path.name):
@@ -157,8 +163,8 @@ def _owner_lives(folder: Path) -> bool:
     return tree.lives(int(pid), int(start))
 
 
-def _remove_if_left(folder: Path) -> None:
-    """Remove a folder whose owner has gone, if nobody uses it any more."""
+def _remove_if_abandoned(folder: Path) -> None:
+    """Remove a folder whose owner has exited, unless another process still uses it."""
     if _owner_lives(folder):
         return
     try:
@@ -169,20 +175,20 @@ def _remove_if_left(folder: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _remove_tree(folder)
     except OSError:
-        pass  # somebody uses it
+        pass  # another process holds the lock
     finally:
         os.close(lock)
 
 
-def _only_one() -> Path:
+def _folder_of_the_only_master() -> Path:
     found = [folder for folder in _all() if _owner_lives(folder)]
     if len(found) == 1:
         return found[0]
     if found:
         pids = ", ".join(sorted(folder.name.split("-")[2] for folder in found))
         raise ConfigError(
-            f"url: {URL} is of several masters that run here ({pids}); psched status shows them"
+            f"url: {URL} is ambiguous: several masters run here ({pids}); see psched status"
         )
     raise ConfigError(
-        f"url: {URL} belongs to a running master, and there is none of yours here; start one"
+        f"url: {URL} is in the memory of a running master, and you have none here; start one"
     )

@@ -1,4 +1,4 @@
-"""What no linter knows about the house."""
+"""Rules of this repository that no linter checks."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import click
 import pytest
 
 from psched.cli.commands import load, psched
-from psched.cli.service.master import master
+from psched.cli.daemon.master import master
 from psched.config import SETTINGS
 from psched.process.signals import SIGNALS
 
@@ -16,7 +16,7 @@ MODULES = sorted((ROOT / "psched").rglob("*.py"))
 README = (ROOT / "README.md").read_text()
 
 LONGEST_MODULE = 500
-"""Lines. One that grows past this holds two ideas."""
+"""Lines; a longer module holds two ideas."""
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -60,7 +60,7 @@ def test_every_signal_of_the_master_stands_in_its_help_and_in_the_readme():
 
 
 def test_the_table_in_the_readme_names_every_column():
-    from psched.stores.sql.claim_statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
+    from psched.stores.sql.statements import COLUMNS  # noqa: PLC0415  # SQLAlchemy takes its time
 
     for column in COLUMNS:
         assert f"`{column}`" in README
@@ -68,7 +68,7 @@ def test_the_table_in_the_readme_names_every_column():
 
 def test_a_row_has_the_columns_of_the_table_in_their_order():
     from psched.core.model import Row  # noqa: PLC0415
-    from psched.stores.sql.claim_statements import COLUMNS  # noqa: PLC0415
+    from psched.stores.sql.statements import COLUMNS  # noqa: PLC0415
     from psched.stores.sql.tables import schedules_table  # noqa: PLC0415
 
     assert list(COLUMNS) == [column.name for column in schedules_table("t").columns]
@@ -80,11 +80,18 @@ def test_the_differences_between_databases_stand_in_one_package():
         r"dialect\.name|get_backend_name|== \"(sqlite|mysql|mariadb|postgresql)\""
     )
     asking = {module for module in MODULES if asks_by_name.search(module.read_text())}
-    # The configuration knows the schemes of urls, which are its own matter.
+    # The configuration knows the schemes of urls.
     assert {str(module.relative_to(ROOT / "psched").parent) for module in asking} == {
         "config",
         "stores/sql/dialects",
     }
+
+
+def test_only_the_configuration_knows_what_contrib_has():
+    """A store of contrib is told from others by `StoreKind`, not by its name."""
+    naming = {path for path in MODULES if "rdb_compat" in path.read_text()}
+    packages = {path.relative_to(ROOT / "psched").parts[0] for path in naming}
+    assert packages == {"config", "contrib"}
 
 
 def test_the_settings_that_the_readme_names_exist():

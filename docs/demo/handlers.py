@@ -9,29 +9,29 @@ from psched.application import Dispatch as BaseDispatch
 
 
 class Greeter(Base):
-    """A class is made for each task and run."""
+    """A class: an object is made for each task, and its run() is called."""
 
     def run(self):
-        """Say hello, and finish explicitly."""
+        """Say hello, and finish the task explicitly."""
         print(f"hello {self.task.data['name']}, this is pid {os.getpid()}")
         self.task.finish()
 
 
 def report(task):
-    """A function is a handler too; returning finishes its task."""
+    """A function is a handler, too; the task is finished when it returns."""
     moment = time.strftime("%H:%M:%S", time.gmtime(task.scheduled_time))
     print(f"report for {moment}, {time.time() - task.scheduled_time:.3f} s later")
 
 
 def fails_twice(task):
-    """Raising has the task tried again after retry_wait."""
+    """An exception fails the attempt; the task is tried again after retry_wait."""
     if task.attempt < 3:
-        raise RuntimeError(f"attempt {task.attempt} goes wrong")
-    print(f"attempt {task.attempt} of {task.idempotency_key} goes well")
+        raise RuntimeError(f"attempt {task.attempt} failed")
+    print(f"attempt {task.attempt} of {task.idempotency_key} succeeded")
 
 
 def hangs(task):
-    """Stopped at kill_timeout: its finally clause runs, then it is tried again."""
+    """Stopped after kill_timeout: its finally clause runs, then the task is tried again."""
     try:
         time.sleep(3600)
     finally:
@@ -39,7 +39,7 @@ def hangs(task):
 
 
 class Dispatch(BaseDispatch):
-    """From types to handlers."""
+    """Which handler runs which type."""
 
     routes = {
         "greet": Greeter,

@@ -1,4 +1,4 @@
-"""A store of one's own: all schedules in one JSON file, for a few of them on one host."""
+"""A custom store: all schedules in one JSON file, for a few schedules on one host."""
 
 import fcntl
 import json
@@ -35,7 +35,7 @@ class FileStore(PlainStore):
             raise StoreError(f"{self.path} holds no schedules: {error}") from error
 
     def write(self, rows):
-        # Renamed when it is complete: a reader after a crash finds the old one or the new one.
+        # Renamed when it is complete: after a crash, a reader finds the old file or the new one.
         new = self.path.with_suffix(".new")
         with new.open("w") as file:
             json.dump([asdict(row) for row in rows], file)

@@ -1,4 +1,4 @@
-"""What a user writes: handlers, and the dispatch that maps types to them.
+"""What users write: handlers, and the dispatch that maps types to handlers.
 
 >>> from psched.application import Base, Dispatch as BaseDispatch
 >>> class Hello(Base):

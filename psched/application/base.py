@@ -1,40 +1,37 @@
 """The base class of handlers."""
 
-from typing import TYPE_CHECKING
-
 from psched.application.task import Task
-
-if TYPE_CHECKING:
-    from psched.client.collection import ScheduleCollection
+from psched.core.schedule import Schedules
 
 
 class Base:
     """Runs one task.
 
-    Override `run`, or `perform` and the two hooks around it. A run that returns has finished its
-    task, one that raises has it tried again after ``retry_wait``; calling ``task.finish()``,
-    ``task.retry()`` or ``task.release()`` decides explicitly.
+    Override `run`, or `perform` and the two hooks around it. If `run` returns, the task is
+    finished; if it raises, the task is tried again after ``retry_wait``. Calling
+    ``task.finish()``, ``task.retry()`` or ``task.release()`` decides explicitly.
 
-    A handler that is asked to stop gets a `ProcessStopError` raised wherever it is, once, so
-    that its ``finally`` clauses run. One that defines ``kill(reason)`` has that called instead,
-    at once and again every ``kill_interval``; what it raises is raised wherever the handler is.
-    The reason is ``timeout``, ``shutdown``, ``deleted`` or ``lease``. Whatever it does, its
-    process and all it has started are killed ``graceful_kill_limit`` seconds later.
+    When a handler is asked to stop, `ProcessStopError` is raised once, wherever the handler is, so
+    that its ``finally`` clauses run. If the handler defines ``kill(reason)``, that is called
+    instead, at once and again every ``kill_interval``; an exception of ``kill`` is raised wherever
+    the handler is. The reason is ``timeout``, ``shutdown``, ``deleted`` or ``lease``. Whatever the
+    handler does, its process and everything that it has started are killed
+    ``graceful_kill_limit`` seconds later.
 
     Attributes:
-        task: what to run.
+        task: the task to run.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     @property
-    def schedules(self) -> "ScheduleCollection":
-        """The schedules of the store that the task came from, over a connection of its own."""
+    def schedules(self) -> Schedules:
+        """The schedules of the store that the task came from, on a separate connection."""
         return self.task.schedules
 
     def run(self) -> None:
-        """Run the task: `before_perform`, `perform` unless that said no, `after_perform`."""
+        """Run the task: `before_perform`, and if that returns true, `perform`, `after_perform`."""
         if not self.before_perform():
             return
         try:
@@ -43,7 +40,7 @@ class Base:
             self.after_perform()
 
     def before_perform(self) -> bool:
-        """Called before `perform`; False leaves the task at that."""
+        """Called before `perform`; if it returns False, nothing else is called."""
         return True
 
     def perform(self) -> None:
@@ -51,4 +48,4 @@ class Base:
         raise NotImplementedError(f"{type(self).__name__} overrides neither run nor perform")
 
     def after_perform(self) -> None:
-        """Called after `perform`, also if that raised."""
+        """Called after `perform`, also if `perform` raised."""

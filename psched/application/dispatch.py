@@ -1,4 +1,4 @@
-"""From a task's type to what runs it."""
+"""The dispatch, which maps a task's type to its handler."""
 
 import inspect
 import re
@@ -12,23 +12,25 @@ from psched.base.errors import LoadError
 from psched.base.loader import find_object
 
 Target = type[Any] | Callable[[Task], object] | str
-"""A class whose instances have ``run()``, a function of a task, or the name of one: either
-``"module:name"``, or the ``"name"`` alone of what stands in the dispatch's own module."""
+"""A class whose instances have ``run()``, a function of a task, or the name of either.
+
+A name is ``"module:name"``, or only ``"name"`` if it is defined in the dispatch's own module.
+"""
 
 Routes = Mapping[str | re.Pattern[str], Target]
-"""From a type, or a pattern that is searched for in it, to a handler."""
+"""Handlers by type, or by a pattern that is searched for in the type."""
 
 
 class Dispatch:
     """Maps types to handlers.
 
     Attributes:
-        routes: from a type, or a pattern that is searched for in it, to a handler: a class that
-            takes the task and has ``run()``, a function that takes the task, or the name of
-            either. ``"module:name"`` is imported when a task first needs it. A ``"name"`` without
-            a module is looked up, as late, in the module of the dispatch's class, then in those
-            of its base classes. An exact type precedes patterns; patterns are tried in their
-            order.
+        routes: handlers by type, or by a pattern that is searched for in the type. A handler is a
+            class that takes the task and has ``run()``, a function that takes the task, or the
+            name of either. ``"module:name"`` is imported when a task first needs it. A ``"name"``
+            without a module is looked up at the same time, in the module of the dispatch's class,
+            then in those of its base classes. An exact type precedes patterns; patterns are tried
+            in their order.
     """
 
     routes: ClassVar[Routes] = {}
@@ -39,7 +41,7 @@ class Dispatch:
 
     @classmethod
     def route(cls, routes: Routes) -> None:
-        """Add routes to those that the class has; its base classes keep theirs.
+        """Add routes to the class's own; those of its base classes do not change.
 
         ::
 
@@ -50,16 +52,16 @@ class Dispatch:
             Dispatch.route({"user_task": UserTask, re.compile("^report-"): "Report"})
 
         Args:
-            routes: as in `routes`; one that is there already is replaced.
+            routes: see the attribute `routes`; a route that exists already is replaced.
 
         Raises:
-            LoadError: a route or its handler cannot be one.
+            LoadError: a route is no text or pattern, or its handler is none.
         """
         _check_routes(cls.__name__, routes)
         cls.routes = {**cls.routes, **routes}
 
     def find(self, type_: str) -> Any | None:  # noqa: ANN401  # see Target
-        """The handler of a type; None: no route leads there.
+        """The handler of a type; None: no route matches.
 
         Raises:
             LoadError: its module cannot be imported, or has no such handler.
@@ -73,10 +75,10 @@ class Dispatch:
         return self._load(target) if isinstance(target, str) else target
 
     def load_all(self) -> None:
-        """Import every handler that would be imported when first needed.
+        """Import now every handler that would be imported when a task first needs it.
 
         Raises:
-            LoadError: one of them cannot be.
+            LoadError: a handler cannot be imported.
         """
         for target in self.routes.values():
             if isinstance(target, str):
@@ -88,17 +90,17 @@ class Dispatch:
         return self._loaded[name]
 
     def _modules(self) -> list[ModuleType]:
-        """Where a handler's name without a module is looked up."""
+        """The modules in which a handler's name without a module is looked up."""
         classes = type(self).__mro__
         named = (each.__module__ for each in classes[: classes.index(Dispatch)])
         return [sys.modules[name] for name in dict.fromkeys(named) if name in sys.modules]
 
 
 def _check_routes(dispatch: str, routes: Routes) -> None:
-    """Refuse routes that can lead nowhere; names are looked up later.
+    """Refuse routes that cannot work; handlers' names are looked up later.
 
     Raises:
-        LoadError: one is neither a text nor a pattern, or its handler is none.
+        LoadError: a route is neither a text nor a pattern, or its handler is none.
     """
     for route, target in routes.items():
         if not isinstance(route, (str, re.Pattern)):
@@ -110,11 +112,11 @@ def _check_routes(dispatch: str, routes: Routes) -> None:
 
 
 def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a user wrote
-    """A handler, if it looks like one.
+    """Return a target if it can be a handler.
 
     Raises:
-        LoadError: it is neither a class with a ``run`` method nor a function; or to call it would
-            run nothing.
+        LoadError: the target is neither a class with a ``run`` method nor a function; or calling it
+            would run nothing.
     """
     if inspect.isclass(target):
         if not callable(getattr(target, "run", None)):
@@ -129,7 +131,7 @@ def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a
 
 
 def _refuse_unrun(function: Any, where: str) -> None:  # noqa: ANN401
-    """Refuse what returns at once when it is called: its tasks would finish without having run."""
+    """Refuse a function that only returns an object to be run: its tasks would finish unrun."""
     if inspect.iscoroutinefunction(function):
         raise LoadError(f"{where} is a coroutine; call asyncio.run in a plain function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

@@ -1,4 +1,4 @@
-"""All handlers of a worker: the user's dispatch, and what is built in."""
+"""All handlers of a worker: those of the user's dispatch, and the built-in ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ class Router:
 
     Args:
         dispatch: the user's routes; None: there are none.
-        built_in: handlers by type, where the dispatch has no route.
+        built_in: handlers by type, for types without a route in the dispatch.
     """
 
     def __init__(self, dispatch: Dispatch | None, built_in: Mapping[str, Any]) -> None:
@@ -33,26 +33,26 @@ class Router:
 def load_dispatch(
     load_path: Sequence[str], require: Sequence[str], name: str | None
 ) -> Dispatch | None:
-    """Import what a configuration names.
+    """Import the handlers' modules, and the dispatch, that a configuration names.
 
     Args:
-        load_path: folders in which modules are looked for first.
+        load_path: folders that are searched for modules first.
         require: modules and .py files, loaded in this order.
-        name: the dispatch, as ``module:attribute`` or as a name in what is required.
+        name: the dispatch, as ``module:attribute`` or as a name in one of the required modules.
 
     Raises:
-        LoadError: something is missing or raised; the text says what.
+        LoadError: something is missing, or an import raised; the text says what.
     """
     loader.extend_path(load_path)
     modules = [loader.load_module(module) for module in require]
     return None if name is None else instance(loader.find_object(name, modules), name)
 
 
-def instance(dispatch: Any, name: str) -> Dispatch:  # noqa: ANN401  # whatever stands there
-    """A dispatch, given one or its class.
+def instance(dispatch: Any, name: str) -> Dispatch:  # noqa: ANN401  # whatever has that name
+    """A dispatch, given an instance or the class.
 
     Raises:
-        LoadError: it is something else.
+        LoadError: the object is neither.
     """
     if isinstance(dispatch, type) and issubclass(dispatch, Dispatch):
         dispatch = dispatch()

@@ -1,29 +1,27 @@
 """A leased occurrence, as a handler sees it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from psched.base import payload
 from psched.base.errors import AlreadyFinishedError, InvalidError
-from psched.core.definition import Definition, decode, encode
+from psched.core.columns import decode, encode
+from psched.core.definition import Definition
 from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row, Token
-
-if TYPE_CHECKING:
-    from psched.client.collection import ScheduleCollection
-
+from psched.core.schedule import Schedules
 
 LONGEST_WAIT = 366 * 86_400
 """Seconds."""
 
 
 class Holder(Protocol):
-    """Who holds a task's lease and writes for it."""
+    """Holds a task's lease, and does for the task what it asks of the store."""
 
     def decide(self, decision: Decision) -> None:
-        """Take down how the task ends.
+        """Record how the task ends.
 
         Raises:
-            PreemptedError: the lease is lost; the decision counts for nothing.
+            PreemptedError: the lease is lost; the decision has no effect.
         """
         ...
 
@@ -45,7 +43,7 @@ class Holder(Protocol):
         ...
 
     @property
-    def schedules(self) -> "ScheduleCollection":
+    def schedules(self) -> Schedules:
         """The schedules of the store that the task came from."""
         ...
 
@@ -53,18 +51,18 @@ class Holder(Protocol):
 class Task:
     """One occurrence of a schedule, leased to be run.
 
-    Its lease is extended by the worker for as long as the task runs; `extend` is for those who
-    lease tasks themselves (`ScheduleCollection.poll`), or who want to know before a step that
-    cannot be undone.
+    The worker extends the lease while the task runs. `extend` is for programs that lease tasks
+    themselves (`ScheduleCollection.poll`), and for a handler that wants to be sure of its lease
+    before a step that cannot be undone.
 
     Attributes:
         key: the schedule's key.
-        type: which handler runs it.
-        data: the payload, a JSON object; a copy of this task's own. A payload that is not an
-            object is carried in one: ``{"data": "<text>"}`` or ``{"data_base64": "…"}``.
-        scheduled_time: Unix seconds; the instant of the trigger that this run is for. It does
-            not change when the run is late or tried again.
-        attempt: 1 for the first try of this occurrence.
+        type: the type, which selects the handler.
+        data: the payload, a JSON object; this task's own copy. A payload that is not an object is
+            carried in one: ``{"data": "<text>"}`` or ``{"data_base64": "…"}``.
+        scheduled_time: Unix seconds; the instant of the trigger for which the task runs. It is the
+            same when the run is late or tried again.
+        attempt: 1 for the first attempt at this occurrence.
         cron: trigger text; None for a one-shot.
         timezone: the zone in which ``cron`` is read.
         delay: seconds between ``scheduled_time`` and the earliest run.
@@ -77,10 +75,10 @@ class Task:
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
-        """See `assignment`; the payload stands beside that, as ``data``, a JSON object's text.
+        """Make a task of an `assignment`, to which the payload was added as ``data``.
 
         Raises:
-            InvalidError: the payload is not a JSON object.
+            InvalidError: the payload is not the text of a JSON object.
         """
         self.key: str = assignment["key"]
         self.type: str = assignment["type"]
@@ -97,7 +95,7 @@ class Task:
         self._settled = False
 
     def __repr__(self) -> str:
-        # No payload: it may hold what does not belong into a log.
+        # Without the payload, which may hold secrets: this is logged.
         return f"<Task {self.occurrence} type={self.type!r} attempt={self.attempt}>"
 
     @property
@@ -109,10 +107,10 @@ class Task:
     def raw_data(self) -> bytes:
         """The payload as it was submitted, byte for byte.
 
-        The text or the bytes of a payload that is not a JSON object, as PerfectQueue's may be; the
-        object's JSON text otherwise.
+        For a JSON object, its text. For any other payload, as PerfectQueue's may be, its text or
+        bytes.
         """
-        return payload.raw(self._text, self._form)
+        return payload.unwrap(self._text, self._form)
 
     @property
     def occurrence(self) -> Occurrence:
@@ -121,20 +119,20 @@ class Task:
 
     @property
     def idempotency_key(self) -> str:
-        """``key.scheduled_time``: the same for every attempt of this occurrence, and no other."""
+        """``key.scheduled_time``: the same for all attempts at this occurrence, and only for it."""
         return str(self.occurrence)
 
     @property
-    def schedules(self) -> "ScheduleCollection":
-        """The schedules of the store that the task came from, to add others or look at them."""
+    def schedules(self) -> Schedules:
+        """The schedules of the store that the task came from, to add, read or change some."""
         return self._holder.schedules
 
     @property
     def fence(self) -> int:
-        """Grows with every claim of this schedule.
+        """A number that grows with every claim of this schedule.
 
-        A system outside that keeps the highest fence it has seen per key can refuse a writer
-        that has been preempted without knowing it.
+        An external system that keeps the highest fence it has seen for each key can refuse a task
+        that has been preempted but does not know it yet.
         """
         return self.token.fence
 
@@ -144,37 +142,37 @@ class Task:
         return self._settled
 
     def finish(self) -> None:
-        """Done: the schedule goes on to its next occurrence when this process's tree is gone.
+        """Decide: done. The schedule moves on when all processes of the task have ended.
 
         Raises:
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
         """
-        self._settle(Finish())
+        self._decide(Finish())
 
     def retry(self, wait: float | None = None) -> None:
-        """Not done: run the same occurrence again, later.
+        """Decide: failed. The same occurrence is run again later.
 
         Args:
             wait: seconds; default: the schedule's ``retry_wait``.
 
         Raises:
-            InvalidError: ``wait`` is no such number.
+            InvalidError: ``wait`` is no number of seconds, or too large.
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
         """
         if wait is not None and not _is_wait(wait):
             raise InvalidError("wait", f"must be from 0 to {LONGEST_WAIT} seconds, not {wait!r}")
-        self._settle(Retry(wait, reason="retry asked for by the handler"))
+        self._decide(Retry(wait, reason="retry asked for by the handler"))
 
     def release(self) -> None:
-        """Not done, nobody's fault: run the same occurrence again at once, on any worker.
+        """Decide: not done, but not failed. The same occurrence is run again at once, anywhere.
 
         Raises:
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
         """
-        self._settle(Release())
+        self._decide(Release())
 
     def extend(self) -> None:
         """Make sure that the lease is still held, and move its end to now + alive_time.
@@ -182,6 +180,7 @@ class Task:
         Raises:
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
+            TransientStoreError: the store did not answer; the lease may still be held.
         """
         self._refuse_settled()
         self._holder.extend()
@@ -193,13 +192,15 @@ class Task:
             AlreadyFinishedError: this task has been settled before.
             InvalidError: ``data`` is not a mapping that JSON can hold.
             PreemptedError: the lease is lost; nothing was changed.
+            StoreUnavailableError: the store did not take the request; nothing was changed.
+            UnknownOutcomeError: the answer was lost; the payload may have been replaced.
         """
         self._refuse_settled()
         self._holder.update_data(data)
         self._text = encode("data", data)
         self.data = dict(data)
 
-    def _settle(self, decision: Decision) -> None:
+    def _decide(self, decision: Decision) -> None:
         self._refuse_settled()
         self._holder.decide(decision)
         self._settled = True
@@ -212,16 +213,16 @@ class Task:
 def _is_wait(wait: object) -> bool:
     if isinstance(wait, bool) or not isinstance(wait, int | float):
         return False
-    return 0 <= wait <= LONGEST_WAIT  # "not a number" is within nothing
+    return 0 <= wait <= LONGEST_WAIT  # false for "not a number"
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
-    """What a `Task` is made of beside its payload, in a form that JSON can carry.
+    """All that a `Task` is made of except its payload, as JSON can hold it.
 
     Args:
-        row: as the claim returned it.
-        definition: the row, understood.
-        scheduled_time: the occurrence to run.
+        row: the row as the claim returned it.
+        definition: the row's definition.
+        scheduled_time: that of the occurrence to run.
     """
     return {
         "key": row.key,

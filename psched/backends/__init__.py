@@ -1,1 +1,1 @@
-"""The path of `psched.stores` in earlier versions. One module: what docs/backends.md named."""
+"""The old path of `psched.stores`, with the one module that docs/backends.md used to name."""

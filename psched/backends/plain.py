@@ -1,8 +1,6 @@
-"""The path of `psched.stores.plain` in earlier versions."""
+"""The old path of `psched.stores.plain`."""
 
-from psched.stores.plain import (
-    PlainStore,
-)
+from psched.stores.plain import PlainStore
 
 __all__ = [
     "PlainStore",

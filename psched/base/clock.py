@@ -2,12 +2,12 @@
 
 Three clocks, three uses, never mixed:
 
-* ``monotonic``: how long something has taken or been silent. It stands still while the
-  machine is suspended, so a suspend never looks like a hang.
-* ``boottime``: lease deadlines. It goes on during a suspend, as the store's clock does.
+* ``monotonic``: how long something has taken or been silent. It stops while the machine is
+  suspended, so a suspend never looks like a hang.
+* ``boottime``: lease deadlines. It continues during a suspend, as the store's clock does.
 * ``wall``: what people read, and the offset to the store's clock.
 
-When a row is due, and when a lease ends, is the store's time: ``Backend.now``.
+When a row is due and when a lease ends is decided by the store's clock, `Store.now`.
 """
 
 import time
@@ -19,7 +19,7 @@ class Clock(Protocol):
     """Where a process reads time from. All readings are seconds."""
 
     def monotonic(self) -> float:
-        """Seconds of this host's running time."""
+        """Seconds since some instant, suspended time excluded."""
         ...
 
     def boottime(self) -> float:
@@ -27,16 +27,16 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Unix seconds as this host believes them to be; may step."""
+        """Unix seconds by this host's clock, which may be wrong, and may be set."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait; only for retries far shorter than any deadline."""
+        """Wait. Only for pauses between retries, which are far shorter than any deadline."""
         ...
 
 
 class SystemClock:
-    """The kernel's clocks, without a function of ours around each."""
+    """The kernel's clocks, called directly because a Python function around each takes time."""
 
     monotonic = staticmethod(time.monotonic)
     boottime = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))

@@ -1,7 +1,7 @@
 """Every exception that psched raises on purpose.
 
-The names and families of the first two groups are PerfectSched's, so that a ported
-handler's ``except`` clauses keep their meaning.
+The names of `ScheduleError`, of its subclasses, and of `ConfigError` and `ProcessStopError` are
+PerfectSched's, so that the ``except`` clauses of a ported handler keep their meaning.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,11 @@ from typing import Any
 from psched.base.texts import brief
 
 
-class ScheduleError(Exception):
+class PschedError(Exception):
+    """The base class of all of psched's errors; `ProcessStopError` is a request, not an error."""
+
+
+class ScheduleError(PschedError):
     """A request about a schedule or a task was refused; nothing was changed."""
 
 
@@ -23,7 +27,7 @@ class NotFoundError(ScheduleError):
 
 
 class PreemptedError(ScheduleError):
-    """The lease has ended or belongs to another worker: this task can change nothing."""
+    """The lease has ended or belongs to another worker: this task cannot change anything."""
 
 
 class AlreadyExistsError(ScheduleError):
@@ -34,15 +38,19 @@ class NotSupportedError(ScheduleError):
     """This store cannot do what was asked."""
 
 
-class ConfigError(RuntimeError):
-    """A setting is missing, unknown or impossible; the text names it and the mend."""
+class ConfigError(PschedError, RuntimeError):
+    """A setting is missing, unknown or impossible; the text names the setting and the fix."""
 
 
 class ProcessStopError(RuntimeError):
-    """Raised once inside a handler that is asked to stop; its text is the reason."""
+    """Raised once inside a handler that is asked to stop; its text is the reason.
+
+    No `PschedError`, because a handler that catches those around a call must not catch this: it is
+    not raised a second time.
+    """
 
 
-class InvalidError(ValueError):
+class InvalidError(PschedError, ValueError):
     """A field of a schedule makes no sense.
 
     Attributes:
@@ -57,38 +65,46 @@ class InvalidError(ValueError):
 
 
 class NotLoadedError(InvalidError):
-    """A trigger's code cannot be imported in this process; on another host it may well be there."""
+    """A trigger's code cannot be imported in this process; another host may be able to."""
 
 
-class LoadError(RuntimeError):
+class LoadError(PschedError, RuntimeError):
     """Handlers could not be loaded: an import failed or a name is missing."""
 
 
-class CommandError(Exception):
+class CommandError(PschedError):
     """A command did not exit with status 0."""
 
 
-class UnfinishedError(Exception):
-    """A handler has returned without having called ``finish()``, and ``on_return`` is ``retry``."""
+class UnfinishedError(PschedError):
+    """A handler returned without having called ``finish()``, and ``on_return`` is ``retry``."""
 
 
-class NotAllowedError(Exception):
+class NotAllowedError(PschedError):
     """A row asks for a program that the operator has not allowed; the text names the setting."""
 
 
-class StoreError(Exception):
+class StoreError(PschedError):
     """The store could not do what was asked."""
 
 
-class StoreUnavailableError(StoreError):
+class TransientStoreError(StoreError):
+    """The request failed for a reason that passes: it can be repeated later.
+
+    Each is one of two: after a `StoreUnavailableError` nothing was applied, after an
+    `UnknownOutcomeError` nobody knows.
+    """
+
+
+class StoreUnavailableError(TransientStoreError):
     """The store did not take the request, for a reason that passes; nothing was applied."""
 
 
 class StoreBusyError(StoreUnavailableError):
-    """Somebody else holds a lock; it was waited for.
+    """Somebody else holds a lock, and did not release it in time.
 
     Attributes:
-        answered: of a request about many rows, what became of those that are not locked.
+        answered: of a request about many rows, what became of those that were not locked.
     """
 
     def __init__(self, text: str, answered: Mapping[str, Any] | None = None) -> None:
@@ -97,15 +113,15 @@ class StoreBusyError(StoreUnavailableError):
 
 
 class StoreSlowError(StoreBusyError):
-    """Answers take so long that the rest of a request was not sent."""
+    """The store answers so slowly that the rest of a request was not sent."""
 
 
-class UnknownOutcomeError(StoreUnavailableError):
+class UnknownOutcomeError(TransientStoreError):
     """The connection broke while a request was under way: it may have been applied."""
 
 
 class SchemaError(StoreError):
-    """The table is missing, incomplete or from a newer psched; the text names the mend."""
+    """The table is missing, incomplete or from a newer psched; the text names the fix."""
 
 
 class MissingTableError(SchemaError):
@@ -113,14 +129,14 @@ class MissingTableError(SchemaError):
 
 
 def described(error: BaseException) -> str:
-    """An error as one short line: its name, and its text if it has one."""
+    """One short line about an error: its name, and its text if there is one."""
     name, text = type(error).__name__, text_of(error)
     return f"{brief(name)}: {text}" if text else brief(name)
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text as one short line; empty if it has none, or if its ``__str__`` fails."""
+    """An error's text as one short line; empty if there is none, or if its ``__str__`` raises."""
     try:
         return brief(str(error))
-    except (Exception, SystemExit):  # noqa: BLE001  # its own __str__ raises what it likes
+    except (Exception, SystemExit):  # noqa: BLE001  # a user's __str__ may raise anything
         return ""

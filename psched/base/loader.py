@@ -1,4 +1,4 @@
-"""Bringing code in: a user's, by search path, modules and names in them; and our own."""
+"""Importing code: a user's modules and objects, by name or path; and our own, faster."""
 
 import gc
 import importlib
@@ -16,19 +16,19 @@ from psched.base.errors import LoadError, described
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
-    """Load modules without a search for garbage among them, time and again: there is none."""
-    searched = gc.isenabled()
+def gc_paused() -> Iterator[None]:
+    """Disable garbage collection while modules are imported, because they leave no garbage."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if searched:
+        if enabled:
             gc.enable()
 
 
-def load_object(name: str) -> Any:  # noqa: ANN401  # whatever stands there
-    """What ``"module:name"`` names; the name may go deeper by dots.
+def load_object(name: str) -> Any:  # noqa: ANN401  # any object
+    """The object that ``"module:name"`` names; the name may have dots.
 
     Raises:
         LoadError: the module cannot be imported, or there is no such name in it.
@@ -40,7 +40,7 @@ def load_object(name: str) -> Any:  # noqa: ANN401  # whatever stands there
 
 
 def load_module(name: str) -> ModuleType:
-    """A module by its name, or by the path of its .py file.
+    """The module of a name, or of the path of a .py file.
 
     Raises:
         LoadError: there is no such module, or its code raised.
@@ -58,12 +58,12 @@ def load_module(name: str) -> ModuleType:
 
 
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
-    """What a bare name means in the first module that has it; ``"module:name"`` works too.
+    """The object of a bare name, in the first of the modules that has it; or of ``"module:name"``.
 
-    The name may go deeper by dots.
+    The name may have dots.
 
     Raises:
-        LoadError: none has it.
+        LoadError: no module has it.
     """
     if ":" in name:
         return load_object(name)
@@ -76,38 +76,38 @@ def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN40
 
 
 def extend_path(folders: Sequence[str]) -> None:
-    """Put folders in front of the module search path, in their order."""
+    """Put folders at the beginning of the module search path, in this order."""
     for folder in reversed(folders):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
 
 def is_below(name: str, folders: Sequence[str]) -> bool:
-    """Whether a module is found in one of some folders; nothing is imported to find out.
+    """Whether an import of a module would find it in one of some folders; nothing is imported.
 
     Args:
-        name: the module's, with dots.
-        folders: they are on the module search path (`extend_path`). What an import would take from
-            elsewhere all the same, because it was imported before or is built in, is not below.
+        name: the module's name, with dots.
+        folders: they are on the module search path (`extend_path`). A module that an import takes
+            from elsewhere, because it is built in or was imported before, is not below.
     """
     try:
         files = _files_of(name, [*folders])
         return files is not None and files == _files_of(name, None)
-    except (Exception, SystemExit):  # noqa: BLE001  # a path hook of the user's raises what it likes
+    except (Exception, SystemExit):  # noqa: BLE001  # a user's path hook may raise anything
         return False
 
 
 def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
-    """The files that an import of a module runs: its packages' and its own; None: there is none.
+    """The files that an import of a module runs: its packages' and its own; None: not found.
 
     Args:
-        name: the module's.
-        path: where to look for the first package; None: where an import does.
+        name: the module's name.
+        path: the folders to search for the first package; None: the module search path.
     """
     files: list[str | None] = []
     for part in name.split("."):
-        # importlib.util's would import parents, of which the first name has none. The others are
-        # looked for by their last part: their parents need not have been imported then.
+        # importlib.util.find_spec imports parents; the first part has none. For the other parts
+        # PathFinder takes the parent's folders, so that no parent is imported.
         first = path is None
         spec = importlib.util.find_spec(part) if first else PathFinder.find_spec(part, path)
         if spec is None:
@@ -116,7 +116,7 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
             files.append(os.path.realpath(spec.origin or ""))
             path = [*(spec.submodule_search_locations or ())]
         else:
-            # A folder without __init__.py; or what is built in, which has no folder.
+            # A folder without __init__.py; or a built-in module, which has no folder.
             files.append(None)
             places = [f"{folder}/{part}" for folder in path or sys.path]
             path = [place for place in places if Path(place).is_dir()]

@@ -1,13 +1,13 @@
-"""The log: whole lines, in a file that may be renamed under us.
+"""The log: whole lines, in a file that may be renamed while we write to it.
 
-A line is ``time [pid] level process [key.scheduled_time] message``. What a task or a library
-logs through `logging` is written the same way. Each event is one write(2) to a descriptor opened
-for appending, so that the lines of several processes never mix; what is long is cut, and characters
-that a terminal obeys are escaped, so that no payload can forge a line.
+A line is ``time [pid] level process [key.scheduled_time] message``. Messages that a task or a
+library sends to `logging` are written the same way. Each message is one write(2) to a descriptor
+opened for appending, so that the lines of several processes never mix. A long message is cut, and
+control characters are escaped, so that no payload can forge a line.
 
-Tasks can write wherever the log is. What a task puts in the place of the log file is not waited for
-and not followed: a FIFO, a socket or a symbolic link is removed, and a new file is made. Only links
-that belong to root are followed.
+Tasks can write to the log's folder. If a task replaces the log file, the log neither blocks nor
+follows a link: a FIFO, a socket or a symbolic link is removed, and a new file is created. Only
+links that belong to root are followed.
 """
 
 import faulthandler
@@ -29,13 +29,13 @@ from psched.base.texts import LONGEST_MESSAGE, cut, traceback_of, visible
 _log = logging.getLogger("psched")
 
 STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
-"""Names of descriptors: what these lead to cannot be opened if it is a socket or a pipe."""
+"""Paths that stand for descriptors: they cannot be opened if the descriptor is a socket."""
 
 _REMEMBERED = 10
-"""Warnings and errors."""
+"""The number of warnings and errors in `Log.recent`."""
 
 _LONGEST_REMEMBERED = 500
-"""Characters of each."""
+"""Characters of a warning or error that are kept there."""
 
 _tasks = logging.getLogger("psched.task")
 
@@ -43,15 +43,15 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 class Log(logging.Handler):
-    """Writes events for people to a file or to standard error.
+    """Writes log lines to a file or to standard error.
 
     Args:
         path: the file, ``/dev/stdout`` or ``/dev/stderr``; None: standard error.
-        process: what this process is, in a word or two.
+        process: the name of this process on each line, in a word or two.
 
     Attributes:
-        subject: the occurrence that stands on every line, if not empty.
-        recent: the last warnings and errors, a line each, for ``psched status``.
+        subject: the occurrence that is named on each line, if not empty.
+        recent: the last warnings and errors, one line each, for ``psched status``.
 
     Raises:
         OSError: the file cannot be opened.
@@ -69,17 +69,17 @@ class Log(logging.Handler):
 
     @property
     def descriptors(self) -> list[int]:
-        """What a forked child must keep open to go on logging."""
+        """The descriptors that a forked child must keep open to log."""
         return [] if self._path is None else [self._descriptor]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one event; a full disk or a closed pipe must not stop the scheduler."""
+        """Write one message. Errors are ignored: a full disk must not stop the scheduler."""
         try:
             text = self.format(record)
             line = text.encode(errors="backslashreplace")
         except ProcessStopError:
-            raise  # the task that logs is to stop
-        except Exception:  # noqa: BLE001  # arguments that do not fit, a __str__ of the user's
+            raise  # the task that logs must stop
+        except Exception:  # noqa: BLE001  # arguments that do not fit, a user's __str__
             self.handleError(record)
             return
         if record.levelno >= logging.WARNING:
@@ -89,7 +89,7 @@ class Log(logging.Handler):
             os.write(self._descriptor, line)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The event's line, or lines if it carries a traceback."""
+        """The line of a message, or the lines if it has a traceback."""
         seconds, millis = divmod(int(record.created * 1000), 1000)
         subject = getattr(record, "subject", self.subject)
         subject = f" [{subject}]" if subject else ""
@@ -101,7 +101,7 @@ class Log(logging.Handler):
         return visible(line, lines=True).replace("\n", "\n    ") + "\n"
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Say on standard error where an event was logged that cannot be written."""
+        """Report on standard error where a message was logged that cannot be formatted."""
         error = sys.exc_info()[1]
         if error is not None:
             with suppress(Exception):  # there may be no standard error
@@ -110,10 +110,10 @@ class Log(logging.Handler):
                 print(visible(text, lines=True), file=sys.stderr)  # noqa: T201
 
     def reopen(self) -> None:
-        """Go on in the file that has the name now; nothing is lost or torn on the way.
+        """Continue in the file that is at the path now; no line is lost or torn.
 
-        The new file replaces the old one under the same descriptor, in one step; standard
-        output and error follow if they went to the old one.
+        The new file replaces the old one under the same descriptor, atomically. Standard output
+        and error are redirected, too, if they were the old file.
         """
         if self._path is None:
             return
@@ -122,21 +122,21 @@ class Log(logging.Handler):
         except OSError:
             _log.exception("cannot reopen the log; going on in the old file")
             return
-        self._go_on_in(fresh)
+        self._switch_to(fresh)
 
     def follow(self) -> None:
-        """Go on in the new file, if there is one: a runner is not told when the log is renamed."""
+        """Continue in the new file if the log was renamed; a runner gets no signal for that."""
         if self._path is None:
             return
-        # Without `suppress`, `Path.stat` and the like: a runner pays for each function.
+        # Not with `suppress` or `Path.stat`, because a runner pays for each function.
         try:
             there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
             if not os.path.samestat(there, ours):
-                self._go_on_in(open_file(self._path))
+                self._switch_to(open_file(self._path))
         except OSError:
             return
 
-    def _go_on_in(self, fresh: int) -> None:
+    def _switch_to(self, fresh: int) -> None:
         old = os.fstat(self._descriptor)
         for standard in (1, 2):
             with suppress(OSError):
@@ -146,10 +146,10 @@ class Log(logging.Handler):
         os.close(fresh)
 
     def redirect(self, path: Path | None) -> None:
-        """Go on in another file; None: in standard error.
+        """Continue in another file; None: on standard error.
 
-        In the place of the file may stand a folder or a device. A task can have put it there, and
-        is not to keep the service down by it: that is logged, and the log goes on where it is.
+        If there is a folder or a device in the file's place, that is logged, and the log continues
+        where it is: a task may have put it there, and must not prevent a start by that.
 
         Raises:
             OSError: it cannot be opened.
@@ -164,7 +164,7 @@ class Log(logging.Handler):
                 _log.error("cannot log to %s, which %s", name, error.strerror)
                 return
         if name is not None and self._path is not None:
-            self._go_on_in(fresh)
+            self._switch_to(fresh)
             self._path = name
             return
         before, self._descriptor = self._descriptor, fresh
@@ -175,19 +175,19 @@ class Log(logging.Handler):
         self._path = name
 
     def dump_crashes(self) -> None:
-        """Have the stack written here if this process crashes; see `faulthandler`."""
+        """Have `faulthandler` write the stack here if this process crashes."""
         self._dumps = True
-        # It keeps the number, by which a file that is reopened goes on.
+        # It keeps the descriptor's number, which `_switch_to` does not change.
         faulthandler.enable(self._descriptor)
 
 
 def start(path: Path | None, level: str, process: str) -> Log:
-    """Send everything that is logged in this process to one place.
+    """Send everything that this process logs to one place.
 
     Args:
         path: the file; None: standard error.
         level: ``debug``, ``info``, ``warning`` or ``error``.
-        process: what this process is, in a word or two.
+        process: the name of this process on each line, in a word or two.
 
     Raises:
         OSError: the file cannot be opened.
@@ -202,9 +202,9 @@ def start(path: Path | None, level: str, process: str) -> Log:
 
 
 def log_uncaught() -> None:
-    """Log the errors of threads and finalizers, which Python writes to standard error uncut.
+    """Log uncaught errors of threads and finalizers, which Python prints to standard error, uncut.
 
-    For processes that run code of the user's; what they fork does the same.
+    For processes that run users' code; their children inherit it.
     """
 
     def of_thread(args: threading.ExceptHookArgs) -> None:
@@ -229,19 +229,19 @@ def _moment(seconds: int) -> str:
 
 
 def _place(path: Path | None) -> tuple[str | None, int]:
-    """The name of the file that is meant; or None, and the descriptor that is."""
+    """The name of the file, or None and a standard descriptor."""
     name = "/dev/stderr" if path is None else str(path)
     return (None, STANDARD[name]) if name in STANDARD else (name, -1)
 
 
 def open_file(name: str) -> int:
-    """Open the file of a log, which is created if need be.
+    """Open a log file, which is created if it does not exist.
 
-    What a task can have put in its place is removed: a FIFO, a socket, a symbolic link that is not
-    root's, an empty folder.
+    What a task may have put in its place is removed: a FIFO, a socket, a symbolic link that does
+    not belong to root, or an empty folder.
 
     Raises:
-        NotRegularError: it is something else, or what root's link leads to is no file.
+        NotRegularError: it is something else, or root's link does not lead to a regular file.
         OSError: it cannot be opened.
     """
     flags, mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640
@@ -252,7 +252,7 @@ def open_file(name: str) -> int:
             return regular_files.open_file(os.path.realpath(name), flags, mode, devices=True)
         regular_files.discard(name)
         descriptor = regular_files.open_file(name, flags, mode, devices=True)
-        # When there is a log again: this may be said in it.
+        # Logged only now, because the message may be written to this very file.
         _log.warning("%s %s: it is removed, and made anew", name, error.strerror)
         return descriptor
 

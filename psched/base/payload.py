@@ -1,9 +1,8 @@
-"""Payloads that are not a JSON object: plain text, or bytes, carried inside of one.
+"""Payloads that are not JSON objects, but text or bytes: they are stored wrapped in one.
 
-The column ``data`` always holds a JSON object. The option ``payload`` of the row says when that
-object only carries the payload: ``{"data": "<text>"}`` with ``payload: text``, and
-``{"data_base64": "…"}`` with ``payload: base64``. Without the option, such an object is itself the
-payload.
+The column ``data`` always holds a JSON object. The row's option ``payload`` says if that object
+only wraps the payload: ``{"data": "<text>"}`` with ``payload: text``, and ``{"data_base64": "…"}``
+with ``payload: base64``. Without the option, even such an object is the payload itself.
 """
 
 import base64
@@ -16,35 +15,35 @@ OPTION = "payload"
 
 TEXT, BASE64 = "text", "base64"
 
-CARRIED_IN: Mapping[str, str] = {TEXT: "data", BASE64: "data_base64"}
-"""The values of the option, and the only field of an object that carries such a payload."""
+WRAPPED_IN: Mapping[str, str] = {TEXT: "data", BASE64: "data_base64"}
+"""By the option's value: the only field of an object that wraps such a payload."""
 
 
-def carry(raw: bytes) -> tuple[dict[str, str], str]:
-    """The object that carries a payload, and the value of the option: text if it is UTF-8."""
+def wrap(raw: bytes) -> tuple[dict[str, str], str]:
+    """The object that wraps a payload, and the option's value: text if the payload is UTF-8."""
     try:
-        return {CARRIED_IN[TEXT]: raw.decode()}, TEXT
+        return {WRAPPED_IN[TEXT]: raw.decode()}, TEXT
     except UnicodeDecodeError:
-        return {CARRIED_IN[BASE64]: base64.b64encode(raw).decode()}, BASE64
+        return {WRAPPED_IN[BASE64]: base64.b64encode(raw).decode()}, BASE64
 
 
-def raw(text: str, form: str | None) -> bytes:
-    """The payload as it was submitted: what is carried, or the JSON object's own text.
+def unwrap(text: str, form: str | None) -> bytes:
+    """The payload as it was submitted: what the object wraps, or its own text.
 
     Args:
         text: a JSON object, as text.
-        form: the value of the option; None: the row does not have it. An object that does not have
-            the form it names carries nothing: a handler has replaced the payload by an object.
+        form: the option's value; None: the row does not have the option. If the object is not of
+            that form, a handler has replaced the payload by an object, which wraps nothing.
     """
     if form is not None:
-        found = _carried(json.loads(text), form)
+        found = _wrapped(json.loads(text), form)
         if found is not None:
             return found
     return text.encode()
 
 
-def _carried(data: Mapping[str, Any], form: str) -> bytes | None:
-    name = CARRIED_IN[form]
+def _wrapped(data: Mapping[str, Any], form: str) -> bytes | None:
+    name = WRAPPED_IN[form]
     content = data.get(name)
     if len(data) != 1 or not isinstance(content, str):
         return None

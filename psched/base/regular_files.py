@@ -1,8 +1,8 @@
-"""Regular files in folders that tasks can write, too.
+"""Regular files in folders that tasks can write to.
 
-A task has its service's rights. In the place of a file it may leave a FIFO, which blocks whoever
-opens it; a symbolic link to a file of somebody's; a folder; a file of any length, or one that
-may not be read. None of these may stop or mislead a master or a worker.
+A task has the rights of its service. It may replace a file by a FIFO, which blocks a process that
+opens it, by a symbolic link to another file, by a folder, by a file of any length, or by one that
+cannot be read. None of these may stop or mislead a master or a worker.
 """
 
 import errno
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LARGEST = 64 * 1024
-"""Bytes of a file that `read` takes."""
+"""Bytes; `read` refuses a larger file."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -26,26 +26,26 @@ _KINDS = {
 
 
 class NotRegularError(OSError):
-    """Something that is no regular file has the name of one."""
+    """A path where a regular file is expected leads to something else."""
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool = False) -> int:
-    """Open a regular file; nothing is followed or waited for.
+    """Open a regular file, without following links and without blocking.
 
-    A file of our own that we may not open, because somebody has changed its mode or that of its
-    folder, is made ours to read and write again.
+    If we own the file and may not open it, because the mode of the file or of its folder was
+    changed, our rights are restored first.
 
     Args:
-        path: its name.
+        path: the file.
         flags: for ``open(2)``.
-        mode: of a file that is created; less the umask.
+        mode: the mode of a file that is created, less the umask.
         devices: whether a character device, such as ``/dev/null``, is accepted, too.
 
     Returns:
         A descriptor, which programs do not inherit.
 
     Raises:
-        NotRegularError: something else has that name.
+        NotRegularError: the path leads to something else.
         OSError: it cannot be opened.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -64,10 +64,10 @@ def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool 
 
 
 def read(path: Path) -> bytes:
-    """What is in a small regular file.
+    """The content of a small regular file.
 
     Raises:
-        NotRegularError: something else has that name.
+        NotRegularError: the path leads to something else.
         OSError: it cannot be read, or is too large (EFBIG).
     """
     descriptor = open_file(path, os.O_RDONLY)
@@ -79,12 +79,12 @@ def read(path: Path) -> bytes:
 
 
 def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Put a file in the place of whatever has this name, in one step.
+    """Write a file, which replaces whatever is at its path, atomically.
 
     Raises:
         OSError: it cannot be written.
     """
-    # Nobody can have put something in the place of a name that is drawn now.
+    # The name is random, so no task can have created something there.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -101,9 +101,9 @@ def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def discard(path: str | Path) -> None:
-    """Remove what is no regular file and holds nothing: a FIFO, a socket, a link, an empty folder.
+    """Remove a FIFO, a socket, a symbolic link or an empty folder.
 
-    Another process may be doing the same, and may have made a regular file already: that stays.
+    A regular file stays: another process that does the same may have created it just now.
 
     Raises:
         NotRegularError: it is a device, or a folder that is not empty.
@@ -124,13 +124,12 @@ def discard(path: str | Path) -> None:
 
 
 def clear(path: Path) -> None:
-    """Have nothing stand at a name of psched's own, whatever that is now.
+    """Remove whatever is at a path that belongs to psched.
 
-    A folder that is not empty is given another name: to remove what somebody has put into it
-    could take any time.
+    A folder that is not empty is renamed, because removing its content could take any time.
 
     Raises:
-        OSError: that is not possible.
+        OSError: it can be neither removed nor renamed.
     """
     try:
         path.unlink(missing_ok=True)
@@ -144,7 +143,7 @@ def clear(path: Path) -> None:
 
 
 def is_same(path: Path, descriptor: int) -> bool:
-    """Whether a name leads to an open file; not through a link."""
+    """Whether a path leads to the file of a descriptor, without following links."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except OSError:
@@ -155,17 +154,17 @@ def _open(path: str | Path, flags: int, mode: int) -> int:
     try:
         return os.open(path, flags, mode)
     except PermissionError:
-        folder = _take_back(Path(path).parent, stat.S_IFDIR, stat.S_IRWXU)
-        file = _take_back(Path(path), stat.S_IFREG, stat.S_IRUSR | stat.S_IWUSR)
+        folder = _restore_rights(Path(path).parent, stat.S_IFDIR, stat.S_IRWXU)
+        file = _restore_rights(Path(path), stat.S_IFREG, stat.S_IRUSR | stat.S_IWUSR)
         if not folder and not file:
             raise
         return os.open(path, flags, mode)
 
 
-def _take_back(path: Path, kind: int, rights: int) -> bool:
-    """Give us these rights to what is ours and of this kind; whether we had not had them."""
+def _restore_rights(path: Path, kind: int, rights: int) -> bool:
+    """Grant us rights to a file of this kind that we own; whether we lacked them."""
     try:
-        # This needs no right to the file itself.
+        # O_PATH requires no right to the file itself.
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
@@ -176,7 +175,7 @@ def _take_back(path: Path, kind: int, rights: int) -> bool:
             return False
         if mode & rights == rights:
             return False
-        # fchmod(2) does not take such a descriptor.
+        # fchmod(2) does not accept such a descriptor.
         Path(f"/proc/self/fd/{descriptor}").chmod(mode | rights)
     except OSError:
         return False

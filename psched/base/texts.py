@@ -4,30 +4,30 @@ import traceback
 import unicodedata
 
 LONGEST = 2000
-"""Characters that are kept of a text which crosses a process boundary, such as an error's."""
+"""Characters that are kept of an error's text, and of others that are sent between processes."""
 
 LONGEST_MESSAGE = 20_000
 """Characters that are kept of a message in the log."""
 
 LONGEST_TRACEBACK = 40_000
-"""Characters that are kept of a traceback, with all exceptions that it tells of."""
+"""Characters that are kept of a traceback, with all the exceptions in it."""
 
 _INDENT = 5
-"""Characters that a line of a traceback costs besides its own, where the log indents it."""
+"""Characters that the log adds to each line of a traceback: a line feed and the indent."""
 
 LONGEST_BRIEF = 10 * LONGEST + 100
-"""Characters of what `brief` returns, at most: an escape is ten characters long."""
+"""The longest text that `brief` returns: an escape is ten characters long."""
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""A text in which nothing moves a cursor, ends a line, hides itself or reorders the rest.
+    r"""A text in which nothing moves a cursor, ends a line, is invisible or reorders the rest.
 
     Control characters, bidirectional controls, zero-width characters, line separators and lone
     surrogates become visible escapes: ``\x1b``, ``\u202e``.
 
     Args:
-        text: of any origin.
-        lines: keep line feeds and tabs, where several lines are meant.
+        text: may come from anywhere.
+        lines: whether it may have several lines: line feeds and tabs are kept.
     """
     plain = text.replace("\n", "").replace("\t", "") if lines else text
     if plain.isprintable():
@@ -37,21 +37,21 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def cut(text: str, most: int = LONGEST) -> str:
-    """The first ``most`` characters of a text, and a note that says how many were dropped."""
+    """The first ``most`` characters of a text, and a note on how many were dropped."""
     if len(text) <= most:
         return text
     return f"{text[:most]} … ({len(text) - most} characters more)"
 
 
 def brief(text: str) -> str:
-    """A text of any origin and length as one short line that is safe to show."""
+    """Any text as one short line that is safe to show."""
     line = visible(" ".join(text[:LONGEST].split()))
     dropped = len(text) - LONGEST
     return f"{line} … ({dropped} characters more)" if dropped > 0 else line
 
 
 def traceback_of(error: BaseException) -> str:
-    """An error's traceback with its causes, notes and text; each line is cut, and the whole."""
+    """An error's traceback with its causes, notes and text; each line and the whole are cut."""
     lines: list[str] = []
     left = LONGEST_TRACEBACK
     try:
@@ -68,5 +68,5 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _is_harmless(character: str) -> bool:
-    # Python counts only the ASCII space as printable; the other spaces do no harm either.
+    # To Python only the ASCII space is printable; but the other spaces are harmless, too.
     return character.isprintable() or unicodedata.category(character) == "Zs"

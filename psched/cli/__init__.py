@@ -1,13 +1,17 @@
-"""The command line: ``psched`` and ``psched-master``."""
+"""The command line: ``psched`` and ``psched-master``.
+
+`commands` lists the subcommands. Those about schedules and tasks are in `psched.cli.schedules`;
+those that set up, run and watch the service are in `psched.cli.daemon`.
+"""
 
 import gc
 
 
 def main() -> None:
     """The command ``psched``."""
-    from psched.base.loader import undisturbed  # noqa: PLC0415  # see master_main
+    from psched.base.loader import gc_paused  # noqa: PLC0415  # see master_main
 
-    with undisturbed():
+    with gc_paused():
         from psched.cli.commands import psched  # noqa: PLC0415  # only what a command needs
         from psched.cli.output import filter_output  # noqa: PLC0415
 
@@ -15,7 +19,7 @@ def main() -> None:
     try:
         psched(prog_name="psched")
     finally:
-        # What is about to go need not be searched for garbage.
+        # The process exits: a last garbage collection would only take time.
         gc.freeze()
 
 
@@ -25,6 +29,6 @@ def master_main() -> None:
 
     early_signals.receive()
 
-    from psched.cli.service.master import master  # noqa: PLC0415
+    from psched.cli.daemon.master import master  # noqa: PLC0415
 
     master(prog_name="psched-master")

@@ -1,115 +1,119 @@
-"""The command ``psched`` and its subcommands, each imported when it is called for."""
+"""The command ``psched`` and its subcommands, each of which is imported only when it is called."""
 
 from importlib import import_module
 
 import click
 
-from psched.base.loader import undisturbed
+from psched.base.loader import gc_paused
 from psched.cli import options
 from psched.memory import MEMORY
 
 _SUBCOMMANDS = {
     "init": (
-        "cli.schedules.edit:init",
-        "Create the table, or upgrade an older one; may be repeated.",
+        "cli.daemon.init:init",
+        "Create the table, or upgrade it to this version.",
     ),
     "add": (
-        "cli.schedules.edit:add",
-        "Register a schedule.",
+        "cli.schedules.add:add",
+        "Add a schedule.",
     ),
     "push": (
-        "cli.schedules.tasks:push",
+        "cli.schedules.push:push",
         "Submit a task that runs once.",
     ),
     "list": (
         "cli.schedules.listing:list_",
-        "Show the schedules and tasks, those due first, those at rest last.",
+        "List schedules and tasks.",
     ),
     "show": (
         "cli.schedules.listing:show",
-        "Show all that is known of a schedule or task, a field on each line.",
+        "Show everything about one schedule or task.",
     ),
     "next": (
-        "cli.schedules.next_times:next_",
-        "Show when a schedule runs next, in its zone, in UTC and from now.",
+        "cli.schedules.next:next_",
+        "Show the next times of a schedule or cron line.",
     ),
     "cancel": (
-        "cli.schedules.tasks:cancel",
-        "Never run these again; a task that is running is stopped first, by its worker.",
+        "cli.schedules.change:cancel",
+        "Cancel tasks or schedules: they never run again.",
     ),
     "requeue": (
-        "cli.schedules.tasks:requeue",
-        "Run again what has ended, was quarantined or is paused, with all its attempts before it.",
+        "cli.schedules.change:requeue",
+        "Run again what ended, was quarantined or is paused.",
     ),
     "delete": (
-        "cli.schedules.edit:delete",
-        "Delete schedules; a task that is running is stopped first, by its worker.",
+        "cli.schedules.change:delete",
+        "Delete schedules or tasks.",
     ),
     "apply": (
         "cli.schedules.apply:apply",
-        "Make the database match files: add and change what they declare, and nothing else.",
+        "Add and change schedules as files declare them.",
     ),
     "export": (
-        "cli.schedules.apply:export",
-        "Write the schedules to a file, which apply reads; - is standard output.",
+        "cli.schedules.export:export",
+        "Write the schedules to a file that apply can read.",
     ),
     "import-crontab": (
         "contrib.crontab.command:import_crontab",
         "Read a crontab into schedules of type exec, as a file for apply.",
     ),
     "run": (
-        "cli.service.run:run",
-        "Run workers.",
+        "cli.daemon.run:run",
+        "Run a master and its workers in the foreground.",
     ),
     "configure": (
-        "cli.service.configure:configure",
-        "Write the options to the configuration file PATH, which -c then reads.",
+        "cli.daemon.configure:configure",
+        "Write options of run to a configuration file.",
     ),
     "check": (
-        "cli.service.check:check",
-        "Validate the configuration, import the handlers, try the database.",
+        "cli.daemon.check:check",
+        "Check the configuration, handlers and database.",
     ),
     "status": (
-        "cli.service.status:status",
-        "Ask the running masters: workers, tasks, leases, the last errors.",
+        "cli.daemon.status:status",
+        "Show the masters of this host, their workers and tasks.",
     ),
     "migrate": (
         "contrib.perfectsched.migration.command:migrate",
         "Move a PerfectSched or PerfectQueue table into psched's.",
     ),
 }
-"""Of each, its module and its name there, and what the list of all says: its first sentence."""
+"""By name: the import path of each subcommand, and the first sentence of its help."""
 
 
-class Subcommands(click.Group):
-    """A group of stand-ins: they know their names and what the list of all says of them."""
+class _Subcommands(click.Group):
+    """A group of placeholders, each with a subcommand's name and short help."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Click's, which the command itself takes the place of its stand-in."""
+        """Import the subcommand that is called, in place of its placeholder."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, None if found is None else load(found.name or ""), rest
 
 
 def load(name: str) -> click.Command:
     """Import a subcommand."""
-    home, _ = _SUBCOMMANDS[name]
-    module, _, attribute = home.partition(":")
-    with undisturbed():
+    path, _ = _SUBCOMMANDS[name]
+    module, _, attribute = path.partition(":")
+    with gc_paused():
         command: click.Command = getattr(import_module(f"psched.{module}"), attribute)
-    command.params += [each for each in options.AFTER_COMMAND if each not in command.params]
+    command.params += [each for each in options.SUBCOMMAND_OPTIONS if each not in command.params]
     return command
 
 
-@click.group(cls=Subcommands, context_settings=options.HELP)
+@click.group(cls=_Subcommands, context_settings=options.HELP)
 @click.version_option(package_name="psched")
-@options.configuration
+@options.config_options
 @click.pass_context
 def psched(context: click.Context, config: str | None, environment: str | None) -> None:
-    """A highly available cron and task queue on the database you already run."""
-    MEMORY.visit()
-    context.obj = (config, environment)
+    """A highly available cron and task queue on the database you already run.
+
+    To begin: psched init creates the table, psched add adds a schedule, and psched run runs the
+    schedules. psched COMMAND --help explains a command.
+    """
+    MEMORY.use_running_master()
+    context.obj = options.ConfigLocation(config, environment)
 
 
 for _name, (_, _help) in _SUBCOMMANDS.items():

@@ -1,7 +1,8 @@
-"""Options that several commands have."""
+"""Options that several commands have, and the settings that they choose."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -10,60 +11,82 @@ F = TypeVar("F", bound=Callable[..., object])
 HELP = {"help_option_names": ["-h", "--help"]}
 """For a command's context_settings."""
 
-Place = tuple[str | None, str | None]
-"""What `configuration` passes on: path of the configuration file, and environment."""
+
+class ConfigLocation(NamedTuple):
+    """Which settings a command uses; the arguments of `psched.app.read_config`.
+
+    Attributes:
+        path: the configuration file; None: the file in one of the default places.
+        environment: the section of the file; None: the default.
+        overrides: settings that options of the command replace.
+    """
+
+    path: str | None = None
+    environment: str | None = None
+    overrides: Mapping[str, object] = MappingProxyType({})
 
 
 _CONFIG: dict[str, Any] = {
     "type": click.Path(dir_okay=False),
-    "help": "Configuration file. Default: $PSCHED_CONFIG, config/psched.yml,"
-    " /etc/psched/psched.yml; with none, a database in your state folder.",
+    "help": "Configuration file. Default: $PSCHED_CONFIG, else config/psched.yml, else"
+    " /etc/psched/psched.yml; without any, a database in your state folder.",
 }
 _ENVIRONMENT: dict[str, Any] = {
-    "help": "Section of the configuration file. Default: $PSCHED_ENV, else development."
+    "metavar": "NAME",
+    "help": "Section of the configuration file. Default: $PSCHED_ENV, else development.",
 }
 
 
-def configuration(command: F) -> F:
-    """Add -c and -e: which settings."""
+def config_options(command: F) -> F:
+    """Add -c and -e, as parameters of the command."""
     command = click.option("-e", "--environment", **_ENVIRONMENT)(command)
     return click.option("-c", "--config", **_CONFIG)(command)
 
 
-def _choose_file(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
+def _set_path(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
     if path is not None:
-        context.obj = (path, context.obj[1])
+        context.obj = context.obj._replace(path=path)
 
 
-def _choose_section(context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
+def _set_environment(context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
     if name is not None:
-        context.obj = (context.obj[0], name)
+        context.obj = context.obj._replace(environment=name)
 
 
-AFTER_COMMAND: Sequence[click.Option] = (
-    click.Option(["-c", "--config"], callback=_choose_file, expose_value=False, **_CONFIG),
+def _set_override(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        overrides = {**context.obj.overrides, parameter.name: value}
+        context.obj = context.obj._replace(overrides=overrides)
+
+
+SUBCOMMAND_OPTIONS: Sequence[click.Option] = (
+    click.Option(["-c", "--config"], callback=_set_path, expose_value=False, **_CONFIG),
     click.Option(
-        ["-e", "--environment"], callback=_choose_section, expose_value=False, **_ENVIRONMENT
+        ["-e", "--environment"], callback=_set_environment, expose_value=False, **_ENVIRONMENT
     ),
 )
-"""``-c`` and ``-e`` of a subcommand; they replace those that precede its name."""
+"""``-c`` and ``-e`` after a subcommand's name; they replace those before the name."""
 
 perfectqueue_file = click.option(
     "-f",
     "--file",
     type=click.Path(dir_okay=False),
-    callback=_choose_file,
+    callback=_set_path,
     expose_value=False,
-    help="PerfectQueue's word for -c.",
+    help="The same as -c, for users of PerfectQueue.",
 )
 
 
 def database(command: F) -> F:
-    """Add --database and --table, as parameters of the settings' names; see `psched.app`."""
-    command = click.option("--table", metavar="NAME", help="Its table. Sets table.")(command)
-    return click.option(
-        "--database", "url", metavar="URL", help="The database. Sets url, and means the same."
-    )(command)
+    """Add --database and --table, which replace the settings ``url`` and ``table``."""
+    for names, metavar, text in (
+        (("--table",), "NAME", "Table of that database. Replaces the setting table."),
+        (("--database", "url"), "URL", "Url of the database. Replaces the setting url."),
+    ):
+        command = click.option(
+            *names, metavar=metavar, callback=_set_override, expose_value=False, help=text
+        )(command)
+    return command
 
 
 daemon = click.option(
@@ -71,5 +94,5 @@ daemon = click.option(
     "--daemon",
     metavar="PIDFILE",
     type=click.Path(dir_okay=False),
-    help="Go on in the background and keep the pid in this file.",
+    help="Run in the background, and write the process id to this file.",
 )

@@ -1,4 +1,4 @@
-"""What commands write: to the terminal, and into files."""
+"""What commands write, to the terminal and to files."""
 
 import io
 import os
@@ -11,27 +11,28 @@ from psched.base.errors import ConfigError
 from psched.base.texts import visible
 
 
-class _Visible(io.TextIOWrapper):
-    """A stream that writes out no character that a terminal would obey."""
+class _VisibleStream(io.TextIOWrapper):
+    """A text stream that escapes the characters that control a terminal."""
 
     def write(self, text: str) -> int:
-        """Write a text; what cannot be seen in it becomes an escape."""
+        """Write a text, with escapes in place of characters that cannot be seen."""
         super().write(visible(text, lines=True))
         return len(text)
 
 
 def filter_output() -> None:
-    """Have everything that this process prints pass through one filter, tracebacks too.
+    """Escape control characters, except line feeds and tabs, in everything this process prints.
 
-    Names, reasons and errors are of whoever wrote a row; the filter keeps line feeds and tabs.
+    Whoever wrote a row has chosen the names, reasons and errors in it. Tracebacks are filtered,
+    too.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):
-            continue  # it is closed, or of a test's making
-        # Click goes around a stream that says ASCII.
+            continue  # it is closed, or a test has replaced it
+        # Click writes past a stream that says its encoding is ASCII.
         encoding = "utf-8" if stream.encoding.lower() in _ASCII else stream.encoding
-        filtered = _Visible(
+        filtered = _VisibleStream(
             stream.buffer,
             encoding=encoding,
             errors="backslashreplace",
@@ -41,12 +42,12 @@ def filter_output() -> None:
 
 
 def unfilter_output() -> None:
-    """Undo `filter_output`: what tasks print is theirs."""
+    """Undo `filter_output`, because the output of tasks must not be changed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(stream, _Visible):
+        if isinstance(stream, _VisibleStream):
             stream.flush()
-            # Or it would close the original with itself.
+            # Without it, the filtered stream would close the original one when it is collected.
             stream.detach()
             setattr(sys, name, getattr(sys, f"__{name}__"))
 
@@ -54,32 +55,41 @@ def unfilter_output() -> None:
 _ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
 
 
-def write_whole(path: Path, content: str, *, force: bool, secret: bool = False) -> None:
-    """Write a file whole, or leave what is there.
+def one_line(stored: str | bytes | None) -> str:
+    """A text or bytes from a row, on one line, with escapes in place of control characters."""
+    if stored is None:
+        return ""
+    text = stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else stored
+    return visible(text)
+
+
+def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -> None:
+    """Write a whole file at once: other processes see the old content or the new.
 
     Args:
         path: the file.
-        content: of it.
-        force: replace one that is there.
-        secret: nobody but its owner may read it.
+        content: its new content.
+        force: replace a file that exists.
+        secret: only the file's owner may read it.
 
     Raises:
-        ConfigError: there is one, and it is not to be replaced; or it cannot be written.
+        ConfigError: the file exists and must not be replaced, or cannot be written.
     """
     if path.exists() and not force:
-        raise ConfigError(f"{path} is there already; --force replaces it")
+        raise ConfigError(f"{path} exists already; --force replaces it")
     umask = os.umask(0o077)
     os.umask(umask)
     mode = stat.S_IRUSR | stat.S_IWUSR if secret else 0o666 & ~umask
-    place = path.resolve()
+    target = path.resolve()
     try:
-        # Nobody is ever to see half of it, nor a secret before its mode is set.
-        descriptor, made = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
+        # A temporary file is renamed, so that nobody reads half of the content, or a secret before
+        # the mode is set.
+        descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(content)
                 os.fchmod(descriptor, mode)
-            Path(made).replace(place)
+            Path(made).replace(target)
         finally:
             Path(made).unlink(missing_ok=True)
     except OSError as error:

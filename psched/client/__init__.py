@@ -1,1 +1,1 @@
-"""Schedules as a program sees them: the collection, its schedules, and leasing by hand."""
+"""Schedules for programs: the collection, what changes them, and leasing without a worker."""

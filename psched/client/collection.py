@@ -6,55 +6,67 @@ from typing import Any, Self, TypeVar
 
 from psched.application.task import Task
 from psched.base.clock import Clock
-from psched.base.errors import AlreadyExistsError, NotFoundError, UnknownOutcomeError
+from psched.base.errors import (
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+    TransientStoreError,
+)
 from psched.base.retry import retry_while_unavailable
-from psched.client.lost_answers import is_replaced, was_inserted
 from psched.client.poller import Poller
-from psched.client.queue import Queue
-from psched.client.schedule import Schedule, ScheduleMetadata
+from psched.client.writer import Writer, read_row
 from psched.config import Config
-from psched.core.declare import When, declare, declare_all, redeclare
-from psched.core.definition import understand
-from psched.core.model import DEFAULT_TYPE, DELETING, Row
-from psched.core.preview import Coming, coming_of
-from psched.core.store_protocol import Store
+from psched.core.declare import When, declare, declare_all
+from psched.core.definition import parse_row
+from psched.core.model import DEFAULT_TYPE, ENDED, QUARANTINED, Row
+from psched.core.preview import UpcomingTime, upcoming_occurrences
+from psched.core.schedule import Schedule, ScheduleMetadata
+from psched.core.store_protocol import JoinsTransactions, Store
 
 T = TypeVar("T")
 
 _TRIES = 5
 """How often a request is sent while the store is unavailable."""
 
-_NAMED = 5
-"""Keys named in an error at most."""
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+"""Seconds between two reads of a task that is waited for; each pause is twice the one before."""
+
+_PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
+"""Arguments of `ScheduleCollection.push`, by PerfectQueue's names, and the fields they set."""
 
 
-class ScheduleCollection(Queue):
-    """Adds, reads, changes and removes schedules, and leases their occurrences.
+class ScheduleCollection:
+    """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
-    A context manager: leaving it closes the connection. Requests are repeated for a few seconds
-    while the store is unavailable.
+    A context manager, which closes the connection at its end. A request is repeated for a few
+    seconds while the store is unavailable.
 
     Args:
         store: the store.
-        settings: the installation's.
-        clock: this host's clocks.
+        settings: the installation's settings.
+        clock: measures leases, and sleeps between two tries.
         draw_nonce: draws a text that was never drawn before.
+        tries: how often a request is sent while the store is unavailable.
     """
 
     def __init__(
-        self, store: Store, settings: Config, *, clock: Clock, draw_nonce: Callable[[], str]
+        self,
+        store: Store,
+        settings: Config,
+        *,
+        clock: Clock,
+        draw_nonce: Callable[[], str],
+        tries: int = _TRIES,
     ) -> None:
         self._store = store
         self._settings = settings
         self._clock = clock
         self._draw_nonce = draw_nonce
+        self._tries = tries
+        self._writer = Writer(store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send)
         self._poller = Poller(
-            store,
-            settings,
-            clock=clock,
-            draw_nonce=draw_nonce,
-            patiently=self._patiently,
-            schedules=self,
+            store, settings, clock=clock, draw_nonce=draw_nonce, send=self._send, schedules=self
         )
 
     def __enter__(self) -> Self:
@@ -75,10 +87,16 @@ class ScheduleCollection(Queue):
         """Close the connection; a later request opens another."""
         self._store.disconnect()
 
+    def now(self) -> float:
+        """The store's clock, Unix seconds."""
+        return self._send(self._store.now)
+
+    # --- adding --------------------------------------------------------------------------
+
     def add(
         self,
         key: str,
-        type: str = DEFAULT_TYPE,  # noqa: A002  # the word of the table
+        type: str = DEFAULT_TYPE,  # noqa: A002  # the table's word
         *,
         cron: str | None = None,
         delay: int = 0,
@@ -86,24 +104,25 @@ class ScheduleCollection(Queue):
         next_time: When | None = None,
         next_run_time: When | None = None,
         data: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401  # named and checked by psched.declare
+        **more: Any,  # noqa: ANN401  # named and checked by psched.core.declare
     ) -> Schedule:
         """Register a schedule.
 
         Args:
             key: unique name.
-            type: which handler runs it.
-            cron: five fields or ``@daily`` and its like; None: it runs once, at ``next_time``, or
-                as ``every``, ``at`` or ``trigger`` say: see `psched.core.shorthands`.
+            type: selects the handler.
+            cron: five fields, or ``@daily`` and the like. Without it, ``every``, ``at`` or
+                ``trigger`` say when the schedule runs (see `psched.core.shorthands`); without any
+                of them it runs once, at ``next_time``.
             delay: seconds between an occurrence's scheduled time and its earliest run.
             timezone: IANA zone in which ``cron`` is read; default: the setting.
             next_time: the first occurrence is the first match of ``cron`` at or after this
                 instant; default: now, by the store's clock.
             next_run_time: earliest start of the first run; default: its occurrence + ``delay``.
             data: the handler's payload, a JSON object.
-            more: ``every``, ``align``, ``at``, ``trigger``; settings of its own: ``alive_time``,
-                ``catchup``, ``dst_policy``, ``jitter``, ``kill_timeout``, ``retry_wait`` …; and for
-                people ``label`` (whose it is) and ``note``.
+            more: ``every``, ``align``, ``at``, ``trigger``; settings of this schedule:
+                ``alive_time``, ``catchup``, ``dst_policy``, ``jitter``, ``kill_timeout``,
+                ``retry_wait`` …; and for people ``label`` (the owner) and ``note`` (free text).
 
         Raises:
             AlreadyExistsError: the key is taken.
@@ -119,46 +138,93 @@ class ScheduleCollection(Queue):
             "data": data,
             **more,
         }
-        self._insert([declare(key, fields, self._settings, lambda: self._patiently(self._now))])
+        self._writer.insert([declare(key, fields, self._settings, self.now)])
         return self[key]
 
     submit = add
-    """The older name of `add`."""
+    """PerfectSched's older name of `add`."""
 
     def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
         """Register many schedules, all of them or none, in one transaction.
 
-        All are looked at before anything is written. Each is returned, in the same order.
+        All are checked before anything is written.
 
         Args:
             schedules: for each its ``key`` and any of the other arguments of `add`.
 
+        Returns:
+            Each schedule, in the same order.
+
         Raises:
             AlreadyExistsError: some keys are taken; its text names them.
-            InvalidError: a value makes no sense; its ``field`` names it, and which schedule's it
-                is: ``schedules[17].cron``. Or a key is there twice.
+            InvalidError: a value makes no sense; its ``field`` names schedule and value:
+                ``schedules[17].cron``. Or a key is given twice.
         """
-        rows = declare_all(schedules, self._settings, lambda: self._patiently(self._now))
-        self._insert(rows)
+        rows = declare_all(schedules, self._settings, self.now)
+        self._writer.insert(rows)
         return [self[row.key] for row in rows]
 
-    def poll(self) -> Task | None:
-        """Lease one due occurrence, if there is one.
+    def push(
+        self,
+        key: str,
+        type: str = DEFAULT_TYPE,  # noqa: A002  # the table's word
+        data: Mapping[str, Any] | None = None,
+        *,
+        run_at: When | None = None,
+        timeout: int | None = None,
+        connection: Any = None,  # noqa: ANN401  # SQLAlchemy's, which is not loaded for it
+        **more: Any,  # noqa: ANN401  # named and checked by psched.core.declare
+    ) -> Schedule:
+        """Submit a task, which runs once.
 
-        Nobody extends its lease but the caller (`Task.extend`): it ends ``alive_time`` seconds
-        after this call, and the task must be settled before. Workers do all this for handlers.
+        Pushing is idempotent: the key is taken while the task waits or runs, and for
+        ``retention_time`` after its end.
+
+        Args:
+            key: unique name.
+            type: selects the handler.
+            data: the handler's payload, a JSON object.
+            run_at: not before this; default: now, by the store's clock.
+            timeout: length of its lease in seconds (``alive_time``): how long the task waits for
+                another host when its own dies.
+            connection: the caller's own SQLAlchemy connection to the same database. The task is
+                pushed in the caller's transaction: it exists if the caller commits. No other
+                connection is used, and nothing is repeated.
+            more: settings of this task: ``expire``, ``kill_interval``, ``kill_timeout``,
+                ``max_attempts``, ``retention_time``, ``retry_backoff``, ``retry_wait`` …
+
+        Raises:
+            AlreadyExistsError: the key is taken.
+            InvalidError: a value makes no sense; its ``field`` names it.
+            NotSupportedError: this store cannot join a transaction.
         """
-        return self._poller.poll()
+        given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
+        fields = _fields_of_push(given)
+        if connection is None:
+            return self.add(key, **fields)
+        if not isinstance(self._store, JoinsTransactions):
+            raise NotSupportedError("connection: this store cannot join a transaction")
+        transaction = self._store.join_transaction(connection)
+        row = declare(key, fields, self._settings, transaction.now)
+        transaction.add([row], nonce=self._draw_nonce())
+        return self[key]
 
-    def list(self) -> Iterator[ScheduleMetadata]:
-        """Every schedule, those due first, those at rest last.
+    def push_many(self, tasks: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
+        """Submit many tasks, all of them or none, in a few round trips.
 
-        They are read while they are asked for: one that runs meanwhile may come twice, or not
-        at all.
+        Args:
+            tasks: for each the arguments of `push`, by name, except ``connection``.
+
+        Returns:
+            Each task's schedule, in the same order.
+
+        Raises:
+            AlreadyExistsError: some keys are taken; nothing was pushed.
+            InvalidError: a value makes no sense; its ``field`` names the task and the value.
         """
-        rows = self._store.rows()
-        while (row := self._patiently(lambda: next(rows, None))) is not None:
-            yield ScheduleMetadata(row)
+        return self.add_many(_fields_of_push(task) for task in tasks)
+
+    # --- reading -------------------------------------------------------------------------
 
     def read(self, key: str) -> ScheduleMetadata:
         """Read one schedule.
@@ -166,151 +232,126 @@ class ScheduleCollection(Queue):
         Raises:
             NotFoundError: there is no such schedule.
         """
-        return ScheduleMetadata(self._patiently(lambda: self._row(key)))
+        return ScheduleMetadata(self._read(key))
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
-        """Read those of the schedules that exist, in few round trips."""
-        found = self._patiently(lambda: self._store.look(keys))
+        """Read those of the schedules that exist, in a few round trips."""
+        found = self._send(lambda: self._store.look(keys))
         return {key: ScheduleMetadata(row) for key, row in found.items()}
 
-    def next(self, key: str, number: int = 10) -> Sequence[Coming]:
-        """See `Schedule.next`."""
-        row = self.read(key).row
-        return coming_of(row, understand(row, self._settings), number, self.now())
+    def list(self) -> Iterator[ScheduleMetadata]:
+        """Read every schedule: those due first, those at rest last.
 
-    def now(self) -> float:
-        """The store's clock, Unix seconds."""
-        return self._patiently(self._now)
-
-    def delete(self, key: str) -> bool:
-        """Remove a schedule, or mark it; see `Schedule.delete`.
-
-        Raises:
-            NotFoundError: there is no such schedule.
+        They are read from the store as the caller consumes them: a schedule that runs meanwhile may
+        be returned twice, or not at all.
         """
-        unknown = False
+        rows = self._store.rows()
+        while (row := self._send(lambda: next(rows, None))) is not None:
+            yield ScheduleMetadata(row)
 
-        def request() -> bool:
-            nonlocal unknown
+    def next(self, key: str, number: int = 10) -> Sequence[UpcomingTime]:
+        """The next occurrences of a schedule; see `Schedule.next`."""
+        row = self._read(key)
+        return upcoming_occurrences(row, parse_row(row, self._settings), number, self.now())
+
+    def wait(self, key: str, timeout: float | None = None) -> str:
+        """Wait until a schedule that runs only once has ended; see `Schedule.wait`."""
+        give_up_at = None if timeout is None else self._clock.monotonic() + timeout
+        pause = _FIRST_PAUSE
+        row = self._read(key)
+        while True:
+            # Plain SQL may set the status of a leased row; its task is still running then.
+            if row.status in {*ENDED, QUARANTINED} and row.owner is None:
+                return row.status
+            if row.cron is not None:
+                raise InvalidError("key", f"{key!r} has a trigger: it comes to no end")
+            if give_up_at is not None:
+                left = give_up_at - self._clock.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"{key!r} is still {row.state}")
+                pause = min(pause, left)
+            self._clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
             try:
-                return self._store.delete(_known(key))
-            except UnknownOutcomeError:
-                unknown = True
-                raise
+                row = read_row(self._store, key)
+            except TransientStoreError:
+                continue  # an outage does not change how the task ends
             except NotFoundError:
-                # It may be an earlier try of this very request that removed it.
-                if not unknown:
-                    raise
-                return True
+                raise NotFoundError(
+                    f"{key!r} is gone: it was deleted, or it has ended and its retention_time is 0"
+                ) from None
 
-        return self._patiently(request)
+    # --- changing ------------------------------------------------------------------------
 
     def modify(
         self,
         key: str,
         decide: Callable[[Row], Mapping[str, Any]] | None = None,
         /,
-        **changes: Any,  # noqa: ANN401  # checked by psched.declare
+        **changes: Any,  # noqa: ANN401  # checked by psched.core.declare
     ) -> None:
         """Change a schedule's definition.
 
         A change of ``cron``, ``timezone`` or ``dst_policy`` sets the next occurrence anew, from
-        now on; a quarantined schedule is taken back into service. A task that is running goes
-        on as it was started; what comes after it follows the new definition (but for
-        ``next_run_time``, which is then the end of its lease). A finished schedule stays so until
-        it gets a trigger or a time.
+        now on; a quarantined schedule is put back into service. A task that is running continues
+        with the definition with which it was started; the occurrences after it follow the new one
+        (except for ``next_run_time``, which is the end of the lease while the task runs). A
+        schedule that has ended stays at rest until it gets a trigger or a time.
 
         Args:
-            key: the schedule's.
-            decide: returns the changes instead, given the schedule as it stands; asked again if
-                that has changed before they were written. Nothing is written if there are none.
+            key: the schedule's key.
+            decide: returns the changes instead, given the schedule as it stands; called again if
+                the schedule was changed before they were written. An empty result: no change.
             changes: any of the arguments of `add`; None for one of ``more``: the
-                installation's setting is to hold again.
+                installation's setting applies again.
 
         Raises:
             NotFoundError: there is no such schedule, or it is being deleted.
             InvalidError: a value makes no sense; its ``field`` names it.
         """
-        # What may have been written in place of what.
-        unsure: list[tuple[Row, Row]] = []
+        self._writer.modify(key, decide, changes)
 
-        def request() -> bool:
-            seen = self._row(key)
-            if seen.status == DELETING:
-                raise NotFoundError(f"the schedule {key!r} is being deleted")
-            if any(is_replaced(seen, new, old) for new, old in unsure):
-                return True
-            wanted = changes if decide is None else decide(seen)
-            if decide is not None and not wanted:
-                return True
-            new = redeclare(seen, wanted, self._settings, self._now)
-            try:
-                return self._store.replace(seen, new)
-            except UnknownOutcomeError:
-                unsure.append((new, seen))
-                raise
+    def delete(self, key: str) -> bool:
+        """Delete a schedule, or mark it for the worker that runs it; see `Schedule.delete`."""
+        return self._writer.delete(key)
 
-        while not self._patiently(request):
-            # It was claimed, settled or changed since it was read: look again.
-            continue
+    def cancel(self, key: str) -> bool:
+        """Never run a schedule again; see `Schedule.cancel`."""
+        return self._writer.cancel(key)
 
-    def _insert(self, rows: Sequence[Row]) -> None:
-        nonce = self._draw_nonce()
-        begun = self._clock.boottime()
-        unknown = False
+    def force_finish(self, key: str) -> bool:
+        """Make a schedule finished, whatever its task has done; see `Schedule.force_finish`."""
+        return self._writer.force_finish(key)
 
-        def request() -> None:
-            nonlocal unknown
-            try:
-                self._store.add(rows, nonce=nonce)
-            except UnknownOutcomeError:
-                unknown = True
-                raise
-            except AlreadyExistsError:
-                found = self._store.look([row.key for row in rows])
-                # It may be an earlier try of this very request that inserted them.
-                if unknown and self._are_inserted(rows, found, nonce, begun):
-                    return
-                keys = [row.key for row in rows if row.key in found] or [row.key for row in rows]
-                raise AlreadyExistsError(_taken(keys)) from None
+    def requeue(self, key: str, run_at: When | None = None) -> None:
+        """Run a schedule again that has ended or was set aside; see `Schedule.requeue`."""
+        self._writer.requeue(key, run_at)
 
-        self._patiently(request)
+    # --- leasing -------------------------------------------------------------------------
 
-    def _are_inserted(
-        self, rows: Sequence[Row], found: Mapping[str, Row], nonce: str, begun: float
-    ) -> bool:
-        if any(row.settled_by == nonce for row in found.values()):
-            return True
-        since = self._store.now() - (self._clock.boottime() - begun)
-        return all(row.key in found and was_inserted(found[row.key], row, since) for row in rows)
+    def poll(self) -> Task | None:
+        """Lease one due occurrence, if there is one.
 
-    def _row(self, key: str) -> Row:
-        row = self._store.get(_known(key))
-        if row is None:
-            raise NotFoundError(f"no schedule has the key {key!r}")
-        return row
+        Only the caller extends its lease (`Task.extend`): it ends ``alive_time`` seconds after
+        this call, and the task must be settled before. For handlers, workers do all this.
+        """
+        return self._poller.poll()
 
-    def _now(self) -> float:
-        return self._store.now()
+    def _read(self, key: str) -> Row:
+        return self._send(lambda: read_row(self._store, key))
 
-    def _patiently(self, request: Callable[[], T]) -> T:
-        """Send a request, again and again while the store is unavailable."""
-        return retry_while_unavailable(request, clock=self._clock, tries=_TRIES)
+    def _send(self, request: Callable[[], T]) -> T:
+        return retry_while_unavailable(request, clock=self._clock, tries=self._tries)
 
 
-def _taken(keys: Sequence[str]) -> str:
-    if len(keys) == 1:
-        return f"the key {keys[0]!r} is taken"
-    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
-    return f"the keys {', '.join(map(repr, keys[:_NAMED]))}{more} are taken"
-
-
-def _known(key: str) -> str:
-    """A key, if it can be one: half a character, as in a file's name, is stored nowhere."""
-    try:
-        known = b"\0" not in key.encode()  # PostgreSQL has no such text
-    except (UnicodeEncodeError, AttributeError):  # or no text at all
-        known = False
-    if not known:
-        raise NotFoundError(f"no schedule has the key {key!r}")
-    return key
+def _fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of `ScheduleCollection.push` as those of `ScheduleCollection.add`."""
+    if not isinstance(task, Mapping):
+        return task  # `declare_all` refuses it, and says which one it is
+    given = {name for name, value in task.items() if value is not None}
+    if recurring := given & {"cron", "every", "trigger"}:
+        raise InvalidError(min(recurring), "is for what runs again and again: add that")
+    for argument, field in _PUSHED.items():
+        if {argument, field} <= given:
+            raise InvalidError(argument, f"and {field} say the same; leave one out")
+    return {_PUSHED.get(name, name): value for name, value in task.items()}

@@ -1,15 +1,19 @@
-"""What an administrator can set: where it is read from, what it may be, what it means.
+"""The settings: where they are read from, which values are valid, and what follows from them.
 
-Read `settings` first: the table of every setting. A value reaches it in five steps, each
-a module of its own: `document` (YAML as keys, values and lines), `reader` (which file,
-which environment), `references` (``${VAR}``), `kinds`, `per_type`, `inputs` and `urls` (is it
-possible?), `combinations` and `tls` (is it beside the others?). `checking` has them done, and
-tells what is wrong.
+Read `settings` first: the table of every setting. A value passes through these modules:
+
+1. `reader` chooses the file and the section in it, and `document` reads the YAML, with lines.
+2. `checking` has each value read by its kind. `kinds` holds the simple kinds; `input_files`,
+   `per_type` and `urls` (with `redis_urls`) hold the others. `references` expands ``${VAR}``.
+3. `rules` derives settings from others and finds contradictions between them.
+4. `problems` makes one error of everything that is wrong.
+
+`tls` says what the settings for encryption mean.
 """
 
 from psched.config.checking import Setting
 from psched.config.per_type import OVERRIDES
-from psched.config.reader import from_mapping, load, said, written
+from psched.config.reader import from_mapping, load, raw_settings, read_raw
 from psched.config.references import withhold
 from psched.config.settings import SETTINGS, Config
 
@@ -20,7 +24,7 @@ __all__ = [
     "Setting",
     "from_mapping",
     "load",
-    "said",
+    "raw_settings",
+    "read_raw",
     "withhold",
-    "written",
 ]

@@ -1,4 +1,4 @@
-"""Values are read, judged beside each other, and all that is wrong is told at once."""
+"""All values are read, then compared with each other, and all problems are reported at once."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,23 +6,23 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from psched.config.kinds import Kind
-from psched.config.problems import Problem, RefusedError, RefusedPartsError, failure
-from psched.config.references import Surroundings
-from psched.config.rules import combine
+from psched.config.kinds import Kind, RawValue
+from psched.config.problems import InvalidPartsError, InvalidValueError, Problem, config_error
+from psched.config.references import Context
+from psched.config.rules import apply_rules
 
 _ALIASES = {"sslca": "ssl_ca"}
-"""Words of PerfectQueue's for settings."""
+"""PerfectQueue's names of settings."""
 
 
 class Setting(NamedTuple):
-    """What psched knows of one setting.
+    """One setting, as `psched.config.settings` declares it.
 
     Attributes:
         name: its key in a file.
         kind: what its values are, and how they are read.
         help: one line for an administrator.
-        default: None if it has none, or one that depends on others or on the host.
+        default: None if there is none, or if it depends on other settings or on the host.
         optional: whether null is a value.
     """
 
@@ -33,17 +33,10 @@ class Setting(NamedTuple):
     optional: bool
 
 
-class Given(NamedTuple):
-    """A value as somebody wrote it, and the line of its key if that was in a file."""
-
-    value: object
-    line: int | None = None
-
-
-def check(
+def check_values(
     settings: Mapping[str, Setting],
-    given: Mapping[str, Given],
-    around: Surroundings,
+    given: Mapping[str, RawValue],
+    context: Context,
     *,
     start: Mapping[str, Any] | None,
     origin: Path | None,
@@ -52,60 +45,60 @@ def check(
     """The values of all settings.
 
     Args:
-        settings: all there are, by name.
-        given: see `settings.check`, as for the others.
-        around: where references and relative paths lead.
-        start: the values of all settings that are not given.
-        origin: the file that was read.
-        problems: what is known to be wrong with that file.
+        settings: every setting, by name.
+        given: the values that were written, by the names of their settings.
+        context: what references and relative paths refer to.
+        start: the values of all other settings; None: the defaults.
+        origin: the file that was read, if any.
+        problems: those already found in that file.
 
     Raises:
-        ConfigError: there are problems; it tells all of them.
+        ConfigError: there are problems; it lists all of them.
     """
     found = list(problems)
-    given = _by_their_names(given, found)
+    given = _without_aliases(given, found)
     values = dict(start or {name: setting.default for name, setting in settings.items()})
     for name, (value, line) in given.items():
-        with _noting(found, name, line):
-            values[name] = _read(settings, name, value, around)
-    refused = {problem.key for problem in found if problem.key is not None}
-    for name, text in combine(values, around, given=given.keys(), refused=refused, before=start):
-        found.append(Problem(text, name, _line(given, name)))
+        with _collecting(found, name, line):
+            values[name] = _read(settings, name, value, context)
+    invalid = {problem.key for problem in found if problem.key is not None}
+    for name, text in apply_rules(
+        values, context, given=given.keys(), invalid=invalid, before=start
+    ):
+        found.append(Problem(text, name, given[name].line if name in given else None))
     if found:
-        raise failure(found, origin)
+        raise config_error(found, origin)
     return values
 
 
-def _by_their_names(given: Mapping[str, Given], found: list[Problem]) -> Mapping[str, Given]:
-    named = dict(given)
+def _without_aliases(given: Mapping[str, RawValue], found: list[Problem]) -> Mapping[str, RawValue]:
+    renamed = dict(given)
     for alias, name in _ALIASES.items():
-        if alias in named:
-            each = named.pop(alias)
+        if alias in renamed:
+            each = renamed.pop(alias)
             if name in given:
-                found.append(Problem(f"is another word for {name}; use that", alias, each.line))
-            named.setdefault(name, each)
-    return named
+                found.append(Problem(f"is an alias of {name}; use that alone", alias, each.line))
+            renamed.setdefault(name, each)
+    return renamed
 
 
 @contextmanager
-def _noting(found: list[Problem], key: str, line: int | None = None) -> Iterator[None]:
+def _collecting(found: list[Problem], key: str, line: int | None = None) -> Iterator[None]:
     try:
         yield
-    except RefusedPartsError as refusal:
-        found += (Problem(p.text, key, p.line or line, p.path) for p in refusal.parts)
-    except RefusedError as refusal:
-        found.append(Problem(str(refusal), key, line))
+    except InvalidPartsError as error:
+        found += (Problem(p.text, key, p.line or line, p.path) for p in error.parts)
+    except InvalidValueError as error:
+        found.append(Problem(str(error), key, line))
 
 
-def _read(
-    settings: Mapping[str, Setting], name: str, value: object, around: Surroundings
-) -> object:
+def _read(settings: Mapping[str, Setting], name: str, value: object, context: Context) -> object:
     setting = settings.get(name)
     if setting is None:
-        raise RefusedError(_unknown(settings, name, value))
+        raise InvalidValueError(_unknown(settings, name, value))
     if value is None and setting.optional:
         return None
-    return setting.kind.read(value, around)
+    return setting.kind.read(value, context)
 
 
 def _unknown(settings: Iterable[str], name: str, value: object) -> str:
@@ -114,7 +107,3 @@ def _unknown(settings: Iterable[str], name: str, value: object) -> str:
     if near := get_close_matches(name, settings, 1):
         return f"unknown setting; did you mean {near[0]}?"
     return "unknown setting; see etc/psched.yml for those there are"
-
-
-def _line(given: Mapping[str, Given], name: str) -> int | None:
-    return given[name].line if name in given else None

@@ -1,6 +1,6 @@
 """A YAML file as keys, values and lines.
 
-Only this module imports PyYAML, and it is itself imported only when there is a file.
+In this package only this module imports PyYAML, and it is imported only when there is a file.
 """
 
 import re
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import yaml
 
-from psched.config.checking import Given
-from psched.config.problems import Problem, failure
+from psched.config.kinds import RawValue
+from psched.config.problems import Problem, config_error
 
 _TEXT = "tag:yaml.org,2002:str"
 _NULL = "tag:yaml.org,2002:null"
@@ -19,24 +19,24 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 MOST_ADDED = 250_000
-"""Values that the aliases and merges of a file may add to those that are written there. A text
-counts once more for each hundred of its characters."""
+"""Values that the aliases and merges of a file may add to those that are written there. Each
+hundred characters of a text count as one value more."""
 
 
 _ENDLESS = 10**12
-"""Values that nobody counts any further."""
+"""The size of a value that contains itself, and the largest size that is counted."""
 
 
 class Document(NamedTuple):
-    """What a file says.
+    """The content of a file.
 
     Attributes:
-        given: its values by their keys. A value that is a mapping is again one of `Given`, three
-            levels down: the deepest are those of a type in the settings of a section.
-        problems: what it says that can mean nothing, and is therefore not in `given`.
+        given: its values by their keys. If a value is a mapping, its values are `RawValue` as well,
+            down to the fourth level: there, in a section, are the settings of a type.
+        problems: the entries that have no meaning, and are therefore not in `given`.
     """
 
-    given: Mapping[str, Given]
+    given: Mapping[str, RawValue]
     problems: list[Problem]
 
 
@@ -44,7 +44,7 @@ def parse(content: str, origin: Path) -> Document:
     """Read the content of a file.
 
     Raises:
-        ConfigError: it is not YAML, or no mapping.
+        ConfigError: it is not YAML, or not a mapping.
     """
     try:
         loader = Loader(content)
@@ -60,35 +60,40 @@ def parse(content: str, origin: Path) -> Document:
         problem = syntax_problem(error)
     except RecursionError:
         problem = Problem("nested too deeply to be a configuration")
-    # Raised out here to leave PyYAML's errors behind: they quote what may be a password.
-    raise failure([problem], origin)
+    # Raised outside the handlers, because PyYAML's errors quote what may be a password.
+    raise config_error([problem], origin)
 
 
 class ExpansionError(yaml.MarkedYAMLError):
-    """Aliases and merges make too much of a file."""
+    """A file grows too large by aliases and merges."""
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with lines; it refuses tags and bombs, and notes doubled keys."""
+    """PyYAML's safe loader, with lines. It refuses tags and bombs, and reports duplicate keys."""
 
     def __init__(self, content: str) -> None:
         super().__init__(content)
         self.problems: list[Problem] = []
         self._left = MOST_ADDED
 
-    def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, Given]:
-        """A mapping whose values that are mappings are read like it, so many levels down."""
-        self.flatten_mapping(node)  # what << merges comes first: later keys win
+    def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, RawValue]:
+        """The values of a mapping by their keys, with mappings in it as `RawValue`, too.
+
+        Args:
+            node: the mapping.
+            levels: how many levels are read like this, this one included.
+        """
+        self.flatten_mapping(node)  # merged keys (<<) come first, so the mapping's own win
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:
                 self.problems.append(Problem("a key that is not text", line=line_of(key)))
             elif levels > 1 and isinstance(value, yaml.MappingNode):
-                entries[key.value] = Given(self.given(value, levels=levels - 1), line_of(key))
+                entries[key.value] = RawValue(self.given(value, levels=levels - 1), line_of(key))
             else:
                 try:
                     plain = self.construct_object(value, deep=True)
-                    entries[key.value] = Given(plain, line_of(key))
+                    entries[key.value] = RawValue(plain, line_of(key))
                 except (yaml.constructor.ConstructorError, ValueError, OverflowError):
                     self.problems.append(
                         Problem("cannot be read; put it in quotes", key.value, line_of(key))
@@ -96,7 +101,7 @@ class Loader(yaml.SafeLoader):
         return entries
 
     def compose_document(self) -> yaml.Node | None:
-        """PyYAML's; what aliases make of the document is counted before anything is made of it."""
+        """PyYAML's; it counts what the aliases expand to before anything is constructed."""
         root = super().compose_document()
         if root is None:
             return None
@@ -113,7 +118,7 @@ class Loader(yaml.SafeLoader):
         return root
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """PyYAML's, but for tags."""
+        """PyYAML's, but it refuses tags."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(
@@ -122,29 +127,29 @@ class Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: dict[str, yaml.Node]) -> yaml.MappingNode:
-        """PyYAML's, which also notes doubled keys."""
+        """PyYAML's; it also reports duplicate keys."""
         node = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
-            # Several << in one mapping are all merged; any other key would hide its double.
+            # Several << in one mapping are all merged; of other keys the last would just win.
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if key.value in first:
-                text = f"stands twice; remove this one or that of line {first[key.value]}"
+                text = f"appears twice; remove this one or the one in line {first[key.value]}"
                 self.problems.append(Problem(text, key.value, line_of(key)))
             first.setdefault(key.value, line_of(key))
         return node
 
 
 def unreadable(error: yaml.reader.ReaderError, content: str) -> Problem:
-    """Which character of a file is none of YAML's."""
+    """The problem of a file with a character that YAML does not allow."""
     line = content.count("\n", 0, error.position) + 1
     code = ord(content[error.position])
     return Problem(f"not YAML: the character U+{code:04X} is not allowed; remove it", line=line)
 
 
 def line_of(node: yaml.Node) -> int:
-    """The line at which it begins, from 1."""
+    """The line at which a node begins, from 1."""
     return node.start_mark.line + 1
 
 
@@ -159,17 +164,17 @@ def _weight(node: yaml.Node) -> int:
 
 
 def _expanded(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """How many values a node stands for, each alias counted as what it refers to."""
+    """How many values a node expands to: an alias counts as what it refers to."""
     if (known := sizes.get(node)) is not None:
         return known
-    sizes[node] = _ENDLESS  # if it is met again below, it holds itself
+    sizes[node] = _ENDLESS  # found again further down, if the node contains itself
     size = _weight(node) + sum(_expanded(child, sizes) for child in _children(node))
     sizes[node] = min(size, _ENDLESS)
     return sizes[node]
 
 
 def _largest(node: yaml.Node, sizes: Mapping[yaml.Node, int], most: int) -> yaml.Mark:
-    """Where the innermost part begins that is too large by itself."""
+    """Where the innermost node begins that is larger than ``most`` by itself."""
     seen = set[yaml.Node]()
     while node not in seen:
         seen.add(node)
@@ -178,11 +183,11 @@ def _largest(node: yaml.Node, sizes: Mapping[yaml.Node, int], most: int) -> yaml
 
 
 def syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    """What PyYAML has found, without quoting any of it."""
+    """The problem that PyYAML has found; nothing of the file is quoted."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
     if isinstance(error, ExpansionError):
         return Problem(error.problem or "", line=line)
-    # Names are left out, as anything may be taken for one; single characters and <tokens> stay.
+    # Names are removed, because any text may be taken for one; characters and <tokens> stay.
     text = re.sub(r" '[^'<][^']+'", "", error.problem or error.context or "")
     return Problem(f"not YAML: {text}", line=line)

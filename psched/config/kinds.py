@@ -1,50 +1,118 @@
 """The kinds of value that a setting can have, and how each is read.
 
-A kind describes itself once; its errors, and the documentation, say it in those words.
+A kind describes itself once; its errors and the documentation use that description.
 """
 
 import re
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+from typing_extensions import override
 
 from psched.config import references
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
+from psched.config.store_kinds import STORE_KINDS
 from psched.triggers.zone import zone_names
 
+V = TypeVar("V")
+
 _LARGEST = 10**9
-"""More than thirty years of seconds: a larger number is a slip, and too much for a timer."""
+"""More than thirty years of seconds: a larger number is a mistake, and too much for a timer."""
 
 
-class Kind(Protocol):
+class RawValue(NamedTuple):
+    """A value as it was written, and the line of its key if that was in a file."""
+
+    value: object
+    line: int | None = None
+
+
+def without_lines(value: object) -> object:
+    """A value as it was written, without the lines of the keys in it."""
+    if isinstance(value, RawValue):
+        value = value.value
+    if isinstance(value, Mapping):
+        return {name: without_lines(each) for name, each in value.items()}
+    return value
+
+
+class Kind(ABC):
     """What all kinds of value have in common."""
 
-    def describe(self) -> str:
-        """What a value must be, in words that follow "must be"."""
-        ...
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What a value must be, as a phrase that follows "must be"."""
 
-    def read(self, value: object, around: Surroundings) -> object:
+    @abstractmethod
+    def read(self, value: object, context: Context) -> object:
         """The value as psched uses it.
 
         Raises:
-            RefusedError: it is not of this kind, or a reference in it leads nowhere.
+            InvalidValueError: it is not of this kind, or a reference in it cannot be resolved.
         """
-        ...
+
+    def text(self, value: object, context: Context, *, encode: range = range(0)) -> str:
+        """The text of a value, with its references expanded.
+
+        Args:
+            value: as it was written, or a path from a Python program.
+            context: what its references refer to.
+            encode: see `references.expand`.
+
+        Raises:
+            InvalidValueError: it is not text, empty or not printable, or a reference in it cannot
+                be resolved.
+        """
+        if isinstance(value, PurePath):
+            value = str(value)
+        if not isinstance(value, str):
+            raise self.mismatch(value)
+        expanded = references.expand(value, context, encode=encode)
+        if not expanded:
+            raise InvalidValueError(f"is empty; it must be {self.description}")
+        if not expanded.isprintable():
+            raise InvalidValueError(
+                "holds a line break or another character that cannot be printed"
+            )
+        return expanded
+
+    def mismatch(self, value: object) -> InvalidValueError:
+        """The error for a value of another type: what it must be, and what it is."""
+        match value:
+            case None:
+                found = "nothing"
+            case bool():
+                found = "true or false"
+            case int() | float():
+                found = "a number"
+            case str():
+                found = "text"
+            case Mapping():
+                found = "a mapping"
+            case list() | tuple():
+                found = "a list"
+            case _:
+                found = f"a {type(value).__name__}"
+        return InvalidValueError(f"must be {self.description}, not {found}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
+class Number(Kind):
     """A number within bounds.
 
     Attributes:
         unit: what it counts, in the plural; empty: nothing.
         whole: whether a fraction is refused.
-        least: the smallest that is accepted.
-        above: if given, instead of `least`: a number that is just too small.
-        most: the largest that is accepted.
+        least: the smallest number that is accepted.
+        above: if given, it replaces `least`: the number must be larger than this.
+        most: the largest number that is accepted.
     """
 
     unit: str = "seconds"
@@ -53,240 +121,296 @@ class Number:
     above: float | None = None
     most: float = _LARGEST
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
+    @property
+    @override
+    def description(self) -> str:
         counted = f" of {self.unit}" if self.unit else ""
         number = f"a {'whole ' if self.whole else ''}number{counted}"
         if self.above is not None:
             return f"{number} above {self.above:.15g} and up to {self.most:.15g}"
         return f"{number} from {self.least:.15g} to {self.most:.15g}"
 
-    def read(self, value: object, around: Surroundings) -> int | float:
-        """See `Kind.read`. Text is a number only if it comes from a reference."""
+    @override
+    def read(self, value: object, context: Context) -> int | float:
+        # Text is a number only if it comes from a reference.
         if isinstance(value, str) and references.occur_in(value):
-            value = _as_number(references.expand(value, around))
+            value = _as_number(references.expand(value, context))
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise unlike(self, value)
+            raise self.mismatch(value)
         if not self._is_within(value) or (self.whole and value != int(value)):
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return int(value) if self.whole else float(value)
 
     def _is_within(self, value: float) -> bool:
-        # Not a number is within nothing: every comparison with it is false.
+        # NaN is outside all bounds: every comparison with it is false.
         if self.above is not None:
             return self.above < value <= self.most
         return self.least <= value <= self.most
 
 
-class Choice:
-    """One of a few words."""
+class Choice(Kind):
+    """One of a few words.
 
-    def __init__(self, *words: str) -> None:
+    Args:
+        words: those that are accepted.
+        removed: those that earlier versions accepted; the first of ``words`` replaces them.
+    """
+
+    def __init__(self, *words: str, removed: Sequence[str] = ()) -> None:
         self.words = words
+        self._removed = removed
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
+    @property
+    @override
+    def description(self) -> str:
         *others, last = self.words
         return f"{', '.join(others)} or {last}" if others else last
 
-    def read(self, value: object, around: Surroundings) -> str:
-        """See `Kind.read`."""
-        word = text(self, value, around)
+    @override
+    def read(self, value: object, context: Context) -> str:
+        word = self.text(value, context)
+        if word in self._removed:
+            raise InvalidValueError(
+                f"{word} was removed; set it to {self.words[0]}, or delete the line"
+            )
         if word not in self.words:
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return word
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """Text of a certain form.
+class MatchingText(Kind):
+    """Text that matches a pattern.
 
-    Attributes:
-        form: the form in words.
-        pattern: the form, for the whole of the text.
+    Args:
+        description: what the pattern means.
+        pattern: must match the whole text.
     """
 
-    form: str
-    pattern: re.Pattern[str]
+    description = ""  # each has its own
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return self.form
+    def __init__(self, description: str, pattern: re.Pattern[str]) -> None:
+        self.description = description
+        self._pattern = pattern
 
-    def read(self, value: object, around: Surroundings) -> str:
-        """See `Kind.read`."""
-        word = text(self, value, around)
-        if not self.pattern.fullmatch(word):
-            raise RefusedError(f"must be {self.form}")
+    @override
+    def read(self, value: object, context: Context) -> str:
+        word = self.text(value, context)
+        if not self._pattern.fullmatch(word):
+            raise InvalidValueError(f"must be {self.description}")
         return word
 
 
-class Zone:
-    """The name of a timezone that is known here."""
+class SecretText(Kind):
+    """Text that is never shown."""
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "the name of a timezone, such as UTC or Europe/Berlin"
+    description = "a text"
 
-    def read(self, value: object, around: Surroundings) -> str:
-        """See `Kind.read`."""
-        name = text(self, value, around)
+    @override
+    def read(self, value: object, context: Context) -> str:
+        return self.text(value, context)
+
+
+class ZoneName(Kind):
+    """The name of a time zone in psched's zone data."""
+
+    description = "the name of a timezone, such as UTC or Europe/Berlin"
+
+    @override
+    def read(self, value: object, context: Context) -> str:
+        name = self.text(value, context)
         if name not in zone_names():
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return name
 
 
-class File:
-    """A file or folder, made absolute: a daemon leaves the folder it was started in."""
+class File(Kind):
+    """A file or folder, made absolute because a daemon leaves the folder it was started in."""
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "the path of a file"
+    description = "the path of a file"
 
-    def read(self, value: object, around: Surroundings) -> Path:
-        """See `Kind.read`."""
-        return around.cwd / text(self, value, around)
+    @override
+    def read(self, value: object, context: Context) -> Path:
+        return context.cwd / self.text(value, context)
 
 
-class Folders:
-    """A list of folders, made absolute. They are text, as ``sys.path`` wants them."""
+class Folders(Kind):
+    """A list of folders, made absolute; as text, which ``sys.path`` requires."""
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "the path of a folder, or a list of such"
+    description = "the path of a folder, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
-        """See `Kind.read`."""
-        return tuple(str(around.cwd / text(self, item, around)) for item in _items(value))
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        return tuple(str(context.cwd / self.text(item, context)) for item in _items(value))
 
 
-class Modules:
-    """A list of modules' names and of Python files; the files are made absolute.
+class Modules(Kind):
+    """A list of module names and of Python files; the files are made absolute.
 
-    What holds a slash is a file, whose ``.py`` may be left out.
+    A name with a slash is a file, whose ``.py`` may be left out.
     """
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "the name of a module or the path of a Python file, or a list of such"
+    description = "the name of a module or the path of a Python file, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
-        """See `Kind.read`."""
-        modules = (text(self, item, around) for item in _items(value))
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        modules = (self.text(item, context) for item in _items(value))
         return tuple(
-            f"{str(around.cwd / m).removesuffix('.py')}.py" if "/" in m or m.endswith(".py") else m
+            f"{str(context.cwd / m).removesuffix('.py')}.py" if "/" in m or m.endswith(".py") else m
             for m in modules
         )
 
 
-class ModuleNames:
-    """A list of modules' names."""
+class ModuleNames(Kind):
+    """A list of module names."""
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "the name of a module, such as myapp.triggers, or a list of such"
+    description = "the name of a module, such as myapp.triggers, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
-        """See `Kind.read`."""
-        names = tuple(text(self, item, around) for item in _items(value))
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        names = tuple(self.text(item, context) for item in _items(value))
         parts = [part for name in names for part in name.split(".")]
         if not all(map(str.isidentifier, parts)) or any(name.endswith(".py") for name in names):
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         return names
 
 
-class Names:
-    """A list of names, such as those of types."""
+class TypeNames(Kind):
+    """A list of types of task."""
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "the name of a type, or a list of such"
+    description = "the name of a type, or a list of such"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
-        """See `Kind.read`."""
-        return tuple(text(self, item, around) for item in _items(value))
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
+        return tuple(self.text(item, context) for item in _items(value))
 
 
-class Programs:
+class Programs(Kind):
     """Whether rows may run programs: any, none, or a list; YAML reads ``on`` as true."""
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "on, off or a list of programs"
+    description = "on, off or a list of programs"
 
-    def read(self, value: object, around: Surroundings) -> bool | tuple[str, ...]:
-        """See `Kind.read`. What names a file is made absolute; a bare name stays one."""
+    @override
+    def read(self, value: object, context: Context) -> bool | tuple[str, ...]:
         if isinstance(value, bool):
             return value
         if isinstance(value, str):
-            word = text(self, value, around)
+            word = self.text(value, context)
             if word not in ("on", "off"):
-                raise RefusedError(f"must be {self.describe()}; one program is a list, too")
+                raise InvalidValueError(f"must be {self.description}; one program is a list, too")
             return word == "on"
         if not isinstance(value, list | tuple):
-            raise unlike(self, value)
+            raise self.mismatch(value)
         if not value:
-            raise RefusedError("is an empty list; write off")
-        programs = (text(self, item, around) for item in value)
-        return tuple(str(around.cwd / p) if "/" in p else p for p in programs)
+            raise InvalidValueError("is an empty list; write off")
+        programs = (self.text(item, context) for item in value)
+        # A path is made absolute; a bare name is looked for in $PATH.
+        return tuple(str(context.cwd / p) if "/" in p else p for p in programs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A program and its arguments; what names a file is made absolute.
+class Command(Kind):
+    """A program and its arguments; the program's path is made absolute.
 
     Attributes:
-        script: the program is a file wherever it is; else a bare name is looked for in $PATH.
+        script: the program is always a path; otherwise a bare name is looked for in $PATH.
     """
 
     script: bool = False
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
+    @property
+    @override
+    def description(self) -> str:
         what = "a .py file" if self.script else "a program"
         return f"the path of {what}, or a list of that and of its arguments"
 
-    def read(self, value: object, around: Surroundings) -> tuple[str, ...]:
-        """See `Kind.read`. What an argument holds is nobody's business but the program's."""
+    @override
+    def read(self, value: object, context: Context) -> tuple[str, ...]:
         items = _items(value)
         if not items:
-            raise RefusedError(f"must be {self.describe()}, not an empty list")
-        program = text(self, items[0], around)
+            raise InvalidValueError(f"must be {self.description}, not an empty list")
+        program = self.text(items[0], context)
         if self.script or "/" in program:
-            program = str(around.cwd / program)
+            program = str(context.cwd / program)
         for item in items[1:]:
             if not isinstance(item, str):
-                raise RefusedError(f"must be {self.describe()}; put each argument in quotes")
-        arguments = (references.expand(str(item), around) for item in items[1:])
+                raise InvalidValueError(f"must be {self.description}; put each argument in quotes")
+        # Arguments may be empty or unprintable: only the program knows what they mean.
+        arguments = (references.expand(str(item), context) for item in items[1:])
         return (program, *arguments)
 
 
-def text(kind: Kind, value: object, around: Surroundings, *, encode: range = range(0)) -> str:
-    """The text of a value of some `kind`, with its references expanded.
+class StoreType(Kind):
+    """One of psched's kinds of store, or the import path of a user's class."""
 
-    Args:
-        kind: for the error's text.
-        value: as it was written, or a path from a Python program.
-        around: where references lead.
-        encode: see `references.expand`.
+    @property
+    @override
+    def description(self) -> str:
+        return f"{', '.join(STORE_KINDS)}, or module:Class, the import path of a store of your own"
 
-    Raises:
-        RefusedError: it is no text, empty, not printable, or a reference leads nowhere.
-    """
-    if isinstance(value, PurePath):
-        value = str(value)
-    if not isinstance(value, str):
-        raise unlike(kind, value)
-    expanded = references.expand(value, around, encode=encode)
-    if not expanded:
-        raise RefusedError(f"is empty; it must be {kind.describe()}")
-    if not expanded.isprintable():
-        raise RefusedError("holds a line break or another character that cannot be printed")
-    return expanded
+    @override
+    def read(self, value: object, context: Context) -> str:
+        word = self.text(value, context)
+        if word not in STORE_KINDS and not re.fullmatch(r"\w[\w.]*:\w+", word):
+            raise InvalidValueError(f"must be {self.description}")
+        return word
+
+
+class FrozenMapping(Mapping[str, V]):
+    """A mapping that cannot be changed, and that can be a key of another."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, V] = MappingProxyType({})) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> V:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values))
+
+
+class StoreOptions(FrozenMapping[object]):
+    """What the configuration says to a store of the user's own."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        # Its values may be secrets.
+        return f"<{', '.join(self)}>"
+
+
+NO_OPTIONS = StoreOptions()
+
+
+class Options(Kind):
+    """`StoreOptions`: any values by name. References are expanded in values that are texts."""
+
+    description = "a mapping from names to values"
+
+    @override
+    def read(self, value: object, context: Context) -> StoreOptions:
+        if value is None:
+            return NO_OPTIONS
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise self.mismatch(value)
+        plain = {name: without_lines(each) for name, each in value.items()}
+        return StoreOptions(
+            {
+                name: references.expand(each, context) if isinstance(each, str) else each
+                for name, each in plain.items()
+            }
+        )
 
 
 def _items(value: object) -> list[object]:
-    """One value or many, as a list; nothing is an empty one."""
+    """One value or several as a list; None as an empty one."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
@@ -297,23 +421,3 @@ def _as_number(digits: str) -> int | float | str:
         with suppress(ValueError):
             return convert(digits)
     return digits
-
-
-def unlike(kind: Kind, value: object) -> RefusedError:
-    """What a value must be, and what it is instead."""
-    match value:
-        case None:
-            found = "nothing"
-        case bool():
-            found = "true or false"
-        case int() | float():
-            found = "a number"
-        case str():
-            found = "text"
-        case Mapping():
-            found = "a mapping"
-        case list() | tuple():
-            found = "a list"
-        case _:
-            found = f"a {type(value).__name__}"
-    return RefusedError(f"must be {kind.describe()}, not {found}")

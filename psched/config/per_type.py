@@ -1,17 +1,18 @@
-"""The setting ``types``: for some types of task, some settings are others than for all.
+"""The setting ``types``: settings of their own for some types of task.
 
-They hold between the installation's and those that a schedule has of its own.
+They override the installation's settings, and a schedule's own settings override them.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
-from psched.config.checking import Given
-from psched.config.kinds import Kind, unlike
-from psched.config.problems import Part, RefusedError, RefusedPartsError
-from psched.config.references import Surroundings
+from typing_extensions import override
+
+from psched.config.kinds import FrozenMapping, Kind, RawValue
+from psched.config.problems import InvalidPart, InvalidPartsError, InvalidValueError
+from psched.config.references import Context
 
 OVERRIDES = (
     "catchup",
@@ -30,31 +31,19 @@ OVERRIDES = (
     "kill_timeout",
     "kill_interval",
 )
-"""Settings that a type, and a schedule in its ``options``, may have of its own."""
+"""Settings that a type, and a schedule in its ``options``, may override."""
 
 OF_A_TYPE = (*OVERRIDES, "alive_time")
-"""A schedule has a column for the last one."""
+"""Settings that a type may override; a schedule has a column for the last one."""
 
 
-class Types(Mapping[str, Mapping[str, Any]]):
-    """Settings by the names of types. Cannot be changed, and can be a key."""
+class Types(FrozenMapping[Mapping[str, Any]]):
+    """Settings by the names of types."""
 
-    __slots__ = ("_by_type",)
+    __slots__ = ()
 
     def __init__(self, by_type: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
-        self._by_type = {name: MappingProxyType(dict(own)) for name, own in by_type.items()}
-
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        return self._by_type[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_type)
-
-    def __len__(self) -> int:
-        return len(self._by_type)
-
-    def __hash__(self) -> int:
-        return hash(frozenset((name, *sorted(own)) for name, own in self.items()))
+        super().__init__({name: MappingProxyType(dict(own)) for name, own in by_type.items()})
 
     def __repr__(self) -> str:
         return repr({name: dict(own) for name, own in self.items()})
@@ -63,59 +52,56 @@ class Types(Mapping[str, Mapping[str, Any]]):
 NO_TYPES = Types()
 
 
-class PerType:
-    """Types with settings of their own.
+class PerType(Kind):
+    """`Types`.
 
     Args:
-        kind_of: the kind of a setting's values.
+        kind_of: returns the kind of a setting's values.
     """
 
     def __init__(self, kind_of: Callable[[str], Kind]) -> None:
         self._kind_of = kind_of
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "a mapping from types to their own settings"
+    description = "a mapping from types to their own settings"
 
-    def read(self, value: object, around: Surroundings) -> Types:
-        """See `Kind.read`."""
+    @override
+    def read(self, value: object, context: Context) -> Types:
         if value is None or isinstance(value, Types):
             return value or NO_TYPES
         if not isinstance(value, Mapping):
-            raise unlike(self, value)
-        parts: list[Part] = []
+            raise self.mismatch(value)
+        invalid: list[InvalidPart] = []
         found: dict[str, dict[str, Any]] = {}
         for name, given in value.items():
-            own, line = _given(given)
+            own, line = _with_line(given)
             if not (isinstance(name, str) and name.isprintable() and name.strip() == name != ""):
-                parts.append(Part((name,), "must be the name of a type", line))
+                invalid.append(InvalidPart((name,), "must be the name of a type", line))
             elif not isinstance(own, Mapping):
-                parts.append(Part((name,), "must be a mapping of settings", line))
+                invalid.append(InvalidPart((name,), "must be a mapping of settings", line))
             else:
-                found[name] = self._read_all(name, own, around, parts)
-        if parts:
-            raise RefusedPartsError(parts)
+                found[name] = self._read_all(name, own, context, invalid)
+        if invalid:
+            raise InvalidPartsError(invalid)
         return Types(found)
 
     def _read_all(
-        self, name: str, own: Mapping[Any, object], around: Surroundings, parts: list[Part]
+        self, name: str, own: Mapping[Any, object], context: Context, invalid: list[InvalidPart]
     ) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for setting, given in own.items():
-            value, line = _given(given)
+            value, line = _with_line(given)
             if setting not in OF_A_TYPE:
-                parts.append(Part((name, setting), _unknown(setting), line))
+                invalid.append(InvalidPart((name, setting), _unknown(setting), line))
                 continue
             try:
-                values[setting] = self._kind_of(setting).read(value, around)
-            except RefusedError as refusal:
-                parts.append(Part((name, setting), str(refusal), line))
+                values[setting] = self._kind_of(setting).read(value, context)
+            except InvalidValueError as error:
+                invalid.append(InvalidPart((name, setting), str(error), line))
         return values
 
 
-def _given(value: object) -> Given:
-    """A value with its line, if it has one."""
-    return value if isinstance(value, Given) else Given(value)
+def _with_line(value: object) -> RawValue:
+    return value if isinstance(value, RawValue) else RawValue(value)
 
 
 def _unknown(name: object) -> str:

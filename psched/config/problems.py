@@ -1,7 +1,6 @@
-"""What is wrong with a configuration, told so that it can be mended and shown to anyone.
+"""What is wrong with a configuration, and the error that tells it.
 
-No text here or in the modules beside it quotes a value: any value may be a secret that
-stands in the wrong place.
+No text in this package quotes a value, because any value may be a secret in the wrong place.
 """
 
 import re
@@ -14,17 +13,17 @@ from psched.base.errors import ConfigError
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
-class RefusedError(Exception):
-    """A value cannot be used; the text tells why and what would do."""
+class InvalidValueError(Exception):
+    """A value cannot be used; the text says why, and what can be used instead."""
 
 
-class Part(NamedTuple):
-    """A part of a value, and why it cannot be used.
+class InvalidPart(NamedTuple):
+    """A part of a value that cannot be used.
 
     Attributes:
-        path: the keys that lead to it.
-        text: see `RefusedError`.
-        line: of its key, if that is in a file.
+        path: the keys that lead to the part.
+        text: why it cannot be used, and what can be used instead.
+        line: the line of its key, if it was read from a file.
     """
 
     path: tuple[object, ...]
@@ -32,22 +31,22 @@ class Part(NamedTuple):
     line: int | None = None
 
 
-class RefusedPartsError(RefusedError):
+class InvalidPartsError(InvalidValueError):
     """Parts of a value cannot be used."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[InvalidPart]) -> None:
         super().__init__("; ".join(f"{_path(part.path)}: {part.text}" for part in parts))
         self.parts = parts
 
 
 class Problem(NamedTuple):
-    """One thing to mend.
+    """One thing to fix.
 
     Attributes:
-        text: what is wrong.
-        key: of which setting.
-        line: of its key, if that is in a file.
-        path: the keys that lead from there to the part of its value that is wrong.
+        text: what is wrong, and how to fix it.
+        key: the name of the setting.
+        line: the line of its key, if it was read from a file.
+        path: the keys that lead from the setting to the part of its value that is wrong.
     """
 
     text: str
@@ -56,29 +55,28 @@ class Problem(NamedTuple):
     path: tuple[object, ...] = ()
 
 
-def named(key: object) -> str:
-    """A key for a message, as long as it is a name.
+def safe_name(key: object) -> str:
+    """A key as a message may show it: unchanged only if it looks like a name.
 
-    In a broken file anything can come to stand where a key should, a url with its
-    password too.
+    In a broken file anything can be taken for a key, even a url with its password.
     """
     if isinstance(key, str) and _NAME.fullmatch(key):
         return key
     return "(not a name)"
 
 
-def failure(problems: Iterable[Problem], origin: Path | None = None) -> ConfigError:
-    """The exception that reports all of `problems`, one ``FILE:LINE: key: text`` per line."""
-    # A section that several others merge brings its problems along with each of them.
+def config_error(problems: Iterable[Problem], origin: Path | None = None) -> ConfigError:
+    """The exception that reports all `problems`, one ``FILE:LINE: key: text`` per line."""
+    # A section that several others merge has its problems reported once for each of them.
     in_order = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
-    return ConfigError("\n".join(_sentence(problem, origin) for problem in in_order))
+    return ConfigError("\n".join(_message(problem, origin) for problem in in_order))
 
 
 def _path(keys: Iterable[object]) -> str:
-    return ".".join(map(named, keys))
+    return ".".join(map(safe_name, keys))
 
 
-def _sentence(problem: Problem, origin: Path | None) -> str:
+def _message(problem: Problem, origin: Path | None) -> str:
     place = None if origin is None else str(origin)
     if place is not None and problem.line is not None:
         place = f"{place}:{problem.line}"

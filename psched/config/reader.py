@@ -1,13 +1,13 @@
-"""Where the settings come from: which file, which section of it, or a mapping."""
+"""Where settings are read from: a section of a file, a whole file, or a mapping."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from psched.config.checking import Given
-from psched.config.problems import Problem, failure, named
-from psched.config.references import Surroundings
+from psched.config.kinds import RawValue, without_lines
+from psched.config.problems import Problem, config_error, safe_name
+from psched.config.references import Context
 from psched.config.settings import SETTINGS, Config, check
 
 _USUAL_PLACES = ("config/psched.yml", "/etc/psched/psched.yml")
@@ -24,24 +24,24 @@ def load(
 
     Args:
         path: the file; by default the one that ``$PSCHED_CONFIG`` names, else
-            ``config/psched.yml`` in the current folder, else ``/etc/psched/psched.yml``,
-            else none, and every setting has its default.
+            ``config/psched.yml`` in the current folder, else ``/etc/psched/psched.yml``.
+            Without any of them every setting has its default.
         environment: the section of the file; by default the one that ``$PSCHED_ENV``
-            names, else ``development``. A file without sections applies to all, and it is
-            an error to ask it for one.
+            names, else ``development``. A file without sections applies to all environments,
+            and it is an error to name one.
         environ: the environment variables.
-        cwd: the current folder, unless it is another.
+        cwd: the folder that relative paths start from; by default the current folder.
 
     Raises:
-        ConfigError: the file cannot be read, or there are problems in it; it tells all.
+        ConfigError: the file cannot be read, or there are problems in it; it lists all of them.
     """
-    around = _surroundings(environ, cwd)
-    source = _find(path, around)
+    context = _context(environ, cwd)
+    source = _find(path, context)
     if source is not None:
-        return _from_file(source, environment, around)
+        return _from_file(source, environment, context)
     if environment is not None:
-        raise failure([_without_sections(environment, "there is no configuration file")])
-    return check({}, around)
+        raise config_error([_without_sections(environment, "there is no configuration file")])
+    return check({}, context)
 
 
 def from_mapping(
@@ -50,19 +50,19 @@ def from_mapping(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Config:
-    """Take the settings from a mapping, by name, as from a file without sections.
+    """Read the settings from a mapping, as from a file without sections.
 
     Raises:
-        ConfigError: there are problems; it tells all.
+        ConfigError: there are problems; it lists all of them.
     """
     if not isinstance(mapping, Mapping):
-        raise failure([Problem(f"settings must be a mapping, not a {type(mapping).__name__}")])
-    given = {str(key): Given(value) for key, value in mapping.items()}
-    return check(given, _surroundings(environ, cwd))
+        raise config_error([Problem(f"settings must be a mapping, not a {type(mapping).__name__}")])
+    given = {str(key): RawValue(value) for key, value in mapping.items()}
+    return check(given, _context(environ, cwd))
 
 
-def written(path: str | Path, environment: str | None = None) -> dict[str, object]:
-    """What a file says, as it stands there: references and all, nothing is checked.
+def read_raw(path: str | Path, environment: str | None = None) -> dict[str, object]:
+    """The settings in a file as they are written: unchecked, with their references.
 
     Args:
         path: the file.
@@ -73,23 +73,16 @@ def written(path: str | Path, environment: str | None = None) -> dict[str, objec
     """
     source = _Source(Path(path), "asked for by name")
     _, chosen = _settings_in(source, environment, os.environ)
-    return _plain(chosen)
+    return {name: without_lines(each) for name, each in chosen.items()}
 
 
-def said(settings: Config, environment: str | None = None) -> dict[str, object]:
-    """What the file says that settings were read from, as `written`; nothing if there is none.
+def raw_settings(settings: Config, environment: str | None = None) -> dict[str, object]:
+    """`read_raw` of the file that settings were read from; empty if there is none.
 
     Raises:
         ConfigError: it cannot be read any more.
     """
-    return {} if settings.origin is None else written(settings.origin, environment)
-
-
-def _plain(given: Mapping[str, Given]) -> dict[str, object]:
-    return {
-        name: _plain(each.value) if isinstance(each.value, Mapping) else each.value
-        for name, each in given.items()
-    }
+    return {} if settings.origin is None else read_raw(settings.origin, environment)
 
 
 class _Source(NamedTuple):
@@ -97,15 +90,15 @@ class _Source(NamedTuple):
     reason: str
 
 
-def _surroundings(environ: Mapping[str, str], cwd: Path | None) -> Surroundings:
-    return Surroundings(environ, (cwd or Path()).absolute())
+def _context(environ: Mapping[str, str], cwd: Path | None) -> Context:
+    return Context(environ, (cwd or Path()).absolute())
 
 
-def _find(path: str | Path | None, around: Surroundings) -> _Source | None:
-    cwd = around.cwd
+def _find(path: str | Path | None, context: Context) -> _Source | None:
+    cwd = context.cwd
     if path is not None:
         return _Source(cwd / path, "asked for by name")
-    if from_environ := around.environ.get("PSCHED_CONFIG"):
+    if from_environ := context.environ.get("PSCHED_CONFIG"):
         return _Source(cwd / from_environ, "named by PSCHED_CONFIG")
     for place in _USUAL_PLACES:
         if _exists(cwd / place):
@@ -117,26 +110,26 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except PermissionError:
-        # It is in a folder that we may not search, such as /root after ``su psched``.
+        # We may not search its folder, such as /root after ``su psched``.
         return False
 
 
-def _from_file(source: _Source, environment: str | None, around: Surroundings) -> Config:
-    problems, chosen = _settings_in(source, environment, around.environ)
-    return check(chosen, around, origin=source.path, problems=problems)
+def _from_file(source: _Source, environment: str | None, context: Context) -> Config:
+    problems, chosen = _settings_in(source, environment, context.environ)
+    return check(chosen, context, origin=source.path, problems=problems)
 
 
 def _settings_in(
     source: _Source, environment: str | None, environ: Mapping[str, str]
-) -> tuple[list[Problem], Mapping[str, Given]]:
+) -> tuple[list[Problem], Mapping[str, RawValue]]:
     content = _content(source)
-    # PyYAML is paid for only by those who have a file.
+    # Imported here, so that only those who have a file pay for PyYAML.
     from psched.config.document import parse  # noqa: PLC0415
 
     document = parse(content, source.path)
     chosen = _section(document.given, environment, environ)
     if isinstance(chosen, Problem):
-        raise failure([*document.problems, chosen], source.path)
+        raise config_error([*document.problems, chosen], source.path)
     return document.problems, chosen
 
 
@@ -147,13 +140,13 @@ def _content(source: _Source) -> str:
         text = f"cannot be read: {error.strerror} ({source.reason})"
     except UnicodeDecodeError:
         text = "not UTF-8 text"
-    # Raised out here to leave Python's error behind: it carries the whole content.
-    raise failure([Problem(text)], source.path)
+    # Raised outside the handlers, because Python's error carries the whole content.
+    raise config_error([Problem(text)], source.path)
 
 
 def _section(
-    given: Mapping[str, Given], asked: str | None, environ: Mapping[str, str]
-) -> Mapping[str, Given] | Problem:
+    given: Mapping[str, RawValue], asked: str | None, environ: Mapping[str, str]
+) -> Mapping[str, RawValue] | Problem:
     """The settings that apply to an environment, or why there are none."""
     sections = {key: each for key, each in given.items() if _may_be_section(key, each.value)}
     others = {key: each for key, each in given.items() if key not in sections}
@@ -170,20 +163,20 @@ def _may_be_section(key: str, value: object) -> bool:
     return key not in SETTINGS and (value is None or isinstance(value, Mapping))
 
 
-def _choose(sections: Mapping[str, Given], environment: str) -> Mapping[str, Given] | Problem:
+def _choose(sections: Mapping[str, RawValue], environment: str) -> Mapping[str, RawValue] | Problem:
     if environment not in sections:
-        there_are = ", ".join(named(key) for key in sections)
+        there_are = ", ".join(safe_name(key) for key in sections)
         return Problem(f"no section for the environment {environment}; there are {there_are}")
     settings = sections[environment].value
     return settings if isinstance(settings, Mapping) else {}
 
 
-def _mixture(sections: Mapping[str, Given], others: Mapping[str, Given]) -> Problem:
-    """Blame the key that is of the rarer sort: it is the one that went astray."""
+def _mixture(sections: Mapping[str, RawValue], others: Mapping[str, RawValue]) -> Problem:
+    """The problem is reported at the rarer sort of key, because that one is misplaced."""
     key, each = next(iter(min(others, sections, key=len).items()))
     return Problem(
-        f"a file has either settings or sections at its top; put {named(next(iter(others)))} "
-        f"into a section, or take the settings out of {named(next(iter(sections)))}",
+        f"a file has either settings or sections at its top; put {safe_name(next(iter(others)))} "
+        f"into a section, or take the settings out of {safe_name(next(iter(sections)))}",
         key,
         each.line,
     )

@@ -1,36 +1,31 @@
-"""Where a Redis server is: its urls, and the settings that may stand in a url's place.
+"""Redis urls.
 
 ==========================================  ==================================================
-``redis://USER:PASSWORD@HOST:PORT/DB``      a server; all but the host may be left out
+``redis://USER:PASSWORD@HOST:PORT/DB``      a server; only the host is required
 ``rediss://…``                              the same, encrypted
 ``unix://USER:PASSWORD@/PATH?db=DB``        a server on this host, by its socket
-``redis+sentinel://…@HOST,HOST/NAME/DB``    the server that these Sentinels name (also rediss+)
+``redis+sentinel://…@HOST,HOST/NAME/DB``    the primary of these Sentinels (also rediss+)
 ==========================================  ==================================================
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
 from urllib.parse import quote, unquote, unquote_plus
 
-from psched.config.kinds import Word, text
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.kinds import MatchingText
+from psched.config.problems import InvalidValueError
 
 SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
-PARTS = ("host", "port", "db", "path", "password")
-"""Settings that say together what a url says; Allora's words."""
-
-HOST = Word("the name or address of a host", re.compile(r"[^\s,/?#@\[\]]+"))
+HOST = MatchingText("the name or address of a host", re.compile(r"[^\s,/?#@\[\]]+"))
 
 PORT = 6379
 SENTINEL_PORT = 26379
 
 _LARGEST_PORT = 65_535
 
-_FORMS = (
+FORMS = (
     "redis://USER:PASSWORD@HOST:PORT/DB, rediss://…, unix:///PATH?db=DB or"
     " redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB"
 )
@@ -43,32 +38,20 @@ _OPTIONS = {
 }
 
 
-class Secret:
-    """Text that is shown to nobody."""
-
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return "a text"
-
-    def read(self, value: object, around: Surroundings) -> str:
-        """See `Kind.read`."""
-        return text(self, value, around)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a server is, and how to log in.
+    """The address of a server, and how to log in.
 
     Attributes:
-        hosts: names and ports: the server's, or the Sentinels'; none with a path.
-        path: of the server's socket.
-        service: the name under which the Sentinels know the server; None: there are none.
+        hosts: names and ports of the server, or of the Sentinels; empty with a path.
+        path: the path of the server's socket.
+        service: the name under which the Sentinels know the server; None: there are no Sentinels.
         db: the number of the database.
         user: None: the server's default user.
-        password: None: it asks for none.
-        sentinel_user: for the Sentinels, if they have users.
-        sentinel_password: for the Sentinels, if they ask for one.
-        encrypted: the url asks for TLS.
+        password: None: the server requires none.
+        sentinel_user: the user for the Sentinels, if they have users.
+        sentinel_password: the password for the Sentinels, if they require one.
+        encrypted: whether the url asks for TLS.
     """
 
     hosts: tuple[tuple[str, int], ...] = ()
@@ -83,7 +66,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The one form in which psched keeps it."""
+        """The normalized url, with nothing left out."""
         login = "" if self.user is None else quote(self.user, safe="")
         if self.password is not None:
             login += f":{quote(self.password, safe='')}"
@@ -103,24 +86,24 @@ class Address:
 
 
 def is_redis(url: str | None) -> bool:
-    """Whether a url is one of Redis."""
+    """Whether a url is a Redis url."""
     return url is not None and url.partition("://")[0].lower() in SCHEMES
 
 
 def parse(url: str) -> Address:
-    """Read a url.
+    """The address that a url stands for.
 
     Raises:
-        RefusedError: it cannot be used.
+        InvalidValueError: the url cannot be used.
     """
     scheme, _, rest = url.partition("://")
     scheme = scheme.lower()
     login, at, place = rest.rpartition("@")
     place, _, query = place.partition("?")
     if scheme == "unix" and not place.startswith("/"):
-        raise RefusedError(f"must be {_FORMS}; a socket's path begins with a slash")
+        raise InvalidValueError(f"must be {FORMS}; a socket's path begins with a slash")
     if re.search("[/?#]", login) and scheme != "unix":
-        raise RefusedError(
+        raise InvalidValueError(
             "has a / ? or # before its last @; in a user or password write %2F %3F %23 for them,"
             " and anywhere else %40 for @"
         )
@@ -137,13 +120,13 @@ def parse(url: str) -> Address:
     hosts, _, path = place.partition("/")
     if not kind:
         if "," in hosts:
-            raise RefusedError(
+            raise InvalidValueError(
                 "names several hosts; if they are Sentinels, write redis+sentinel://HOST,HOST/NAME"
             )
         return replace(address, hosts=(_host(hosts, PORT),), db=_db(path))
     service, _, db = path.partition("/")
     if not service:
-        raise RefusedError(
+        raise InvalidValueError(
             "needs the name under which the Sentinels know the server, as in"
             " redis+sentinel://HOST:PORT,HOST:PORT/mymaster/0"
         )
@@ -158,92 +141,22 @@ def parse(url: str) -> Address:
 
 
 def with_password(url: str, password: str) -> str:
-    """`url`, which has none, with a password.
+    """A url with a password added.
 
     Raises:
-        RefusedError: it has one.
+        InvalidValueError: the url has a password.
     """
     address = parse(url)
     if address.password is not None:
-        raise RefusedError("is of no use: the url has a password already; remove one of the two")
+        raise InvalidValueError(
+            "is of no use: the url has a password already; remove one of the two"
+        )
     return replace(address, password=password).url
 
 
 def without_password(url: str) -> str:
-    """`url` without what `with_password` has put into it."""
+    """The url that `with_password` was given."""
     return replace(parse(url), password=None).url
-
-
-def settle(
-    values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
-) -> Iterator[tuple[str, str]]:
-    """Let the url follow from the settings in its place, and the type from the url.
-
-    Args:
-        values: of all settings; changed in place.
-        given: the settings that somebody has written.
-        before: the values that are being changed, if these are changes.
-
-    Returns:
-        What cannot be, by the settings to blame.
-    """
-    if "url" in given and "type" not in given:
-        values["type"] = "redis" if is_redis(values["url"]) else _without_redis(values["type"])
-    if "url" in given or (before is not None and _is_by_url(before)):
-        for name in PARTS:
-            if name in given and values[name] is not None:
-                yield name, "says what the url says, which is there as well; remove one of the two"
-            values[name] = None
-    elif values["type"] == "redis" and (values["url"] is None or {*PARTS, "type"} & {*given}):
-        values["url"] = _composed(values).url
-
-
-def check_part(name: str, values: Mapping[str, Any]) -> None:
-    """Judge one of `PARTS` beside the other settings.
-
-    Raises:
-        RefusedError: it cannot be used.
-    """
-    if values[name] is None:
-        return
-    if values["type"] != "redis":
-        mend = "password_file" if name == "password" else "the url"
-        raise RefusedError(f"is for type: redis; for any other use {mend}")
-    if values["path"] is not None and name in ("host", "port"):
-        raise RefusedError("is of no use beside path, the server's socket; remove one of the two")
-    if name == "password" and values["password_file"] is not None:
-        raise RefusedError("is there twice, here and in password_file; remove one of the two")
-
-
-def check_type(values: Mapping[str, Any]) -> None:
-    """Judge the type beside the url.
-
-    Raises:
-        RefusedError: they do not fit.
-    """
-    if (values["type"] == "redis") != is_redis(values["url"]):
-        if is_redis(values["url"]):
-            raise RefusedError("must be redis for such a url; it can be left out")
-        raise RefusedError(f"redis needs a url of the form {_FORMS}, or host, port, db, path")
-
-
-def _is_by_url(values: Mapping[str, Any]) -> bool:
-    """Whether it is the url, and not the settings in its place, that says where the server is."""
-    if not is_redis(values["url"]):
-        return False
-    url = values["url"] if values["password_file"] is None else without_password(values["url"])
-    return bool(url != _composed(values).url)
-
-
-def _without_redis(kind: str) -> str:
-    return "rdb" if kind == "redis" else kind
-
-
-def _composed(values: Mapping[str, Any]) -> Address:
-    place: dict[str, Any] = {"db": values["db"] or 0, "password": values["password"]}
-    if values["path"] is not None:
-        return Address(path=str(values["path"]), **place)
-    return Address(hosts=((values["host"] or "localhost", values["port"] or PORT),), **place)
 
 
 def _options(query: str, known: Collection[str]) -> dict[str, str]:
@@ -252,7 +165,7 @@ def _options(query: str, known: Collection[str]) -> dict[str, str]:
         name, _, value = option.partition("=")
         if name not in known:
             there_are = f"; there are {', '.join(sorted(known))}" if known else ""
-            raise RefusedError(f"has an option after its question mark that is none{there_are}")
+            raise InvalidValueError(f"has an unknown option after its question mark{there_are}")
         options[name] = unquote_plus(value)
     return options
 
@@ -261,11 +174,11 @@ def _host(name: str, default: int) -> tuple[str, int]:
     found = _HOST.fullmatch(name)
     port = int(found["port"] or default) if found else 0
     if not found or not 0 < port <= _LARGEST_PORT:
-        raise RefusedError(f"must be {_FORMS}")
+        raise InvalidValueError(f"must be {FORMS}")
     return found["name"].strip("[]"), port
 
 
 def _db(number: str) -> int:
     if not re.fullmatch(r"\d{0,6}", number):
-        raise RefusedError("must end in the number of a database, as in redis://HOST:PORT/0")
+        raise InvalidValueError("must end in the number of a database, as in redis://HOST:PORT/0")
     return int(number or 0)

@@ -1,4 +1,4 @@
-"""References in a value: what must not stand in a file is fetched from outside it.
+"""References in a value to what must not be written in a file, such as a password.
 
 ==================================  ======================================================
 ``${NAME}``                         the environment variable
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from psched.config.problems import RefusedError
+from psched.config.problems import InvalidValueError
 
 _REFERENCE = re.compile(
     r"""
@@ -28,13 +28,13 @@ _REFERENCE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a value may refer to.
+class Context:
+    """What values refer to.
 
     Attributes:
         environ: the environment variables.
-        cwd: the absolute folder that relative paths start from.
-        literal: whether values are taken as they are, and ``${`` has no meaning.
+        cwd: the folder that relative paths start from; absolute.
+        literal: whether ``${`` is plain text instead of a reference.
     """
 
     environ: Mapping[str, str]
@@ -54,13 +54,13 @@ def variables(text: str) -> dict[int, str]:
 
 
 _withheld: dict[str, str] = {}
-"""Variables that are not in this process's environment any more, and what they were."""
+"""The variables that `withhold` has removed, and their values."""
 
 
 def withhold(names: Iterable[str]) -> None:
-    """Take variables out of this process's environment, which all that it starts is given.
+    """Remove variables from this process's environment, so that no program it starts gets them.
 
-    References to them keep their meaning in this process and in those that are forked from it.
+    References to them still work in this process and in those that are forked from it.
     """
     for name in names:
         value = os.environ.pop(name, None)
@@ -73,38 +73,38 @@ def masked(text: str) -> str:
     return _REFERENCE.sub(lambda match: "x" * len(match[0]), text)
 
 
-def expand(text: str, around: Surroundings, *, encode: range = range(0)) -> str:
-    """`text` with its references replaced by what they stand for.
+def expand(text: str, context: Context, *, encode: range = range(0)) -> str:
+    """`text` with its references replaced by what they refer to.
 
     Args:
         text: a value as it was written.
-        around: where the references lead.
+        context: what the references refer to.
         encode: the positions in `text` at which a reference's value is percent-encoded.
 
     Raises:
-        RefusedError: a reference leads nowhere or cannot be understood.
+        InvalidValueError: a reference cannot be resolved, or is malformed.
     """
-    if around.literal:
+    if context.literal:
         return text
 
-    def meaning(match: re.Match[str]) -> str:
+    def resolved(match: re.Match[str]) -> str:
         if match.lastgroup == "escape":
             return "${"
-        value = _look_up(match, around.environ)
+        value = _look_up(match, context.environ)
         return quote(value, safe="") if match.start() in encode else value
 
-    return _REFERENCE.sub(meaning, text)
+    return _REFERENCE.sub(resolved, text)
 
 
 def _look_up(match: re.Match[str], environ: Mapping[str, str]) -> str:
     if match.lastgroup == "broken":
-        raise RefusedError("has ${ without a NAME}; write $${ if no reference is meant")
+        raise InvalidValueError("has ${ without a NAME}; write $${ if no reference is meant")
     if match.lastgroup == "credential":
         return _credential(Path(_variable("CREDENTIALS_DIRECTORY", environ), match["credential"]))
     return _variable(match["variable"], environ)
 
 
-# The errors of Unicode carry the text: they are not chained to ours.
+# Python's Unicode errors are not chained to ours, because they carry the text.
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
@@ -112,11 +112,11 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
     if value is None and environ is os.environ:
         value = _withheld.get(name)
     if value is None:
-        raise RefusedError(f"refers to the environment variable {name}, which is not set")
+        raise InvalidValueError(f"refers to the environment variable {name}, which is not set")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise RefusedError(
+        raise InvalidValueError(
             f"refers to the environment variable {name}, which is not UTF-8 text"
         ) from None
     return value
@@ -126,6 +126,8 @@ def _credential(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").removesuffix("\n")
     except OSError as error:
-        raise RefusedError(f"refers to {file}, which cannot be read: {error.strerror}") from None
+        raise InvalidValueError(
+            f"refers to {file}, which cannot be read: {error.strerror}"
+        ) from None
     except UnicodeDecodeError:
-        raise RefusedError(f"refers to {file}, which is not UTF-8 text") from None
+        raise InvalidValueError(f"refers to {file}, which is not UTF-8 text") from None

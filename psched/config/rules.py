@@ -1,39 +1,43 @@
-"""Settings beside each other: what follows from others is set, what contradicts them refused."""
+"""Settings that depend on each other: some are derived from others, contradictions are refused."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from psched.base import lease_times
-from psched.config import inputs, redis_urls, tls, urls
-from psched.config.problems import RefusedError, named
-from psched.config.references import Surroundings
+from psched.config import input_files, tls, urls
+from psched.config.problems import InvalidValueError, safe_name
+from psched.config.redis_urls import FORMS, PORT, Address, is_redis
+from psched.config.references import Context
 
 _TLS = frozenset({"url", *tls.SETTINGS})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
 
+_URL_PARTS = ("host", "port", "db", "path", "password")
+"""Settings that together replace the url of a Redis server, as in Allora."""
+
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
-_LACKING = (
-    "is missing: type: rdb_compat works in PerfectSched's own table; take it from PerfectSched's"
+_MISSING = (
+    "is missing: type: rdb_compat works in PerfectSched's own table; copy it from PerfectSched's"
     " configuration"
 )
 _UNCOUNTED = "PerfectSched's table does not count attempts; remove it"
 _NOT_IN_COMPAT = {
-    "jitter": "PerfectSched's table knows of none: what starts later has been leased; remove it",
+    "jitter": "PerfectSched's table shows a later start as a lease; remove it",
     "max_attempts": _UNCOUNTED,
     "retry_backoff": _UNCOUNTED,
 }
-"""Settings that cannot be kept with ``type: rdb_compat``, and why."""
+"""Settings that cannot be used with ``type: rdb_compat``, and why."""
 
 
 class _Rule(NamedTuple):
-    """One of the rules.
+    """A rule about one setting.
 
     Attributes:
-        key: the setting that it is about, and that is to blame.
-        reads: the settings that it judges by: it does not, if one of them was refused.
-        check: does it.
+        key: the setting; a violation is reported for it.
+        reads: the settings that the rule reads; it is skipped if one of them is invalid.
+        check: raises `InvalidValueError` if the values break the rule.
     """
 
     key: str
@@ -41,53 +45,90 @@ class _Rule(NamedTuple):
     check: Callable[[Mapping[str, Any]], None]
 
 
-def combine(
+def apply_rules(
     values: dict[str, Any],
-    around: Surroundings,
+    context: Context,
     *,
     given: Collection[str],
-    refused: Collection[str],
+    invalid: Collection[str],
     before: Mapping[str, Any] | None,
 ) -> Iterator[tuple[str, str]]:
-    """Set what follows from other settings; tell what cannot be, by the settings to blame.
+    """Derive settings from others, and find contradictions.
 
     Args:
-        values: of all settings; changed in place.
-        around: where the default database is.
-        given: the settings that somebody has written.
-        refused: those whose values were refused, and are not in `values`.
-        before: the values that are being changed, if these are changes.
+        values: the values of all settings; changed in place.
+        context: what the default url and a relative file in a url depend on.
+        given: the names of the settings that were written.
+        invalid: the names of those whose values were refused, and are not in `values`.
+        before: the values before, if some settings are being changed.
+
+    Yields:
+        Problems: the setting, and what is wrong with it.
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
-        values["dst_policy"] = "wallclock"  # PerfectSched's
-    yield from redis_urls.settle(values, given, before)
-    for key in _lacking(values, given, before):
-        yield key, _LACKING
-        refused = {*refused, key}
+        values["dst_policy"] = "wallclock"  # as in PerfectSched
+    yield from _derive_url_and_type(values, given, before)
+    for key in _missing(values, given, before):
+        yield key, _MISSING
+        invalid = {*invalid, key}
     try:
-        if "url" not in refused:
-            _place(values, around, given)
-    except RefusedError as refusal:
-        yield "url", str(refusal)
-        refused = {*refused, "url"}
+        if "url" not in invalid:
+            _complete_url(values, context, given)
+    except InvalidValueError as error:
+        yield "url", str(error)
+        invalid = {*invalid, "url"}
     for key, reads, check in _RULES:
-        if not {*reads} & {*refused}:
+        if not {*reads} & {*invalid}:
             try:
                 check(values)
-            except RefusedError as refusal:
-                yield key, str(refusal)
-    login = {"url", "password_file", *redis_urls.PARTS}
-    if login & {*given} and not login & {*refused}:
+            except InvalidValueError as error:
+                yield key, str(error)
+    login = {"url", "password_file", *_URL_PARTS}
+    if login & {*given} and not login & {*invalid}:
         try:
-            _log_in(values, given, before)
-        except RefusedError as refusal:
-            yield "password_file", str(refusal)
+            _add_password(values, given, before)
+        except InvalidValueError as error:
+            yield "password_file", str(error)
 
 
-def _lacking(
+def _derive_url_and_type(
+    values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
+    """Set the url from the settings that replace it, and the type from the url."""
+    if "url" in given and "type" not in given:
+        if is_redis(values["url"]):
+            values["type"] = "redis"
+        elif values["type"] == "redis":
+            values["type"] = "rdb"
+    if "url" in given or (before is not None and _was_given_as_url(before)):
+        for name in _URL_PARTS:
+            if name in given and values[name] is not None:
+                yield name, "repeats what the url says; remove one of the two"
+            values[name] = None
+    elif values["type"] == "redis" and (values["url"] is None or {*_URL_PARTS, "type"} & {*given}):
+        values["url"] = _address(values).url
+
+
+def _was_given_as_url(values: Mapping[str, Any]) -> bool:
+    """Whether a Redis url was written, and not the settings that replace it."""
+    if not is_redis(values["url"]):
+        return False
+    has_file = values["password_file"] is not None
+    url = urls.without_password(values["url"]) if has_file else values["url"]
+    return bool(url != _address(values).url)
+
+
+def _address(values: Mapping[str, Any]) -> Address:
+    place: dict[str, Any] = {"db": values["db"] or 0, "password": values["password"]}
+    if values["path"] is not None:
+        return Address(path=str(values["path"]), **place)
+    return Address(hosts=((values["host"] or "localhost", values["port"] or PORT),), **place)
+
+
+def _missing(
     values: Mapping[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> list[str]:
-    """What must be said of PerfectSched's table, and was not: the defaults are psched's own."""
+    """The settings that rdb_compat requires, because their defaults are for psched's own table."""
     is_theirs = values["type"] == "rdb_compat"
     was_theirs = before is not None and before["type"] == "rdb_compat"
     if not is_theirs or was_theirs:
@@ -95,25 +136,101 @@ def _lacking(
     return [name for name in ("url", "table") if name not in given]
 
 
-def _place(values: dict[str, Any], around: Surroundings, given: Collection[str]) -> None:
-    """Say where the database is, if it is a file, or nobody has named one."""
+def _complete_url(values: dict[str, Any], context: Context, given: Collection[str]) -> None:
+    """Make the path of an SQLite file absolute; without a url, set the default."""
     if "url" in given:
         is_theirs = values["type"] == "rdb_compat"
         url = urls.from_sequel(values["url"]) if is_theirs else values["url"]
-        values["url"] = urls.placed(url, around)
+        values["url"] = urls.with_absolute_file(url, context)
     elif values["url"] is None:
-        own = ":" in values["type"]
-        values["url"] = "" if own else urls.in_state_folder(around)
+        is_users_class = ":" in values["type"]
+        values["url"] = "" if is_users_class else urls.default_url(context)
 
 
-def _log_in(
+def _add_password(
     values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> None:
-    """Put the password from its file into the url."""
+    """Copy the password from its file into the url."""
     if before is not None and before["password_file"] and "url" not in given:
         values["url"] = urls.without_password(values["url"])
     if values["password_file"]:
-        values["url"] = urls.with_password(values["url"], inputs.password(values["password_file"]))
+        values["url"] = urls.with_password(
+            values["url"], input_files.read_password(values["password_file"])
+        )
+
+
+def _check_type(values: Mapping[str, Any]) -> None:
+    if (values["type"] == "redis") != is_redis(values["url"]):
+        if is_redis(values["url"]):
+            raise InvalidValueError("must be redis with such a url; you can leave it out")
+        raise InvalidValueError(f"redis needs a url of the form {FORMS}, or host, port, db, path")
+
+
+def _check_url_part(name: str, values: Mapping[str, Any]) -> None:
+    if values[name] is None:
+        return
+    if values["type"] != "redis":
+        instead = "password_file" if name == "password" else "the url"
+        raise InvalidValueError(f"is for type: redis; for any other use {instead}")
+    if values["path"] is not None and name in ("host", "port"):
+        raise InvalidValueError(
+            "is of no use beside path, the server's socket; remove one of the two"
+        )
+    if name == "password" and values["password_file"] is not None:
+        raise InvalidValueError("is set twice, here and in password_file; remove one of the two")
+
+
+def _check_cert(values: Mapping[str, Any]) -> None:
+    if values["ssl_cert"] and not values["ssl_key"]:
+        raise InvalidValueError(
+            "needs ssl_key, the file with its private key; if that is in the same file, name it"
+            " in both"
+        )
+    if values["ssl_cert"] and not values["ssl_ca"] and not values["ssl_verify"]:
+        raise InvalidValueError(
+            "does not say how the server is checked; set ssl_ca to the file with the certificate"
+            " of its authority"
+        )
+
+
+def _check_key(values: Mapping[str, Any]) -> None:
+    if values["ssl_key"] and not values["ssl_cert"]:
+        raise InvalidValueError("needs ssl_cert, the file with the certificate that it belongs to")
+
+
+def _check_verify(values: Mapping[str, Any]) -> None:
+    if values["ssl_verify"] in ("full", "ca") and not values["ssl_ca"]:
+        raise InvalidValueError(
+            "needs ssl_ca, the file with the certificate of the server's authority; for the public"
+            " ones that is the system's file, such as /etc/ssl/certs/ca-certificates.crt"
+        )
+    if values["ssl_verify"] == "none" and values["ssl_ca"]:
+        raise InvalidValueError(
+            "must not be none beside ssl_ca, which would not be used; remove one"
+        )
+
+
+def _check_tls_options(values: Mapping[str, Any]) -> None:
+    options = urls.tls_options(values["url"])
+    if tls.tls_of(values) is not None:
+        if reason := urls.why_without_tls(values["url"]):
+            raise InvalidValueError(f"{reason}; remove the settings {_tls_settings(values)}")
+        if options:
+            raise InvalidValueError(
+                f"has {', '.join(options)} among its options, beside the settings"
+                f" {_tls_settings(values)}; use one or the other"
+            )
+    # With one of these PyMySQL ignores all others, the authority among them.
+    verifying = {"ssl_verify_cert", "ssl_verify_identity"} & {*options}
+    if verifying and {*options} - verifying:
+        raise InvalidValueError(
+            f"has {min(verifying)} among its options, which makes the driver ignore the others;"
+            " use the settings ssl_ca and ssl_verify instead"
+        )
+
+
+def _tls_settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(name for name in tls.SETTINGS if values[name])
 
 
 def _check_margin(values: Mapping[str, Any]) -> None:
@@ -121,68 +238,62 @@ def _check_margin(values: Mapping[str, Any]) -> None:
     margin = lease_times.margin(alive_time)
     if database_timeout is None or 2 * database_timeout < margin:
         return
-    mend = f"set database_timeout below {margin / 2:g}"
+    fix = f"set database_timeout below {margin / 2:g}"
     if 2 * database_timeout < lease_times.MARGIN_LIMIT:
-        mend += f", or alive_time to at least {lease_times.shortest_alive_time(database_timeout)}"
-    raise RefusedError(
+        fix += f", or alive_time to at least {lease_times.shortest_alive_time(database_timeout)}"
+    raise InvalidValueError(
         f"two timeouts of {database_timeout:g} s do not fit into the {margin:g} s that are left "
-        f"to stop a task in time if alive_time is {alive_time}; {mend}"
+        f"to stop a task in time if alive_time is {alive_time}; {fix}"
     )
 
 
+def _driver_timeout(values: Mapping[str, Any]) -> float:
+    timeout: float | None = values["database_timeout"]
+    return lease_times.default_driver_timeout(values["alive_time"]) if timeout is None else timeout
+
+
 def _check_heartbeat(values: Mapping[str, Any]) -> None:
-    timeout, limit = values["database_timeout"], values["child_heartbeat_limit"]
-    if timeout is None:
-        timeout = lease_times.default_driver_timeout(values["alive_time"])
-    # It connects, and asks; and it speaks before and after.
+    timeout, limit = _driver_timeout(values), values["child_heartbeat_limit"]
+    # It connects, which takes one timeout at most, and sends a request, which takes another. It
+    # gives a sign of life before and after.
     if limit < 2 * timeout + 2:
-        raise RefusedError(
+        raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
             " set it to at least that, or a shorter database_timeout"
         )
 
 
-def _check_exec(values: Mapping[str, Any]) -> None:
-    _check_alone("exec", values)
-
-
-def _check_script(values: Mapping[str, Any]) -> None:
-    _check_alone("script", values)
-
-
 def _check_alone(name: str, values: Mapping[str, Any]) -> None:
     for other in ("script", "dispatch"):
         if other != name and values[name] and values[other]:
-            raise RefusedError(
-                f"runs tasks of every type, and leaves none to {other}; remove one of the two"
+            raise InvalidValueError(
+                f"runs tasks of every type, so that none is left for {other}; remove one of the two"
             )
 
 
 def _check_script_class(values: Mapping[str, Any]) -> None:
     if values["script_class"] and not values["script"]:
-        raise RefusedError("needs script, the file that it is in")
+        raise InvalidValueError("needs script, the file that it is in")
 
 
 def _check_types(values: Mapping[str, Any]) -> None:
-    timeout = values["database_timeout"]
-    if timeout is None:
-        timeout = lease_times.default_driver_timeout(values["alive_time"])
+    timeout = _driver_timeout(values)
     shortest = lease_times.shortest_alive_time(timeout)
     for name, own in values["types"].items():
         for setting in _NOT_IN_COMPAT:
             try:
                 _check_in_compat(setting, {**own, "type": values["type"]})
-            except RefusedError as refusal:
-                raise RefusedError(f"{named(name)}.{setting}: {refusal}") from None
+            except InvalidValueError as error:
+                raise InvalidValueError(f"{safe_name(name)}.{setting}: {error}") from None
         if "alive_time" not in own:
             continue
         if values["type"] == "rdb_compat":
-            raise RefusedError(
-                f"{named(name)}.alive_time: PerfectSched's table has none for a schedule; remove it"
+            raise InvalidValueError(
+                f"{safe_name(name)}.alive_time: PerfectSched's table has no such column; remove it"
             )
         if own["alive_time"] < shortest:
-            raise RefusedError(
-                f"{named(name)}.alive_time: must be at least {shortest}, so that a task can be"
+            raise InvalidValueError(
+                f"{safe_name(name)}.alive_time: must be at least {shortest}, so that a task can be"
                 f" stopped in time after two timeouts of {timeout:g} s; set a shorter"
                 " database_timeout, or raise it"
             )
@@ -191,7 +302,7 @@ def _check_types(values: Mapping[str, Any]) -> None:
 def _check_in_compat(setting: str, values: Mapping[str, Any]) -> None:
     chosen = values.get(setting) not in {None, 0, "fixed"}
     if chosen and values["type"] == "rdb_compat":
-        raise RefusedError(_NOT_IN_COMPAT[setting])
+        raise InvalidValueError(_NOT_IN_COMPAT[setting])
 
 
 def _check_strategy(values: Mapping[str, Any]) -> None:
@@ -199,43 +310,53 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     if strategy == "auto":
         return
     if values["type"] in ("rdb_compat", "redis"):
-        raise RefusedError(
+        raise InvalidValueError(
             f"is of no use with type: {values['type']}, which takes rows in one way only; remove it"
         )
-    if strategy != "cas" and values["url"].startswith(("sqlite", urls.MEMORY)):
-        raise RefusedError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
+    if strategy == "cas":
+        return
+    if values["url"].startswith(("sqlite", urls.MEMORY)):
+        raise InvalidValueError(f"an SQLite file cannot do {strategy}; set it to auto or cas")
+    if values["url"].startswith(("mysql", "mariadb")):
+        raise InvalidValueError(
+            f"{strategy} was removed for MySQL and MariaDB; set it to auto, or delete the line"
+        )
 
 
 def _check_only(values: Mapping[str, Any]) -> None:
     if values["only"] and values["type"] == "rdb_compat":
-        raise RefusedError("cannot be with type: rdb_compat, whose types are hidden in the data")
+        raise InvalidValueError(
+            "cannot be used with type: rdb_compat, which keeps the type in the data"
+        )
 
 
 def _check_store(values: Mapping[str, Any]) -> None:
     if values["store"] and ":" not in values["type"]:
-        raise RefusedError("is for a store of your own, type: module:Class; remove it")
+        raise InvalidValueError("is for a store of your own, type: module:Class; remove it")
 
 
 def _check_wait_replicas(values: Mapping[str, Any]) -> None:
     if values["wait_replicas"] and values["type"] != "redis":
-        raise RefusedError("is for type: redis; remove it")
+        raise InvalidValueError("is for type: redis; remove it")
 
 
 def _check_memory(values: Mapping[str, Any]) -> None:
     if values["url"] == urls.MEMORY and values["type"] == "rdb_compat":
-        raise RefusedError("is new with each master: PerfectSched's table cannot be there")
+        raise InvalidValueError(
+            "is created anew by each master, so PerfectSched's table cannot be in it"
+        )
 
 
 _RULES = (
-    _Rule("type", {"type", "url"}, redis_urls.check_type),
+    _Rule("type", {"type", "url"}, _check_type),
     *(
-        _Rule(name, {"type", "url", *redis_urls.PARTS}, partial(redis_urls.check_part, name))
-        for name in redis_urls.PARTS
+        _Rule(name, {"type", "url", *_URL_PARTS}, partial(_check_url_part, name))
+        for name in _URL_PARTS
     ),
-    _Rule("ssl_cert", _TLS, tls.check_cert),
-    _Rule("ssl_key", _TLS, tls.check_key),
-    _Rule("ssl_verify", _TLS, tls.check_verify),
-    _Rule("url", _TLS, tls.check_url),
+    _Rule("ssl_cert", _TLS, _check_cert),
+    _Rule("ssl_key", _TLS, _check_key),
+    _Rule("ssl_verify", _TLS, _check_verify),
+    _Rule("url", _TLS, _check_tls_options),
     _Rule("claim_strategy", {"claim_strategy", "type", "url"}, _check_strategy),
     _Rule("url", {"url", "type"}, _check_memory),
     _Rule("store", {"store", "type"}, _check_store),
@@ -245,7 +366,7 @@ _RULES = (
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),
     *(_Rule(name, {"type", name}, partial(_check_in_compat, name)) for name in _NOT_IN_COMPAT),
-    _Rule("exec", _HANDLERS, _check_exec),
-    _Rule("script", _HANDLERS, _check_script),
+    _Rule("exec", _HANDLERS, partial(_check_alone, "exec")),
+    _Rule("script", _HANDLERS, partial(_check_alone, "script")),
     _Rule("script_class", _HANDLERS, _check_script_class),
 )

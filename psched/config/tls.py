@@ -1,18 +1,15 @@
-"""Encrypted connections: which settings go together, and what they come to."""
+"""Encrypted connections: what the settings for TLS mean."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from psched.config import urls
-from psched.config.problems import RefusedError
-
 SETTINGS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
-"""Their names."""
+"""The names of the settings for TLS."""
 
 VERIFY = ("full", "ca", "none")
-"""What of a server is checked: its certificate and its name, the certificate only, nothing."""
+"""What is checked of a server: its certificate and its name, only the certificate, nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +18,9 @@ class Tls:
 
     Attributes:
         verify: one of `VERIFY`.
-        ca: the certificates of the authorities that are trusted; there unless nothing is checked.
-        cert: our own certificate, for a server that wants one.
-        key: its private key; there if `cert` is.
+        ca: the certificates of the trusted authorities; None only if nothing is checked.
+        cert: our own certificate, for a server that requires one.
+        key: its private key; None only if `cert` is.
     """
 
     verify: str
@@ -32,8 +29,8 @@ class Tls:
     key: Path | None
 
     @property
-    def wanted(self) -> str:
-        """What to look at where no connection comes about, for people."""
+    def checklist(self) -> str:
+        """What to check if a connection cannot be made, for people."""
         questions = ["Does the server offer TLS"]
         match self.verify:
             case "full":
@@ -50,64 +47,8 @@ class Tls:
         return ", ".join(questions) + "?"
 
 
-def chosen_tls(values: Mapping[str, Any]) -> Tls | None:
-    """What some settings, which have been checked, say about encryption; None: nothing."""
+def tls_of(values: Mapping[str, Any]) -> Tls | None:
+    """How the values of valid settings encrypt connections; None: they do not say."""
     given = {name: values[f"ssl_{name}"] for name in ("ca", "cert", "key")}
     verify = values["ssl_verify"] or ("full" if given["ca"] else None)
     return None if verify is None else Tls(verify=verify, **given)
-
-
-def check_cert(values: Mapping[str, Any]) -> None:
-    """See `psched.config.rules`."""
-    if values["ssl_cert"] and not values["ssl_key"]:
-        raise RefusedError(
-            "needs ssl_key, the file with its private key; if that is in the same file, name it"
-            " in both"
-        )
-    if values["ssl_cert"] and not values["ssl_ca"] and not values["ssl_verify"]:
-        raise RefusedError(
-            "does not say how the server is checked; set ssl_ca to the file with the certificate"
-            " of its authority"
-        )
-
-
-def check_key(values: Mapping[str, Any]) -> None:
-    """See `psched.config.rules`."""
-    if values["ssl_key"] and not values["ssl_cert"]:
-        raise RefusedError("needs ssl_cert, the file with the certificate that it belongs to")
-
-
-def check_verify(values: Mapping[str, Any]) -> None:
-    """See `psched.config.rules`."""
-    if values["ssl_verify"] in ("full", "ca") and not values["ssl_ca"]:
-        raise RefusedError(
-            "needs ssl_ca, the file with the certificate of the server's authority; for the public"
-            " ones that is the system's file, such as /etc/ssl/certs/ca-certificates.crt"
-        )
-    if values["ssl_verify"] == "none" and values["ssl_ca"]:
-        raise RefusedError("must not be none beside ssl_ca, which would not be used; remove one")
-
-
-def check_url(values: Mapping[str, Any]) -> None:
-    """See `psched.config.rules`."""
-    options = urls.tls_options(values["url"])
-    if chosen_tls(values) is not None:
-        if reason := urls.why_without_tls(values["url"]):
-            raise RefusedError(f"{reason}; remove the settings {_given(values)}")
-        if options:
-            raise RefusedError(
-                f"has {', '.join(options)} among its options, beside the settings"
-                f" {_given(values)}; use either"
-            )
-    # PyMySQL takes these for the whole, and forgets the others, the authority first.
-    verifying = {"ssl_verify_cert", "ssl_verify_identity"} & {*options}
-    if verifying and {*options} - verifying:
-        raise RefusedError(
-            f"has {min(verifying)} among its options, which makes the driver forget the others;"
-            " use the settings ssl_ca and ssl_verify instead"
-        )
-
-
-def _given(values: Mapping[str, Any]) -> str:
-    names = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
-    return ", ".join(name for name in names if values[name])

@@ -1,8 +1,8 @@
-"""Database urls: the forms that users write, made the one form that SQLAlchemy reads.
+"""Database urls: the forms that users write are converted to the one that SQLAlchemy reads.
 
-A url that was read here can be handed to any parser: its user and password hold none of
-the characters that divide a url, so no part of them is taken for a host or a port and
-then shown in somebody's error text.
+A url that was read here can be given to any parser: its user and password hold none of the
+characters that separate the parts of a url. So no parser takes a part of a password for a host or a
+port, and shows it in an error.
 """
 
 import re
@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote_plus
 
+from typing_extensions import override
+
 from psched.config import redis_urls, references
-from psched.config.kinds import text
-from psched.config.problems import RefusedError
-from psched.config.references import Surroundings
+from psched.config.kinds import Kind
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
 
 _DATABASES = {
     "sqlite": "sqlite",
@@ -21,13 +23,13 @@ _DATABASES = {
     "mariadb": "mysql+pymysql",
     "postgresql": "postgresql+psycopg",
 }
-"""The schemes psched can use, and what each means to SQLAlchemy if it names no driver."""
+"""The schemes that psched can use, and SQLAlchemy's scheme for each with the default driver."""
 
 _ALIASES = {"mysql2": "mysql", "postgres": "postgresql"}
-"""Schemes of Ruby's PerfectSched, and of libpq."""
+"""Scheme names of Ruby's PerfectSched and of libpq."""
 
 MEMORY = "memory:"
-"""The url of schedules that are gone with their master; see `psched.memory`."""
+"""The url of schedules in memory, which are lost when their master exits; see `psched.memory`."""
 
 _SCHEME = re.compile(r"(?P<database>[a-z][a-z0-9]*) (?: \+ (?P<driver>\w+) )?", re.VERBOSE)
 
@@ -46,8 +48,8 @@ _SERVER = re.compile(
 )
 
 _PASSWORD = re.compile(r"\A((?>(?:[^:/?#]*://)?)[^:/]*:).*(?=@)", re.DOTALL)
-"""The scheme and the user, then the password, which reaches to the last @. What has a slash
-before its first colon is the path of a file."""
+"""The scheme and the user, then the password, which extends to the last @. A text with a slash
+before its first colon is the path of a file, and has no password."""
 
 _SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd)[^=&]*=)[^&]*", re.IGNORECASE)
 
@@ -59,24 +61,23 @@ _TLS_OPTIONS = {
     "mariadb+pymysql": _MYSQL_TLS,
     "postgresql+psycopg": re.compile(r"ssl(?:mode|rootcert|cert|key)|requiressl|gssencmode"),
 }
-"""The schemes with settings for TLS, and the options of a url which say the same in the
-driver's words."""
+"""The schemes with settings for TLS, and the options of a url by which the driver itself can be
+told the same."""
 
 
-class Url:
-    """The url of a database, as SQLAlchemy reads it; `placed` makes a relative file absolute."""
+class Url(Kind):
+    """The url of a database, as SQLAlchemy reads it; `with_absolute_file` completes it."""
 
-    def describe(self) -> str:
-        """See `Kind.describe`."""
-        return (
-            "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, postgresql://… or"
-            " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder), or memory:"
-        )
+    description = (
+        "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, postgresql://… or"
+        " sqlite:////FOLDER/FILE (sqlite:///FILE is a file in the current folder), or memory:"
+    )
 
-    def read(self, value: object, around: Surroundings) -> str:
-        """See `Kind.read`. References among user and password are percent-encoded."""
+    @override
+    def read(self, value: object, context: Context) -> str:
+        # Only the values of references are encoded: a user writes the rest of the login encoded.
         encode = _login(value) if isinstance(value, str) else range(0)
-        url = text(self, value, around, encode=encode)
+        url = self.text(value, context, encode=encode)
         if url.lower() in {MEMORY, f"{MEMORY}//"}:
             return MEMORY
         if redis_urls.is_redis(url):
@@ -84,32 +85,34 @@ class Url:
         scheme, divider, rest = url.partition("://")
         parts = _SCHEME.fullmatch(scheme.lower())
         if not divider or not parts:
-            raise RefusedError(f"must be {self.describe()}")
+            raise InvalidValueError(f"must be {self.description}")
         database = _ALIASES.get(parts["database"], parts["database"])
         if database not in _DATABASES:
-            raise RefusedError(f"is of no known kind; known are {', '.join(_DATABASES)}, redis")
+            raise InvalidValueError(
+                f"names an unknown kind of database; known are {', '.join(_DATABASES)}, redis"
+            )
         dialect = f"{database}+{parts['driver']}" if parts["driver"] else _DATABASES[database]
         place = rest if database == "sqlite" else _server(rest)
         return f"{dialect}://{place}"
 
 
-def placed(url: str, around: Surroundings) -> str:
-    """`url`, which `Url` has read, with the file that it names, if it names one, made absolute.
+def with_absolute_file(url: str, context: Context) -> str:
+    """A url that `Url` has read, with the path of an SQLite file made absolute.
 
     Raises:
-        RefusedError: it names no file that can be used.
+        InvalidValueError: the file cannot be used.
     """
     scheme, divider, rest = url.partition("://")
     if not scheme.startswith("sqlite"):
         return url
-    return f"{scheme}{divider}{_file(rest, around)}"
+    return f"{scheme}{divider}{_absolute_file(rest, context)}"
 
 
 def from_sequel(url: str) -> str:
-    """A url as Ruby's Sequel reads it, written as psched does.
+    """A url written for Ruby's Sequel, rewritten for psched.
 
-    To Sequel, and so to PerfectSched, ``sqlite:///FILE`` is an absolute path and ``sqlite://FILE``
-    a relative one; and the option ``encoding`` has another name in each of our drivers.
+    To Sequel, and therefore to PerfectSched, ``sqlite:///FILE`` is an absolute path and
+    ``sqlite://FILE`` a relative one. Our drivers have other names for the option ``encoding``.
     """
     scheme, divider, rest = url.partition("://")
     if scheme.lower().startswith("sqlite") and rest.startswith("/"):
@@ -120,20 +123,20 @@ def from_sequel(url: str) -> str:
     return f"{scheme}{divider}{login}{at}{place}"
 
 
-def in_state_folder(around: Surroundings) -> str:
-    """The url of the embedded database that serves where none is configured.
+def default_url(context: Context) -> str:
+    """The url of the SQLite file that is used if no url is configured.
 
     Raises:
-        RefusedError: no environment variable tells where state is kept.
+        InvalidValueError: no environment variable names a folder for it.
     """
-    # systemd lists all folders of the unit, divided by colons.
-    folder, _, _ = around.environ.get("STATE_DIRECTORY", "").partition(":")
-    state = Path(folder) if folder else _state_home(around.environ) / "psched"
-    return f"sqlite:///{_path(around.cwd / state / 'psched.db')}"
+    # systemd lists all folders of the unit, separated by colons.
+    folder, _, _ = context.environ.get("STATE_DIRECTORY", "").partition(":")
+    state = Path(folder) if folder else _state_home(context.environ) / "psched"
+    return f"sqlite:///{_path(context.cwd / state / 'psched.db')}"
 
 
 def file_of(url: str) -> Path | None:
-    """The file that a `url` names; None: it names none."""
+    """The SQLite file that a url names; None if it names another database."""
     scheme, _, place = url.partition("://")
     if not scheme.startswith("sqlite"):
         return None
@@ -141,7 +144,7 @@ def file_of(url: str) -> Path | None:
 
 
 def each_host(url: str) -> tuple[str, ...]:
-    """The urls of the servers that one url names, which differ in host and port only."""
+    """One url for each server that a url names; they differ in host and port only."""
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     hosts, slash, database = place.partition("/")
@@ -150,15 +153,15 @@ def each_host(url: str) -> tuple[str, ...]:
     )
 
 
-def safe(url: str) -> str:
-    """`url` with ``***`` in place of its password, to be shown to people."""
+def without_secrets(url: str) -> str:
+    """`url` with ``***`` in place of its passwords, to be shown to people."""
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", url))
 
 
 def secret_variables(url: str) -> set[str]:
-    """The environment variables in which a password may stand, of a url as it was written.
+    """The environment variables of an unexpanded url that may hold a password.
 
-    What stands for a host, a file or a user's name is no secret: others may need that variable.
+    A variable with a host, a file or a user's name is not secret: programs may need it.
     """
     form = references.masked(url)
     scheme, divider, _ = form.partition("://")
@@ -179,26 +182,28 @@ def secret_variables(url: str) -> set[str]:
 
 
 def with_password(url: str, password: str) -> str:
-    """`url`, which has none, with a password.
+    """A url with a password added.
 
     Raises:
-        RefusedError: it has one, or there is no place for one.
+        InvalidValueError: the url has a password, or no place for one.
     """
     if redis_urls.is_redis(url):
         return redis_urls.with_password(url, password)
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     if scheme.startswith("sqlite") or url == MEMORY:
-        raise RefusedError("is of no use: the url names an SQLite file, which has no password")
+        raise InvalidValueError("is of no use: the url names an SQLite file, which has no password")
     if ":" in login or _PASSWORD_OPTION.search(place):
-        raise RefusedError("is of no use: the url has a password already; remove one of the two")
+        raise InvalidValueError(
+            "is of no use: the url has a password already; remove one of the two"
+        )
     if not at:
-        raise RefusedError("needs a user in the url, as in mysql://USER@HOST/DATABASE")
+        raise InvalidValueError("needs a user in the url, as in mysql://USER@HOST/DATABASE")
     return f"{scheme}{divider}{login}:{quote(password, safe='')}@{place}"
 
 
 def without_password(url: str) -> str:
-    """`url` without what `with_password` has put into it."""
+    """The url that `with_password` was given."""
     if redis_urls.is_redis(url):
         return redis_urls.without_password(url)
     scheme, divider, rest = url.partition("://")
@@ -207,7 +212,7 @@ def without_password(url: str) -> str:
 
 
 def why_without_tls(url: str) -> str | None:
-    """Why there are no settings for TLS on the database of a `url`; None if there are."""
+    """Why the settings for TLS cannot be used with a url; None if they can."""
     scheme = url.partition("://")[0]
     if scheme == "unix":
         return "is a socket of this host, which has no connection to encrypt"
@@ -215,11 +220,11 @@ def why_without_tls(url: str) -> str | None:
         return None
     if scheme.startswith("sqlite") or url == MEMORY:
         return "is an SQLite file, which has no connection to encrypt"
-    return f"names a driver without settings for TLS; those with are {', '.join(_TLS_OPTIONS)}"
+    return f"names a driver without settings for TLS; there are such for {', '.join(_TLS_OPTIONS)}"
 
 
 def tls_options(url: str) -> tuple[str, ...]:
-    """The options of a `url` that say something of TLS, by name."""
+    """The names of the options of a url that concern TLS."""
     pattern = _TLS_OPTIONS.get(url.partition("://")[0])
     if pattern is None:
         return ()
@@ -229,7 +234,7 @@ def tls_options(url: str) -> tuple[str, ...]:
 
 
 def _login(url: str) -> range:
-    """Where user and password stand in a url as it was written, references and all."""
+    """The positions of user and password in an unexpanded url."""
     form = references.masked(url)
     return range(form.find("://"), form.rfind("@"))
 
@@ -237,50 +242,51 @@ def _login(url: str) -> range:
 def _server(rest: str) -> str:
     login, at, place = rest.rpartition("@")
     if re.search("[/?#]", login):
-        raise RefusedError(
+        raise InvalidValueError(
             "has a / ? or # before its last @; in a user or password write %2F %3F %23 "
             "for them, and anywhere else %40 for @"
         )
     if not _SERVER.fullmatch(place):
-        raise RefusedError(f"must be {Url().describe()}")
+        raise InvalidValueError(f"must be {Url.description}")
     return login.replace("@", "%40") + at + place
 
 
-def _file(rest: str, around: Surroundings) -> str:
+def _absolute_file(rest: str, context: Context) -> str:
     name, question, options = rest.partition("?")
     if "@" in name and not name.startswith("/"):
-        raise RefusedError("must name only a file: SQLite has no users and no hosts")
-    # Two slashes are PerfectSched's way to write a relative file, three are SQLAlchemy's;
-    # with four it is absolute.
+        raise InvalidValueError("must name only a file: SQLite has no users and no hosts")
+    # A relative file has two slashes before it in PerfectSched, and three in SQLAlchemy; an
+    # absolute one has four.
     name = name.removeprefix("/")
     if name in {"", "/", ":memory:"}:
-        raise RefusedError(
+        raise InvalidValueError(
             "is a database in memory, of which each process would have its own; name a file, as in"
-            " sqlite:////var/lib/psched/psched.db, or write memory: for what goes with its master"
+            " sqlite:////var/lib/psched/psched.db, or write memory: for one that is lost when its"
+            " master exits"
         )
     if name.startswith("file:"):
-        raise RefusedError("must be a path; write sqlite:////FOLDER/FILE without file:")
-    return f"/{_path(around.cwd / name)}{question}{options}"
+        raise InvalidValueError("must be a path; write sqlite:////FOLDER/FILE without file:")
+    return f"/{_path(context.cwd / name)}{question}{options}"
 
 
 def _path(file: Path) -> Path:
     try:
         str(file).encode()
     except UnicodeEncodeError:
-        raise RefusedError("leads to a path that is not UTF-8 text; choose another") from None
+        raise InvalidValueError("leads to a path that is not UTF-8 text; choose another") from None
     # SQLAlchemy 2.1 decodes %XX in a path, 2.0 does not; a ? ends the path in both.
     if re.search("[%?]", str(file)):
-        raise RefusedError("leads to a path with % or ?; choose one without")
+        raise InvalidValueError("leads to a path with % or ?; choose one without")
     return file
 
 
 def _state_home(environ: Mapping[str, str]) -> Path:
     state = Path(environ.get("XDG_STATE_HOME", ""))
-    if state.is_absolute():  # the XDG specification has others ignored
+    if state.is_absolute():  # the XDG specification says to ignore any other
         return state
     if home := environ.get("HOME"):
         return Path(home, ".local", "state")
-    raise RefusedError(
-        "is not set, and neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME tells "
-        "where a database of our own could be; set url"
+    raise InvalidValueError(
+        "is not set, and neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME names a folder for"
+        " an SQLite file; set url"
     )

@@ -1,9 +1,9 @@
-"""How often an occurrence is tried, after which waits, and when it is given up.
+"""Retries: how long to wait before an attempt, and when to give up.
 
-An attempt that fails is repeated after ``retry_wait``; with ``retry_backoff: exponential`` after
-twice as long each time, less a jitter, so that what failed together is not tried together again.
-After ``max_attempts`` it is given up. What runs only once and has not succeeded ``expire``
-seconds after it was to run first has expired.
+An attempt that fails is repeated after ``retry_wait``. With ``retry_backoff: exponential`` the wait
+doubles each time, less a jitter, so that tasks that failed together are not retried together. After
+``max_attempts`` attempts the occurrence is given up. A one-shot expires ``expire`` seconds after it
+was to run first, unless it has succeeded.
 """
 
 from psched.base.stable_hash import stable_hash
@@ -11,48 +11,48 @@ from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
 
 _MOST_DOUBLINGS = 32
-"""Of a wait; more seconds than any."""
+"""More doublings than that exceed every ``retry_wait_limit``."""
 
 
-def wait_before_next(row: Row, definition: Definition) -> float:
+def retry_delay(row: Row, definition: Definition) -> float:
     """Seconds from the failure of an attempt to the next one."""
     settings = definition.settings
     if settings.retry_backoff == "fixed":
         return settings.retry_wait
     doubled = settings.retry_wait * 2.0 ** min(max(row.attempt - 1, 0), _MOST_DOUBLINGS)
-    # Of the occurrence and the attempt, so that nobody has to draw it.
-    drawn = stable_hash(f"{row.key}.{row.next_time}.{row.attempt}", 2**32) / 2**32
-    return min(doubled, max(settings.retry_wait_limit, settings.retry_wait)) * (1 - drawn / 2)
+    # It depends on the occurrence and the attempt, so that no source of randomness is needed.
+    jitter = stable_hash(f"{row.key}.{row.next_time}.{row.attempt}", 2**32) / 2**32
+    return min(doubled, max(settings.retry_wait_limit, settings.retry_wait)) * (1 - jitter / 2)
 
 
 def wait_after_death(attempt: int, retry_wait: float) -> float:
-    """Seconds from the death of the worker or fork server of an attempt to the next attempt.
+    """Seconds from the death of an attempt's worker or fork server to the next attempt.
 
-    The first death may be anybody's fault. At the second one the occurrence itself may be what
+    The first death may have any cause. After the second one, the occurrence itself may be what
     kills them.
     """
     return retry_wait if attempt > 1 else 0
 
 
-def is_spent(row: Row, definition: Definition) -> bool:
-    """Whether the attempt that the row counts was the last one."""
+def is_exhausted(row: Row, definition: Definition) -> bool:
+    """Whether the current attempt is the last one."""
     return 0 < definition.settings.max_attempts <= row.attempt
 
 
-def given_up(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
-    """Why a row that has just been claimed is not to be tried any more.
+def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
+    """Why a row that has just been claimed is not tried again.
 
     Returns:
-        The status of a task that runs only once, and the reason; None: it is to be tried.
+        The status that a one-shot gets, and the reason; None: it is tried.
     """
     most, expire = definition.settings.max_attempts, definition.settings.expire
     if 0 < most < row.attempt:
-        # It did not come to its end, or this would have been seen there.
+        # Its worker died: at a regular end of that attempt it would have been given up there.
         return FAILED, f"gave up: its worker died in the last of {most} attempts"
     if definition.trigger is not None or not expire or row.next_time is None:
         return None
     created = row.created_at or 0
-    # Inserted by plain SQL, it is as old as its first lease's end.
+    # A row inserted by plain SQL gets created_at only at the end of its first lease.
     if created > 0 and now >= max(created, row.next_time + definition.delay) + expire:
         return EXPIRED, f"expired: it has not succeeded within {expire} s"
     return None

@@ -1,19 +1,19 @@
-"""Which of the occurrences that fell due while nobody ran them are run.
+"""Catch-up: which missed occurrences run.
 
-By the schedule's choice,
+The setting ``catchup`` of a schedule decides:
 
-* ``all``: one after another, oldest first, as PerfectSched does;
-* ``latest``: dropped but for the newest;
-* ``skip``: dropped all, unless one started no later than ``catchup_grace`` seconds after it
-  was due.
+* ``all``: all of them, one after another, oldest first, as in PerfectSched;
+* ``latest``: only the newest;
+* ``skip``: none, unless it starts at most ``catchup_grace`` seconds after it was due.
 
-``all`` keeps ``catchup_limit`` of them, the newest; what was due more than ``catchup_window``
-seconds ago is dropped in any case. What is dropped is always told, as a range, in the settlement's
-reason. An occurrence that has been tried is carried through: only a first attempt is judged.
+``all`` keeps at most ``catchup_limit`` occurrences, the newest ones. Occurrences that were due more
+than ``catchup_window`` seconds ago are dropped in any case. The settlement's reason always names
+the range that was dropped. The policy applies only to a first attempt: an occurrence that has been
+tried is not dropped.
 
-It makes no difference why nobody ran them: those that fall due while an occurrence of the same
-schedule runs are judged in the same way when it has ended. So they queue up (``all``), become one
-(``latest``) or are dropped (``skip``).
+It makes no difference why an occurrence was missed. Occurrences that fall due while an earlier one
+of the same schedule runs are treated in the same way when that one has ended: they queue up
+(``all``), are merged into one (``latest``) or are dropped (``skip``).
 """
 
 from collections import deque
@@ -23,19 +23,20 @@ from psched.core.definition import Definition
 from psched.triggers.trigger import Trigger, first
 
 _MOST_REMEMBERED = 10_000
-"""Schedules whose last answer `_exceeds` keeps."""
+"""The number of schedules in `_passed`."""
 
 _passed: dict[tuple[object, ...], tuple[int, int | None, int]] = {}
+"""The last results of `_exceeds`, by schedule: the cursor, a later occurrence, steps between."""
 
 
-def kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
-    """The oldest occurrence, from the cursor on, that the catch-up policy keeps.
+def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
+    """The oldest occurrence, from the cursor on, that the catch-up policy keeps; None: none.
 
     Raises:
-        InvalidError: a trigger of the user's own does not answer as it should.
+        InvalidError: a user's trigger gives an invalid answer.
     """
     settings = definition.settings
-    # What may still wait for its share of the jitter is not late.
+    # An occurrence that may still be delayed by jitter is not late.
     ready = int(now) - definition.delay - settings.jitter
     if settings.catchup == "skip":
         if ready - cursor <= settings.catchup_grace:
@@ -55,8 +56,8 @@ def kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> i
 def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> int:
     """The oldest of the last ``count`` occurrences from the cursor to ``until``.
 
-    A cursor ten years back on a minutely schedule has five million occurrences before it, so
-    they are looked for from the end, in windows that double until they hold enough.
+    If the cursor of a minutely schedule is ten years back, there are five million occurrences. So
+    they are searched from the end, in windows that double in size until they hold enough.
     """
     if not _exceeds(definition, trigger, cursor, until, count):
         return cursor
@@ -79,8 +80,9 @@ def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, c
 def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> bool:
     """Whether there are more than ``count`` occurrences from the cursor to ``until``.
 
-    A long backlog is worked off one by one, and judged each time. So what was found out is kept,
-    the occurrence that is so many ahead of the cursor: as the one moves on, so does the other.
+    A long backlog is worked off one occurrence at a time, and this question is asked each time. So
+    the occurrence that is ``count`` steps ahead of the cursor is cached: when the cursor moves by
+    one, so does that occurrence.
     """
     key = (definition.key, definition.cron, definition.timezone, definition.settings.dst_policy)
     at, ahead, steps = _passed.pop((*key, count), (None, None, 0))
@@ -97,8 +99,8 @@ def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, 
     return steps == count and ahead is not None and ahead <= until
 
 
-def dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
-    """What was dropped, for people: from the cursor to before the oldest that is kept."""
+def describe_dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
+    """What was dropped, for people: the occurrences from the cursor to the oldest that is kept."""
     policy = definition.settings.catchup
     cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""
     window = definition.settings.catchup_window
@@ -109,5 +111,5 @@ def dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
 
 
 def iso(instant: int) -> str:
-    """An instant for people."""
+    """An instant in UTC, for people."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

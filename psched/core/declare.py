@@ -1,4 +1,4 @@
-"""From what a program or a person says about a schedule to the row that says it."""
+"""Declarations: the fields that a person or a program gives for a schedule, made its row."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
@@ -11,41 +11,41 @@ from psched.base.errors import ConfigError, InvalidError
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.config import OVERRIDES, Config
 from psched.core import shorthands
-from psched.core.definition import (
+from psched.core.columns import (
     LATEST_TIME,
-    Definition,
-    check_form,
     check_name,
     check_number,
-    check_words,
+    check_payload_form,
+    check_text,
     encode,
-    options_of,
-    payload_of,
-    understand,
+    parse_options,
+    parse_payload,
 )
+from psched.core.definition import Definition, parse_row
 from psched.core.model import ENDED, PAUSED, WAITING, Row
-from psched.core.shorthands import SHORTHANDS, spelled_out
+from psched.core.shorthands import SHORTHANDS, expand_shorthands
 from psched.triggers import trigger as triggers
 
 When = shorthands.When
-"""An instant: Unix seconds, or a datetime that knows its zone."""
+"""An instant: Unix seconds, or an aware datetime."""
 
-SAID = {"label": check_name, "note": check_words, payload.OPTION: check_form}
-"""What stands in the options beside settings, and how it is checked.
+OTHER_OPTIONS = {"label": check_name, "note": check_text, payload.OPTION: check_payload_form}
+"""Options that are not settings, and the functions that check them.
 
-Whose a schedule is, what is to be known about it, and how its data carry what is no JSON object.
+They are the owner of a schedule, a note about it, and how its data wrap a payload that is not a
+JSON object.
 """
 
-FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *SAID)
-"""What is declared about a schedule, besides its key and times."""
+FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *OTHER_OPTIONS)
+"""The fields of a schedule's definition, besides its key."""
 
 TIMES = ("next_time", "next_run_time")
 
 _TRIGGER = frozenset({"cron", "timezone", "dst_policy"})
-"""A change of one of these sets the next occurrence anew."""
+"""If one of these changes, the next occurrence is computed anew."""
 
 _DELAYS = frozenset({"delay", "jitter"})
-"""A change of one of these sets anew when it is run."""
+"""If one of these changes, the time of the next run is computed anew."""
 
 
 def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]) -> Row:
@@ -54,17 +54,17 @@ def declare(key: str, fields: Mapping[str, Any], settings: Config, now: Callable
     Args:
         key: unique name.
         fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`; None means the default.
-        settings: the installation's.
-        now: the store's clock, asked only if no start is given.
+        settings: the installation's settings.
+        now: the store's clock, which is called only if no start is given.
 
     Raises:
-        InvalidError: a value makes no sense; its ``field`` names it.
+        InvalidError: a value is invalid; ``field`` is its name.
     """
     check_name("key", key)
     _refuse_unknown(fields)
     given = {name: value for name, value in fields.items() if value is not None}
-    fields = spelled_out(key, given)
-    row, definition = _defined(Row(key=key, timezone=settings.timezone), fields, settings)
+    fields = expand_shorthands(key, given)
+    row, definition = _redefined(Row(key=key, timezone=settings.timezone), fields, settings)
     start = _instant(fields, "next_time")
     next_time = _first(definition, now() if start is None else start)
     run_at = _instant(fields, "next_run_time")
@@ -81,12 +81,12 @@ def declare_all(
     """The rows of many new schedules.
 
     Args:
-        schedules: the ``key`` of each, and any of what `declare` takes.
-        settings: the installation's.
-        now: the store's clock, asked once at most.
+        schedules: the ``key`` of each, and any fields that `declare` takes.
+        settings: the installation's settings.
+        now: the store's clock, which is called once at most.
 
     Raises:
-        InvalidError: a value makes no sense; its ``field`` names it: ``schedules[17].cron``.
+        InvalidError: a value is invalid; ``field`` is its name, such as ``schedules[17].cron``.
     """
     now, places = cache(now), dict[str, int]()
     rows = []
@@ -114,22 +114,23 @@ def redeclare(
 ) -> Row:
     """A schedule's row with some of its definition changed.
 
-    The next occurrence is set anew, from now on, if the trigger changes; but not under a running
-    task, whose end will follow the new definition. A row that was quarantined goes on where it
-    stood. One that has ended or is paused stays at rest until it gets a trigger or a time.
+    If the trigger changes, the next occurrence is computed anew, from now on. While a task is
+    running that does not happen, because the task's end will use the new definition. A quarantined
+    row continues at its cursor. A row that has ended or is paused rests until it gets a trigger or
+    a time.
 
     Args:
-        seen: the row as it stands.
+        seen: the row as it is stored now.
         fields: any of `FIELDS`, `SHORTHANDS` and `TIMES`.
-        settings: the installation's.
-        now: the store's clock, asked only if needed.
+        settings: the installation's settings.
+        now: the store's clock, which is called only if needed.
 
     Raises:
-        InvalidError: a value makes no sense; its ``field`` names it.
+        InvalidError: a value is invalid; ``field`` is its name.
     """
     _refuse_unknown(fields)
-    fields = spelled_out(seen.key, fields)
-    row, definition = _defined(seen, fields, settings)
+    fields = expand_shorthands(seen.key, fields)
+    row, definition = _redefined(seen, fields, settings)
     start, run_at = _instant(fields, "next_time"), _instant(fields, "next_run_time")
     leased, finished = seen.owner is not None, seen.status in {*ENDED, PAUSED}
     anew = start is not None or not _TRIGGER.isdisjoint(fields)
@@ -138,7 +139,7 @@ def redeclare(
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
     if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
         next_time = _first(definition, now() if start is None else start)
-        # Below zero, so that the next claim will not take it for one that has been tried.
+        # Below zero, so that the next claim can tell that this time was set during a lease.
         attempt = -1 if leased else 0
     elif anew:
         triggers.check(definition.trigger, next_time)
@@ -156,30 +157,32 @@ def redeclare(
     )
 
 
-def _defined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
-    """The row with some fields of its definition changed, and the whole of it understood."""
-    own = {name: value for name, value in fields.items() if name in OVERRIDES or name in SAID}
+def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[Row, Definition]:
+    """The row with some fields of its definition changed, and the definition parsed from it."""
+    own = {
+        name: value for name, value in fields.items() if name in OVERRIDES or name in OTHER_OPTIONS
+    }
     columns = {n: v for n, v in fields.items() if n not in own and n not in TIMES}
     if "data" in columns:
         columns["data"] = encode("data", columns["data"], most=settings.data_limit)
     else:
-        payload_of(row.data, settings.data_limit)  # it would be quarantined when it is run
+        parse_payload(row.data, settings.data_limit)  # or the row would be quarantined later
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:
-        columns["options"] = _overridden(row.options, own, settings)
+        columns["options"] = _changed_options(row.options, own, settings)
     new = changed(row, **columns)
-    definition = understand(new, settings)
+    definition = parse_row(new, settings)
     given = new.alive_time
-    if "alive_time" not in columns and given == lease_of(row.type, settings):
-        given = None  # it came from the type it had
-    lease = lease_of(new.type, settings) if given is None else given
+    if "alive_time" not in columns and given == alive_time_of(row.type, settings):
+        given = None  # it is that of the type that the row had
+    lease = alive_time_of(new.type, settings) if given is None else given
     return changed(new, alive_time=lease), definition
 
 
-def lease_of(kind: str, settings: Config) -> int | None:
-    """The ``alive_time`` of a type. A claim does not know it: it has to stand in the row."""
-    lease: int | None = settings.types.get(kind, {}).get("alive_time")
+def alive_time_of(type_: str, settings: Config) -> int | None:
+    """The ``alive_time`` of a type. It must be in the row, because a claim does not know types."""
+    lease: int | None = settings.types.get(type_, {}).get("alive_time")
     return lease
 
 
@@ -190,13 +193,15 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
             raise InvalidError(name, f"is nothing a schedule has; it has {known}")
 
 
-def _overridden(stored: str | bytes | None, own: Mapping[str, Any], settings: Config) -> str | None:
-    """The column ``options`` with some of it changed; None: the setting is to hold again."""
-    options = options_of(stored)
+def _changed_options(
+    stored: str | bytes | None, own: Mapping[str, Any], settings: Config
+) -> str | None:
+    """The column ``options`` with some options changed; an option that is None is removed."""
+    options = parse_options(stored)
     for name, value in own.items():
         options.pop(name, None)
-        if value is not None and name in SAID:
-            options[name] = SAID[name](name, value)
+        if value is not None and name in OTHER_OPTIONS:
+            options[name] = OTHER_OPTIONS[name](name, value)
         elif value is not None:
             try:
                 settings.with_settings(**{name: value})
@@ -212,7 +217,7 @@ def _is_time(instant: int | None) -> TypeGuard[int]:
 
 def _first(definition: Definition, start: float) -> int:
     if definition.trigger is None:
-        return floor(start)  # what is to run now is due now
+        return floor(start)  # rounded down, so that a one-shot for now is due now
     start = ceil(start)
     triggers.check(definition.trigger, start - 1)
     first = triggers.first(definition.trigger, start)

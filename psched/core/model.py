@@ -1,47 +1,45 @@
-"""The nouns, and the dictionary between psched's two vocabularies.
+"""Rows, leases, settlements and decisions: the data that the rest of psched works on.
 
-Outside (API, configuration keys, columns, command line) psched speaks PerfectSched's words;
-inside, types use the field's. This is the only place where the two meet:
+The API, the settings, the columns and the command line use PerfectSched's names. They mean:
 
 ==================  =========================================================================
-outside             inside
-==================  =========================================================================
-schedule            a `Row`: what the store holds under one key; a ``Definition`` once understood
+schedule            a `Row`: what the store holds under one key; a ``Definition`` once parsed
 occurrence          `Occurrence`: one instant of a schedule's trigger, ``(key, scheduled_time)``
 ``next_time``       scheduled time of the occurrence that is due or running next (Unix seconds)
-``next_run_time``   nobody may take the row before this; while leased, the instant the lease ends
+``next_run_time``   no worker may claim the row before this; while leased, the end of the lease
 ``alive_time``      length of a lease in seconds
-``delay``           seconds between an occurrence's scheduled time and the moment it may run
-task                an occurrence that is leased: `Lease` (its right) and a handler's view of it
+``delay``           seconds from an occurrence's scheduled time until it may run
+task                an occurrence that is leased, as its handler sees it
 one-shot            a schedule with one occurrence; its ``cron`` is NULL
-finish …            to *settle*: to end a lease. To move its end is to *extend* it.
+settle              end a lease: finish, retry or release
+extend              move the end of a lease
 ==================  =========================================================================
 
 A lease's `Token` is a nonce drawn for that claim (``owner``) and a number that grows with
-every claim of the row (``fence``). Both are compared by every later write: the number alone
-can be granted twice by a database that lost its last commits, the nonce cannot.
+every claim of the row (``fence``). Every later write compares both, because a database that has
+lost its last commits can grant a number twice, but not a nonce.
 """
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-# What a row is (column ``status``).
-WAITING = "waiting"  # running ones too: those have an owner and a lease's end
+# Values of the column ``status``. A row rests if it has no next run.
+WAITING = "waiting"  # or running: then it has an owner
 FINISHED = "finished"  # a one-shot that is done, or a trigger that will never fire again
 CANCELLED = "cancelled"  # by a person or a program
 EXPIRED = "expired"  # a one-shot that has not succeeded in time
 FAILED = "failed"  # a one-shot that has used up its attempts
-QUARANTINED = "quarantined"  # it could not be understood; ``reason`` says why
+QUARANTINED = "quarantined"  # it is invalid; ``reason`` says why
 PAUSED = "paused"  # reserved; it rests
 MIGRATING = "migrating"  # a copy that `psched migrate` has not released yet; it rests
 
 ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
-"""It rests, and is run again only if somebody says so."""
+"""Statuses of rows that rest, and run again only if a person or a program requeues them."""
 
 SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
 """Statuses of rows that rest without having ended; such a row may be put into service again."""
 
-# Marks of a leased row: what its holder is to make of it.
+# Marks on a leased row: what its holder must do with it.
 DELETING = "deleting"
 CANCELLING = "cancelling"
 FINISHING = "finishing"
@@ -52,10 +50,9 @@ MARKS = {
     FINISHING: FINISHED,
     **{status: status for status in sorted(ENDED)},
 }
-"""What a leased row with one of these statuses becomes when its task has been stopped.
+"""By the status of a leased row: its status once its task has been stopped; None: it is removed.
 
-None: the row is removed. psched itself writes the first three; a client that sets one of the others
-with plain SQL means the same.
+psched itself writes only the first three. A client may set any of them with plain SQL.
 """
 
 STATUSES = frozenset({WAITING, *SET_ASIDE, *MARKS})
@@ -68,8 +65,8 @@ DEFAULT_TYPE = "default"
 class Occurrence:
     """One instant of a schedule's trigger.
 
-    Its text form is the idempotency key that handlers get: the same for every attempt and
-    every worker, different for every occurrence.
+    Its text form is the idempotency key that handlers get: the same for all attempts on all
+    workers, and different for each occurrence.
     """
 
     key: str
@@ -81,25 +78,25 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What proves a lease: compared, whole, by every extend and settle."""
+    """The proof of a lease, which every extend and settle compares."""
 
     owner: str
     fence: int
 
     def __str__(self) -> str:
-        """The form kept in ``settled_by``."""
+        """The form in the column ``settled_by``."""
         return f"{self.owner}#{self.fence}"
 
 
 @dataclass(slots=True)
 class Row:
-    """A schedule as the store holds it, judged by nobody; its fields are the table's columns.
+    """A schedule as it is stored, unchecked; its fields are the table's columns.
 
-    ``data`` and ``options`` are the stored text or bytes: a row that any SQL client wrote can
-    hold anything, and it must still be possible to list it, quarantine it and delete it.
+    ``data`` and ``options`` are the stored text or bytes: a row that an SQL client wrote can hold
+    anything, and it must still be possible to list it, quarantine it and delete it.
 
-    Its fields are never changed, which mypy checks: a frozen class of so many fields takes ten
-    times as long to make, as long as SQLite takes to find and read the row.
+    Its fields are final, which mypy checks. An instance of a frozen class with so many fields takes
+    ten times as long to create, as long as SQLite takes to find and read the row.
     """
 
     key: Final[str]
@@ -124,41 +121,41 @@ class Row:
 
     @property
     def state(self) -> str:
-        """What it is, for people: ``status``, and ``running`` while it waits and is leased."""
+        """For people: ``status``, or ``running`` if it is waiting and leased."""
         return "running" if self.status == WAITING and self.owner is not None else self.status
 
     @property
     def token(self) -> Token:
-        """The token of the current (or last) claim."""
+        """The token of the current or last claim."""
         return Token(self.owner or "", self.fence)
 
     @property
     def known_status(self) -> str | None:
-        """``status``, if it is one of `STATUSES`.
+        """``status``, if it is one of `STATUSES`; else None.
 
-        None: it is another, and what is stored may differ from what was read of it.
+        An unknown status may have been stored with characters that were lost when it was read.
         """
         return self.status if self.status in STATUSES else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """How one lease ends; what the row is to hold afterwards.
+    """The end of one lease, and what the row holds afterwards.
 
     Attributes:
         key: the row.
         token: the lease; the write is refused if the row has another.
-        version: definition version the new times were computed from; refused if it changed.
-        seen_status: the row's status when that was done; refused if it changed. None: any.
+        version: the version of the definition that was used; the write is refused if it changed.
+        seen_status: the row's status at that time; the write is refused if it changed. None: any.
         next_time: the cursor.
-        not_before: Unix seconds, or None: earliest next run by the schedule.
-        wait: seconds from the store's now: earliest next run by the outcome. The later of
+        not_before: the earliest next run by the schedule, in Unix seconds; None: any time.
+        wait: the earliest next run by the outcome, in seconds from the store's now. The later of
             the two becomes ``next_run_time``.
-        rest: no next run at all (``next_run_time`` becomes NULL).
-        remove: the row goes, whatever the others say.
-        retain: seconds after which a row at rest may be purged; None: it stays.
-        attempt: tries of the occurrence at ``next_time`` so far.
-        status: what the row is now.
+        rest: there is no next run (``next_run_time`` becomes NULL).
+        remove: the row is removed; all other fields are ignored.
+        retain: seconds after which a row at rest may be purged; None: never.
+        attempt: the number of attempts of the occurrence at ``next_time`` so far.
+        status: the row's new status.
         reason: why it rests, or what was decided about it, for people.
     """
 
@@ -178,10 +175,10 @@ class Settlement:
 
     @classmethod
     def of(cls, row: Row, **decided: Any) -> Self:  # noqa: ANN401  # its fields
-        """How the lease of a row ends; the row's cursor stays unless ``next_time`` is given.
+        """The end of a row's lease; the row's cursor stays unless ``next_time`` is given.
 
         Args:
-            row: as it stands, with its lease.
+            row: the row with its lease, as it is stored now.
             decided: fields other than ``key``, ``token``, ``version`` and ``seen_status``.
         """
         return cls(
@@ -195,15 +192,15 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The occurrence is done: the schedule goes on to its next one."""
+    """The occurrence is done: the schedule's next one follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The attempt failed: the same occurrence again, later.
+    """The attempt failed: the same occurrence runs again later.
 
     Attributes:
-        wait: seconds until then; None means the installation's ``retry_wait``.
+        wait: seconds until then; None: as ``retry_wait`` and ``retry_backoff`` say.
         reason: what failed, for people.
     """
 
@@ -213,12 +210,12 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Not done and nobody's fault: the same occurrence again, at once, on any worker."""
+    """The task was interrupted by no fault of its own: it runs again at once, on any worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """The row's payload cannot be understood: nothing was run.
+    """The row's payload is invalid: nothing was run.
 
     Attributes:
         reason: what is wrong with it, for people.

@@ -1,12 +1,11 @@
-"""What becomes of a leased row: pure functions, no store, no clock.
+"""What to do with a leased row: pure functions, which use neither a store nor a clock.
 
-`opening` judges a row that has just been claimed: is its occurrence to be run, or is there
-something else to do with it? `conclusion` turns what came out of a run into a settlement.
+`after_claim` decides about a row that has just been claimed: run its occurrence, or settle the
+lease at once. `after_run` decides how to settle the lease after a run. Which missed occurrences
+run is decided in `catchup`, and when to retry or give up in `attempts`.
 
-**Catch-up** of occurrences that fell due while nobody ran them: see `psched.core.catchup`.
-
-**Giving up** (see `attempts`): the schedule goes on to its next occurrence; what runs only
-once has ``failed``, and stays until somebody requeues or deletes it, or has ``expired``.
+When an occurrence is given up, its schedule continues with the next one. A one-shot then has
+``failed``, and stays until it is requeued or deleted; or it has ``expired``.
 """
 
 import math
@@ -17,8 +16,9 @@ from psched.base.errors import InvalidError, NotLoadedError
 from psched.base.texts import cut, visible
 from psched.config import Config
 from psched.core import attempts
-from psched.core.catchup import dropped, iso, kept
-from psched.core.definition import LATEST_TIME, Definition, understand
+from psched.core.catchup import describe_dropped, iso, oldest_kept
+from psched.core.columns import LATEST_TIME
+from psched.core.definition import Definition, parse_row
 from psched.core.model import (
     DELETING,
     FAILED,
@@ -39,82 +39,82 @@ from psched.core.model import (
 from psched.triggers import trigger as triggers
 
 _SHORTEST_SEARCH = 1
-"""Seconds between two searches for a trigger's code, if failures are tried again at once."""
+"""Seconds between two attempts to load a trigger's code, if ``retry_wait`` is 0."""
 
 _REASON_LENGTH = 460
-"""Characters of a reason that are kept in the row; with the note on what was cut, at most 500."""
+"""Characters of a reason that are kept in the row; at most 500 with the note on what was cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The row's occurrence is to be run.
+    """Run the row's occurrence.
 
     Attributes:
-        definition: the row, understood.
-        scheduled_time: the occurrence's.
+        definition: parsed from the row.
+        scheduled_time: the occurrence's scheduled time.
     """
 
     definition: Definition
     scheduled_time: int
 
 
-def opening(row: Row, settings: Config, now: float) -> Run | Settlement:
+def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
     """What to do with a row that has just been claimed.
 
     Args:
         row: as the claim returned it.
-        settings: the installation's.
-        now: the store's clock.
+        settings: the installation's settings.
+        now: the time of the store's clock.
 
     Returns:
-        Its occurrence to run; or how to settle the lease at once, with a reason, when there is
-        nothing to run: the row cannot be understood, is being deleted, has a status that says so,
-        was inserted without a time, or its cursor stands on occurrences that are to be dropped.
+        The occurrence to run; or a settlement, because there is nothing to run: the row is invalid,
+        is being deleted, rests or has a mark by its status, was inserted without a time, or its
+        cursor is on occurrences that are dropped.
     """
     if row.status != WAITING:
-        # The claim has counted an attempt, but the occurrence is not tried.
+        # The claim has counted an attempt, but nothing was tried.
         return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
-        definition = understand(row, settings)
-        if given_up := attempts.given_up(row, definition, now):
-            return _gave_up(row, definition, *given_up)
-        return _judge(row, definition, now)
+        definition = parse_row(row, settings)
+        if given_up := attempts.give_up_reason(row, definition, now):
+            return _give_up(row, definition, *given_up)
+        return _next_step(row, definition, now)
     except NotLoadedError as error:
-        # Another host may have the code, or this one will have it soon: that was no attempt.
-        return _later(row, settings, row.attempt - 1, str(error))
+        # Another host may have the code, or this host may get it soon. So it was not an attempt.
+        return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
     except InvalidError as error:
         return quarantine(row, str(error))
 
 
-def conclusion(
+def after_run(
     leased: Row, current: Row, decision: Decision, settings: Config, now: float = 0.0
 ) -> Settlement:
     """How to settle a lease after a run.
 
     Args:
         leased: the row as it was claimed and run.
-        current: the row as it stands now; differs if its definition has changed meanwhile.
-        decision: what came out of the run.
-        settings: the installation's.
-        now: the store's clock, if the definition has changed.
+        current: the row as it is stored now; it differs if its definition was changed meanwhile.
+        decision: the result of the run.
+        settings: the installation's settings.
+        now: the time of the store's clock; needed only if the definition was changed.
     """
-    # A one-shot whose task has completed has finished, even if it was cancelled meanwhile.
+    # A one-shot that has completed is finished, even if it was cancelled meanwhile.
     done = isinstance(decision, Finish) and current.cron is None and current.status != DELETING
     if current.known_status is None or (current.status in MARKS and not done):
         return _resting(current, settings)
     try:
-        definition = understand(current, settings)
+        definition = parse_row(current, settings)
     except NotLoadedError as error:
         over = isinstance(decision, Finish)
-        # Without a time: what comes next is found by who can load its trigger.
+        # Without a time, so that a host that can load the trigger computes it.
         row = changed(current, next_time=None) if over else current
-        return _later(row, settings, 0 if over else row.attempt, str(error))
+        return _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
     except InvalidError as error:
         return quarantine(current, str(error))
     try:
-        end = _concluded(leased, current, definition, decision, now)
+        end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
-        # A trigger is asked only when this occurrence is over: it is not to run again.
+        # The trigger is asked only after this occurrence is done, so it must not run again.
         return quarantine(changed(current, next_time=None), str(error))
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason
@@ -122,58 +122,57 @@ def conclusion(
     return end
 
 
-def _concluded(
+def _settlement(
     leased: Row, current: Row, definition: Definition, decision: Decision, now: float
 ) -> Settlement:
     if current.next_time is None:
         current = changed(current, next_time=leased.next_time)
     moved = leased.version != current.version and leased.next_time != current.next_time
     if moved:
-        # Somebody has set the schedule's next time while this occurrence ran: that stands.
+        # The schedule's next time was changed while this occurrence ran; that change stays.
         return _at(current, definition, current.next_time)
     if isinstance(decision, Finish):
         return _finished(leased, current, definition, now)
     if isinstance(decision, Quarantine) and leased.version == current.version:
         return quarantine(current, decision.reason)
     if isinstance(decision, Release | Quarantine):
-        return _again(current, wait=0, attempt=current.attempt - 1)
+        return _repeat(current, wait=0, attempt=current.attempt - 1)
     return _failed(current, definition, decision)
 
 
 def _finished(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
     if (leased.cron, leased.timezone) == (current.cron, current.timezone):
         return _following(current, definition)
-    if definition.settings.type == "rdb_compat":
-        return _carried_on(leased, current, definition, now)
-    # What another trigger would have shown before it was set was never scheduled.
-    onward = _following(current, definition, since=math.ceil(now) - 1)
+    if definition.settings.store_kind.new_trigger_starts_at_cursor:
+        return _keep_backlog(leased, current, definition, now)
+    # The new trigger was set just now, so its earlier times were never scheduled.
+    following = _following(current, definition, since=math.ceil(now) - 1)
     if (missed := _next_of(leased, definition.settings)) is None or missed > now:
-        return onward
-    why = (
-        f"its trigger was changed: {iso(missed)}, and what else was due of the old one, is dropped"
-    )
-    return changed(onward, reason=_plain(why))
+        return following
+    why = f"its trigger was changed: {iso(missed)} and later times of the old one are dropped"
+    return changed(following, reason=_plain(why))
 
 
 def _next_of(leased: Row, settings: Config) -> int | None:
     """The occurrence after the one that ran, by the trigger that the row was claimed with."""
     try:
-        trigger = understand(leased, settings).trigger
+        trigger = parse_row(leased, settings).trigger
         return trigger.next_after(leased.next_time or 0) if trigger else None
     except InvalidError:
-        return None  # a trigger of the user's own whose code is gone
+        return None  # the code of a user's trigger has been removed
 
 
-def _carried_on(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
-    """What comes next in PerfectSched's table, where the trigger was changed under the task.
+def _keep_backlog(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
+    """Go on to the next occurrence in PerfectSched's table, if the trigger was changed meanwhile.
 
-    PerfectSched's ``modify`` changes a trigger and no times. Its workers go on from the
-    occurrence that they have run, with the trigger that they had acquired: so no backlog is
-    dropped. We go on from there as well, with the new trigger, unless an earlier occurrence of
-    the old one has been due by now: the change may be later than that.
+    PerfectSched's ``modify`` changes a trigger, but no times. PerfectSched's workers continue from
+    the occurrence that they have run, with the trigger that they had claimed, so that no backlog is
+    dropped. psched continues from there, too, but with the new trigger. If the old trigger has an
+    earlier occurrence that is due by now, that one is next, because the trigger may have been
+    changed after it.
     """
     cursor = current.next_time or 0
-    before, after = understand(leased, definition.settings).trigger, definition.trigger
+    before, after = parse_row(leased, definition.settings).trigger, definition.trigger
     due = before.next_after(cursor) if before else None
     following = after.next_after(cursor) if after else None
     if due is not None and due <= now and (following is None or due < following):
@@ -189,17 +188,17 @@ def _carried_on(leased: Row, current: Row, definition: Definition, now: float) -
 
 
 def _failed(row: Row, definition: Definition, failure: Retry) -> Settlement:
-    if attempts.is_spent(row, definition):
+    if attempts.is_exhausted(row, definition):
         why = f"gave up after {row.attempt} attempts: {failure.reason}"
-        return _gave_up(row, definition, FAILED, why)
+        return _give_up(row, definition, FAILED, why)
     wait = failure.wait
     if wait is None:
-        wait = attempts.wait_before_next(row, definition)
-    return _again(row, wait=wait, attempt=row.attempt, reason=failure.reason)
+        wait = attempts.retry_delay(row, definition)
+    return _repeat(row, wait=wait, attempt=row.attempt, reason=failure.reason)
 
 
 def _resting(row: Row, settings: Config) -> Settlement:
-    """Put at rest a row whose status says that it is not to be run."""
+    """Settle a row whose status says that it does not run."""
     if row.status == DELETING:
         return removal(row)
     if row.status in SET_ASIDE:
@@ -211,14 +210,14 @@ def _resting(row: Row, settings: Config) -> Settlement:
         known = ", ".join(sorted(STATUSES))
         return quarantine(row, f"status: {row.status!r} is unknown; there are {known}")
     try:
-        own = understand(row, settings).settings
+        own = parse_row(row, settings).settings
     except InvalidError:
-        own = settings  # the row is not run, so its other columns need not make sense
+        own = settings  # the row does not run, so its other columns may be invalid
     return _ended(row, own, mark, row.reason if mark == row.status else None)
 
 
 def quarantine(row: Row, reason: str) -> Settlement:
-    """Set aside a row that cannot be understood; nothing runs on guessed data."""
+    """Set aside an invalid row, because nothing runs on guessed data."""
     return Settlement.of(
         row,
         rest=True,
@@ -228,15 +227,15 @@ def quarantine(row: Row, reason: str) -> Settlement:
     )
 
 
-def _later(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
-    """Leave a row that cannot be judged here to whoever claims it next, after ``retry_wait``."""
+def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
+    """Postpone a row whose trigger cannot be loaded here; another host may be able to."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
-    told = _plain(f"{reason}; tried again every {wait} s")
-    return changed(put_off(row, wait), attempt=attempt, reason=told)
+    text = _plain(f"{reason}; tried again every {wait} s")
+    return changed(postpone(row, wait), attempt=attempt, reason=text)
 
 
-def put_off(row: Row, wait: int) -> Settlement:
-    """Leave a row for so many seconds to whoever claims it next; that was no attempt."""
+def postpone(row: Row, wait: int) -> Settlement:
+    """Release a row that no worker may claim for some seconds; it was not an attempt."""
     return Settlement.of(
         row,
         wait=wait,
@@ -250,27 +249,27 @@ def removal(row: Row) -> Settlement:
     return Settlement.of(row, remove=True)
 
 
-def _judge(row: Row, definition: Definition, now: float) -> Run | Settlement:
+def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement:
     cursor, trigger = row.next_time, definition.trigger
     if cursor is not None and not 0 <= cursor <= LATEST_TIME:
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
-        # Inserted by plain SQL. Written down before it is run, so that every attempt has the
-        # same scheduled time.
+        # Inserted by plain SQL. The time is stored before the row runs, so that all attempts have
+        # the same scheduled time.
         now = math.ceil(now)
         return _at(row, definition, triggers.first(trigger, now) if trigger else now)
     if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
-        # Inserted by plain SQL, which need not know of ``next_run_time``.
+        # Inserted by plain SQL without a ``next_run_time``.
         return _at(row, definition, cursor)
     if row.attempt < 1:
-        # Set under a lease that nobody has settled (see `declare`): due in its own time.
+        # Set during a lease that was never settled (see `declare`): it is due at its own time.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
-    oldest = kept(trigger, cursor, definition, now)
+    oldest = oldest_kept(trigger, cursor, definition, now)
     if oldest == cursor:
         return Run(definition, cursor)
-    return _at(row, definition, oldest, reason=dropped(definition, cursor, oldest))
+    return _at(row, definition, oldest, reason=describe_dropped(definition, cursor, oldest))
 
 
 def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlement:
@@ -283,7 +282,7 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
 def _at(
     row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
 ) -> Settlement:
-    """The row's next occurrence is this one; None: there is none."""
+    """Go on to an occurrence; None: there is none."""
     if next_time is None:
         return _ended(row, definition.settings, FINISHED, reason)
     return Settlement.of(
@@ -294,27 +293,27 @@ def _at(
     )
 
 
-def _gave_up(row: Row, definition: Definition, status: str, reason: str) -> Settlement:
-    """Nothing more is tried of this occurrence."""
+def _give_up(row: Row, definition: Definition, status: str, reason: str) -> Settlement:
+    """Give up the row's occurrence."""
     if definition.trigger is None:
         return _ended(row, definition.settings, status, reason)
-    left = iso(row.next_time or 0)
-    return changed(_following(row, definition), reason=_plain(f"{left}: {reason}"))
+    occurrence = iso(row.next_time or 0)
+    return changed(_following(row, definition), reason=_plain(f"{occurrence}: {reason}"))
 
 
 def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Settlement:
-    """The row rests; what runs only once may be purged later, but for what has failed.
+    """End a row: it rests. A one-shot may be purged later, unless it has failed.
 
-    With a ``retention_time`` of 0 it does not rest: it is removed at once, and its key is free.
+    With a ``retention_time`` of 0 a one-shot does not rest: it is removed at once.
 
     Args:
-        row: as it stands.
-        own: the installation's settings with those of the row.
-        status: what it becomes.
-        reason: why, for people.
+        row: as it is stored now.
+        own: the settings of the row's definition.
+        status: its new status.
+        reason: why it rests, for people.
     """
-    kept = row.cron is not None or status == FAILED
-    retain = None if kept else own.retention_time
+    stays = row.cron is not None or status == FAILED
+    retain = None if stays else own.retention_time
     return Settlement.of(
         row,
         rest=True,
@@ -326,11 +325,11 @@ def _ended(row: Row, own: Config, status: str, reason: str | None = None) -> Set
     )
 
 
-def _again(row: Row, *, wait: float, attempt: int, reason: str | None = None) -> Settlement:
-    """The same occurrence once more."""
+def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -> Settlement:
+    """Run the same occurrence again."""
     return Settlement.of(
         row,
-        # Rounded up: nothing runs before its wait is over.
+        # Rounded up, so that it does not run before the wait is over.
         wait=math.ceil(wait),
         attempt=max(attempt, 0),
         reason=_plain(reason),
@@ -338,7 +337,7 @@ def _again(row: Row, *, wait: float, attempt: int, reason: str | None = None) ->
 
 
 def _plain(reason: str | None) -> str | None:
-    """A reason that any database keeps and any terminal shows."""
+    """A reason as any database can store it and any terminal can show it."""
     if reason is None:
         return None
     return cut(visible(cut(reason, _REASON_LENGTH)), _REASON_LENGTH)

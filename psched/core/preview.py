@@ -1,8 +1,7 @@
-"""What comes next: the occurrences of a schedule, and what is odd about them.
+"""Preview: the next occurrences of a schedule, and how clock changes affect them.
 
-Odd is what a clock change does to the times of a cron line (see `cron`): a time of day that
-does not exist on that day, or exists twice. A line that knows every hour and just goes on through
-the change has nothing odd.
+A clock change affects a cron line (see `triggers.cron`) if one of its times of day does not exist
+on that day, or exists twice. A line that matches every hour just continues through the change.
 """
 
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
 from math import ceil
 
-from psched.core.catchup import dropped, kept
-from psched.core.definition import LATEST_TIME, Definition, check_number
+from psched.core.catchup import describe_dropped, oldest_kept
+from psched.core.columns import LATEST_TIME, check_number
+from psched.core.definition import Definition
 from psched.core.model import WAITING, Row
 from psched.triggers import trigger as triggers
 from psched.triggers.cron import CORRECTION, Cron
@@ -21,9 +21,9 @@ from psched.triggers.trigger import Trigger
 from psched.triggers.zone import Change, Zone, find_zone
 
 _AROUND = 86_400
-"""Seconds; no clock is set by more."""
+"""Seconds; no clock change is larger."""
 
-# What a clock change does to a time of day.
+# The effects of a clock change on a time of day.
 LATE = "runs once, right after the clock change"
 LOST = "skipped"
 ONCE = "runs the first time only"
@@ -31,17 +31,17 @@ TWICE = "runs both times"
 
 
 _MOST = 1000
-"""Occurrences that are looked ahead at most."""
+"""The largest number of occurrences in a preview."""
 
 
 @dataclass(frozen=True, slots=True)
-class Oddity:
-    """A clock change that meddles with a cron line.
+class ClockChangeEffect:
+    """The effect of a clock change on a cron line.
 
     Attributes:
         change: the clock change.
         effect: `LATE`, `LOST`, `ONCE` or `TWICE`.
-        text: for people.
+        text: a description for people.
     """
 
     change: Change
@@ -50,14 +50,14 @@ class Oddity:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
-    """A coming occurrence; or a time of the schedule's that does not come.
+class UpcomingTime:
+    """An upcoming occurrence; or a time of the schedule that a clock change skips.
 
     Attributes:
-        time: its scheduled time, Unix seconds; of one that does not come, when the clock skips it.
-        run_at: when it may first be run, Unix seconds; None: it is not run.
-        local: what the clocks of its zone show then, as ISO 8601.
-        note: what is odd about it, for people; None: nothing.
+        time: its scheduled time in Unix seconds; of a skipped time, the instant of the change.
+        run_at: when it may first run, in Unix seconds; None: it is skipped.
+        local: the time in its zone, as ISO 8601.
+        note: what is special about it, for people; None: nothing.
     """
 
     time: int
@@ -66,15 +66,17 @@ class Coming:
     note: str | None = None
 
 
-def oddities(trigger: Trigger | None, start: int, end: int) -> Iterator[Oddity]:
-    """What the clock changes after an instant, and up to another, do to a trigger."""
+def clock_change_effects(
+    trigger: Trigger | None, start: int, end: int
+) -> Iterator[ClockChangeEffect]:
+    """The effects on a trigger of the clock changes after an instant and up to another."""
     if not isinstance(trigger, Cron) or (trigger.hourly and not trigger.fixed):
         return
     for change in trigger.zone.changes(min(start, LATEST), min(end, LATEST)):
         wall = trigger.match_after(change.start - 1)
         if wall >= change.end:
             continue
-        times = _shown(wall)
+        times = _text(wall)
         plural = trigger.match_after(wall) < change.end
         if plural:
             times += " and more"
@@ -84,33 +86,37 @@ def oddities(trigger: Trigger | None, start: int, end: int) -> Iterator[Oddity]:
         else:
             effect = LATE if trigger.fixed and change.size < CORRECTION else LOST
             what = "do not exist" if plural else "does not exist"
-        yield Oddity(change, effect, f"{times} {what} in {trigger.timezone}: {effect}")
+        yield ClockChangeEffect(change, effect, f"{times} {what} in {trigger.timezone}: {effect}")
 
 
-def coming(trigger: Trigger | None, timezone: str, after: int, count: int) -> list[Coming]:
-    """A trigger's first times after an instant; between them those that do not come.
+def upcoming_times(
+    trigger: Trigger | None, timezone: str, after: int, count: int
+) -> list[UpcomingTime]:
+    """A trigger's first times after an instant, with skipped times between them.
 
     Args:
         trigger: the trigger; None has no times.
-        timezone: the zone in which to show them.
+        timezone: the zone of `UpcomingTime.local`.
         after: Unix seconds.
-        count: how many times, those not counted that do not come.
+        count: how many times; skipped ones are not counted.
     """
     times = list(_times(trigger, after, count)) if trigger else []
-    return _noted(trigger, find_zone(timezone), times, after)
+    return _with_skipped(trigger, find_zone(timezone), times, after)
 
 
-def coming_of(row: Row, definition: Definition, count: int, now: float) -> list[Coming]:
-    """A schedule's coming occurrences, the one that is due or running first.
+def upcoming_occurrences(
+    row: Row, definition: Definition, count: int, now: float
+) -> list[UpcomingTime]:
+    """A schedule's upcoming occurrences, beginning with the one that is due or running.
 
     Args:
-        row: as it stands; at rest, it has none.
-        definition: the row, understood.
+        row: the row as it is stored now; at rest, it has none.
+        definition: parsed from the row.
         count: how many.
-        now: the store's clock.
+        now: the time of the store's clock.
 
     Raises:
-        InvalidError: the row's time, its trigger, or the count makes no sense.
+        InvalidError: the row's time, its trigger, or the count is invalid.
     """
     check_number("number", count, _MOST)
     trigger, cursor = definition.trigger, row.next_time
@@ -122,19 +128,21 @@ def coming_of(row: Row, definition: Definition, count: int, now: float) -> list[
         cursor = triggers.first(trigger, ceil(now)) if trigger else ceil(now)
     oldest, about = cursor, "runs now" if row.owner is not None else None
     if trigger and cursor is not None and row.owner is None and row.attempt < 1:
-        # What will be decided when it is claimed.
-        oldest = kept(trigger, cursor, definition, max(now, row.next_run_time))
-        about = None if oldest == cursor else dropped(definition, cursor, oldest)
+        # The catch-up policy will be applied when the row is claimed.
+        oldest = oldest_kept(trigger, cursor, definition, max(now, row.next_run_time))
+        about = None if oldest == cursor else describe_dropped(definition, cursor, oldest)
     if oldest is None:
         return []
     times = [oldest, *(_times(trigger, oldest, count - 1) if trigger else ())]
-    listed = _noted(trigger, find_zone(definition.timezone), times, oldest - 1)
+    listed = _with_skipped(trigger, find_zone(definition.timezone), times, oldest - 1)
     notes = {oldest: about} if about else {}
-    return [_placed(each, row, definition, notes.get(each.time)) for each in listed]
+    return [_with_run_time(each, row, definition, notes.get(each.time)) for each in listed]
 
 
-def _placed(each: Coming, row: Row, definition: Definition, about: str | None) -> Coming:
-    """An occurrence with what the schedule says about it."""
+def _with_run_time(
+    each: UpcomingTime, row: Row, definition: Definition, about: str | None
+) -> UpcomingTime:
+    """An occurrence with the time at which it may run, and with a note on the schedule."""
     if each.run_at is None:
         return each
     run_at = definition.first_run(each.time)
@@ -153,37 +161,39 @@ def _times(trigger: Trigger, after: int, count: int) -> Iterator[int]:
         yield time
 
 
-def _noted(trigger: Trigger | None, zone: Zone, times: list[int], after: int) -> list[Coming]:
-    """These times, and those that do not come between them, with what is odd about them."""
+def _with_skipped(
+    trigger: Trigger | None, zone: Zone, times: list[int], after: int
+) -> list[UpcomingTime]:
+    """These times and the skipped ones between them, with notes on clock changes."""
     notes: dict[int, str] = {}
-    lost: dict[int, str] = {}
+    skipped: dict[int, str] = {}
     last = times[-1] if times else after
-    for odd in oddities(trigger, after - _AROUND, last + _AROUND) if times else ():
-        instant, size = odd.change.instant, odd.change.size
-        if odd.effect == LOST:
+    for each in clock_change_effects(trigger, after - _AROUND, last + _AROUND) if times else ():
+        instant, size = each.change.instant, each.change.size
+        if each.effect == LOST:
             if after < instant <= last:
-                lost[instant] = odd.text
-        elif odd.effect == LATE:
-            notes[instant] = odd.text
+                skipped[instant] = each.text
+        elif each.effect == LATE:
+            notes[instant] = each.text
         else:
             for time in times:
                 if instant - size <= time < instant + size:
                     which = "first" if time < instant else "second"
-                    notes[time] = f"{_shown(zone.wall(time))} comes twice: {odd.effect}"
-                    if odd.effect == TWICE:
+                    notes[time] = f"{_text(zone.wall(time))} comes twice: {each.effect}"
+                    if each.effect == TWICE:
                         notes[time] += f", this is the {which}"
-    found = [Coming(time, time, _local(zone, time), notes.get(time)) for time in times]
-    found += [Coming(time, None, _local(zone, time), text) for time, text in lost.items()]
+    found = [UpcomingTime(time, time, _local(zone, time), notes.get(time)) for time in times]
+    found += [UpcomingTime(time, None, _local(zone, time), text) for time, text in skipped.items()]
     return sorted(found, key=lambda each: (each.time, each.run_at is not None))
 
 
-def _shown(wall: int) -> str:
-    """A wall time for people."""
+def _text(wall: int) -> str:
+    """A wall time, for people."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _local(zone: Zone, instant: int) -> str:
     if instant >= LATEST:
-        return str(instant)  # in some zones it is the year 10000
+        return str(instant)  # in some zones it is in the year 10000
     offset = timedelta(seconds=zone.wall(instant) - instant)
     return datetime.fromtimestamp(instant, timezone(offset)).isoformat()

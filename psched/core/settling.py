@@ -1,36 +1,22 @@
-"""Ending leases, whatever has happened to the schedules meanwhile."""
+"""Ending leases, also if the schedules were redefined meanwhile or an answer was lost."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreBusyError, StoreUnavailableError, UnknownOutcomeError
+from psched.base.errors import StoreBusyError, TransientStoreError, UnknownOutcomeError
+from psched.base.retry import Send, send_once
 from psched.config import Config
 from psched.core.model import WAITING, Decision, Finish, Row, Settlement, Token
-from psched.core.policy import conclusion
+from psched.core.policy import after_run
 from psched.core.store_protocol import Settled, Store
-
-T = TypeVar("T")
 
 _log = logging.getLogger("psched.worker")
 
 Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
-"""How to settle a lease, see `psched.core.policy.conclusion`; None: that is not known yet."""
-
-
-class Ask(Protocol):
-    """Sends a request to the store."""
-
-    def __call__(self, request: Callable[[], T], /) -> T:
-        """Send it."""
-        ...
-
-
-def _at_once(request: Callable[[], T]) -> T:
-    return request()
+"""Computes a lease's settlement, see `psched.core.policy.after_run`; None: not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +26,7 @@ class Ending:
     Attributes:
         leased: the row as it was claimed.
         decision: how its task ended.
-        deadline: D of the lease, see `lease_times`; 0: it is known to be lost, or not known.
+        deadline: D of the lease, see `lease_times`; 0 if the lease is lost or its D not known.
     """
 
     leased: Row
@@ -49,62 +35,64 @@ class Ending:
 
     @property
     def lease(self) -> tuple[str, Token]:
-        """Which lease it is that ends."""
+        """The lease that ends."""
         return self.leased.key, self.leased.token
 
 
 class Settler:
-    """Ends leases, and knows an end for written whose answer was lost.
+    """Ends leases, and recognises a settlement that was applied although its answer was lost.
 
-    A store recognises a settle that is repeated only until the next lease of the row is settled.
-    After that it says that we were preempted; but before D nobody can have had the row, unless we
-    had ended our lease. So if an end was sent while the lease was ours, if its answer was lost, and
-    if "preempted" comes before D, then it was that end that let others go on: it counts.
+    A store recognises a repeated settlement only until the next lease of the row is settled; after
+    that it answers PREEMPTED. But before D nobody else can have leased the row, unless our
+    settlement had ended the lease. So if a settlement was sent while the lease was ours, its answer
+    was lost, and PREEMPTED arrives before D, then that settlement was applied: the result is DONE.
 
     Two others can have ended the lease before D: a person who changes or removes the row by hand,
-    and a store whose clock steps by more than a lease allows. If that happens, and to an end that
-    was lost on its way at that, a task is said to have finished which will be run again (or has no
-    schedule any more). The other mistake is worse: who is told that what it did counts for nothing
-    takes it back, and nobody does it again.
+    and a store whose clock steps by more than a lease allows. If either happens to a row whose
+    settlement never reached the store, a task is reported as finished although it will be run
+    again (or its schedule is gone). The opposite mistake would be worse: a task that is told that
+    its work does not count may undo it, and nobody would do it again.
 
     Args:
-        settings: the installation's.
-        clock: this host's clocks.
-        conclude: says how a lease ends.
-        ask: sends each request.
+        settings: the installation's settings.
+        clock: compared with each D.
+        conclude: computes each settlement.
+        send: sends each request.
     """
 
     def __init__(
         self,
         settings: Config,
         clock: Clock,
-        conclude: Conclude = conclusion,
-        ask: Ask = _at_once,
+        conclude: Conclude = after_run,
+        send: Send = send_once,
     ) -> None:
         self._settings = settings
         self._conclude = conclude
-        self._ask = ask
+        self._send = send
         self._clock = clock
-        # Leases whose end may have been written, and their D when it was sent.
+        # Leases whose settlement may have been applied, and the D that each had then.
         self._unanswered: dict[tuple[str, Token], float] = {}
 
     def settle(self, store: Store, endings: Sequence[Ending]) -> Mapping[str, Settled]:
         """End leases; may be repeated when the store did not answer.
 
         Returns:
-            For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
+            DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
 
         Raises:
-            StoreUnavailableError: ask again.
+            TransientStoreError: to be repeated later.
         """
         sent = self._clock.boottime()
         results: dict[str, Settled] = {}
         try:
-            settle(store, endings, self._settings, results, conclude=self._conclude, ask=self._ask)
+            settle(
+                store, endings, self._settings, results, conclude=self._conclude, send=self._send
+            )
         except StoreBusyError as busy:
             answered = self._judged(endings, {**results, **busy.answered})
             raise StoreBusyError(str(busy), answered) from None
-        except StoreUnavailableError as error:
+        except TransientStoreError as error:
             unknown = isinstance(error, UnknownOutcomeError)
             for ending in endings:
                 result = results.get(ending.leased.key)
@@ -115,12 +103,13 @@ class Settler:
         return self._judged(endings, results)
 
     def forget(self, ending: Ending) -> bool:
-        """It is over; whether nobody knows if its end was written."""
+        """Forget a lease that is over; whether the answer to its settlement was lost."""
         return self._unanswered.pop(ending.lease, None) is not None
 
     def _judged(
         self, endings: Sequence[Ending], results: Mapping[str, Settled]
     ) -> Mapping[str, Settled]:
+        """The results, with DONE for what must have been our own settlement."""
         boot = self._clock.boottime()
         ours = {
             ending.leased.key
@@ -131,7 +120,7 @@ class Settler:
         return {
             key: Settled.DONE if result is Settled.PREEMPTED and key in ours else result
             for key, result in results.items()
-            # Where it was not possible to go on, it is asked again.
+            # A row that is still REDEFINED is settled at the next call.
             if result is not Settled.REDEFINED
         }
 
@@ -142,27 +131,27 @@ def settle(
     settings: Config,
     results: dict[str, Settled] | None = None,
     *,
-    conclude: Conclude = conclusion,
-    ask: Ask = _at_once,
+    conclude: Conclude = after_run,
+    send: Send = send_once,
 ) -> Mapping[str, Settled]:
     """End leases; may be repeated when the store did not answer.
 
-    A schedule that was redefined while its task ran is read again: its next time comes from the
-    definition it has now.
+    A schedule that was redefined while its task ran is read again: its next time is computed from
+    the definition that it has now.
 
     Args:
         store: the store.
         endings: how each lease ends.
-        settings: the installation's.
-        results: filled with what is known so far, if it raises.
-        conclude: says how a lease ends.
-        ask: sends each request.
+        settings: the installation's settings.
+        results: filled with what is known so far, also if this raises.
+        conclude: computes each settlement.
+        send: sends each request.
 
     Returns:
-        For each key DONE or PREEMPTED; nothing, if it is not known yet how its lease ends.
+        DONE or PREEMPTED for each key; a key is missing if its settlement is not known yet.
 
     Raises:
-        StoreUnavailableError: ask again.
+        TransientStoreError: to be repeated later.
     """
     results = {} if results is None else results
     open_endings = {ending.leased.key: ending for ending in endings}
@@ -177,16 +166,16 @@ def settle(
         known = [each for each in settlements if each is not None]
         if not known:
             break
-        answers = ask(partial(store.settle, known))
+        answers = send(partial(store.settle, known))
         results |= answers
         for each in known:
             if answers[each.key] is Settled.DONE and each.status == WAITING and each.reason:
-                _tell(open_endings[each.key], each.reason)
+                _log_decision(open_endings[each.key], each.reason)
         open_endings = {
             key: open_endings[key] for key, answer in answers.items() if answer is Settled.REDEFINED
         }
         if open_endings:
-            current, now = ask(partial(store.look, [*open_endings])), ask(store.now)
+            current, now = send(partial(store.look, [*open_endings])), send(store.now)
             gone = {
                 key
                 for key, ending in open_endings.items()
@@ -197,10 +186,10 @@ def settle(
     return results
 
 
-def _tell(ending: Ending, reason: str) -> None:
-    """Log what was decided about the occurrences after one that is over.
+def _log_decision(ending: Ending, reason: str) -> None:
+    """Log what was decided about the occurrences after a finished one.
 
-    Why an attempt has failed is told with its task.
+    Why an attempt failed is logged when its task ends.
     """
     if isinstance(ending.decision, Finish):
         _log.warning("%s: %s", ending.leased.key, reason)

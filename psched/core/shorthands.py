@@ -1,13 +1,13 @@
-"""Other ways to say when a schedule runs, and the columns that mean the same.
+"""Shorthands that say when a schedule runs, and the columns that they stand for.
 
-* ``every=3600``, a number of seconds or a `timedelta`: ``@every 3600 +1234``. Where its times lie
-  is a matter of the key, so that what is declared together does not run together, and what is
-  declared again is the same; with ``next_time``, they lie from there on. With ``align=True`` they
-  are whole multiples of the interval since 1970: ``@every 3600`` is every hour, on the hour.
+* ``every=3600``, a number of seconds or a `timedelta`: ``@every 3600 +1234``. The offset depends on
+  the key, so that schedules that are declared together do not run together, and that a schedule
+  that is declared again is the same. With ``next_time``, the times are counted from there. With
+  ``align=True`` they are whole multiples of the interval since 1970: ``@every 3600`` is every hour,
+  on the hour.
 * ``at=datetime(…)``, or Unix seconds: once.
-* ``trigger=("myapp.triggers:Tides", {"port": "Brest"})``: a class of the user's own
-  (`triggers.custom`), by its name or itself, with its arguments if it takes any; or a dataclass's
-  instance, which knows them.
+* ``trigger=("myapp.triggers:Tides", {"port": "Brest"})``: a user's class (`triggers.custom`) or its
+  name, with its arguments if it takes any; or an instance of a dataclass.
 """
 
 import inspect
@@ -21,54 +21,56 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.base.stable_hash import stable_hash
-from psched.core.definition import LATEST_TIME, check_number
+from psched.core.columns import LATEST_TIME, check_number
 from psched.triggers.trigger import LONGEST_INTERVAL
 
 When = int | datetime
-"""An instant: Unix seconds, or a datetime that knows its zone."""
+"""An instant: Unix seconds, or an aware datetime."""
 
 SHORTHANDS = ("every", "align", "at", "trigger")
 
 _WAYS = ("cron", "every", "at", "trigger")
 
 
-def spelled_out(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said about a schedule, in columns only.
+def expand_shorthands(key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a schedule with columns instead of shorthands.
 
     Args:
-        key: the schedule's.
-        fields: what was said; a shorthand that is None was not.
+        key: the schedule's key.
+        fields: the fields that were given; a shorthand that is None counts as not given.
 
     Raises:
-        InvalidError: a value makes no sense, or contradicts another; its ``field`` names it.
+        InvalidError: a value is invalid, or contradicts another; ``field`` is its name.
     """
-    said = {name: value for name, value in fields.items() if name not in SHORTHANDS}
+    columns = {name: value for name, value in fields.items() if name not in SHORTHANDS}
     given = {name: fields[name] for name in SHORTHANDS if fields.get(name) is not None}
     ways = [name for name in _WAYS if fields.get(name) is not None]
     if len(ways) > 1:
         raise InvalidError(ways[1], f"and {ways[0]} both say when it runs; leave one out")
-    start = said.get("next_time")
+    start = columns.get("next_time")
     align = given.get("align", False)
     if not isinstance(align, bool):
         raise InvalidError("align", f"must be true or false, not {align!r}")
-    if align and ("every" not in given or start is not None):
-        raise InvalidError("align", "says where the times of every lie; next_time does, too")
+    if align and "every" not in given:
+        raise InvalidError("align", "is for every, which is not given; leave it out")
+    if align and start is not None:
+        raise InvalidError("align", "and next_time both say where the times of every lie; omit one")
     if "every" in given:
-        said["cron"] = _every(key, given["every"], start, align=align)
+        columns["cron"] = _every(key, given["every"], start, align=align)
     if "trigger" in given:
-        said["cron"] = _call(given["trigger"])
+        columns["cron"] = _call(given["trigger"])
     if "at" in given:
         if start is not None:
             raise InvalidError("next_time", "and at both say when it runs; leave one out")
-        said |= {"cron": None, "next_time": instant("at", given["at"])}
-    return said
+        columns |= {"cron": None, "next_time": instant("at", given["at"])}
+    return columns
 
 
 def instant(name: str, when: When) -> int:
-    """Unix seconds, rounded up: nothing runs early.
+    """Unix seconds, rounded up so that nothing runs early.
 
     Raises:
-        InvalidError: it is no instant; ``name`` is its ``field``.
+        InvalidError: it is not an instant; ``field`` is ``name``.
     """
     if isinstance(when, datetime):
         if when.tzinfo is None:
@@ -97,14 +99,14 @@ def _every(key: str, interval: object, start: When | None, *, align: bool) -> st
     return f"@every {gap} +{phase}"
 
 
-def of_program(trigger: object) -> object:
-    """A trigger whose class the running program defines itself, named as its workers know it.
+def name_main_class(trigger: object) -> object:
+    """A trigger whose class is defined in ``__main__``, with the class's import path instead.
 
-    They run the same program, and so have the class in ``__main__``, as it has. Other triggers are
-    returned as they are.
+    The workers of a program run the same program, so they have the class in their ``__main__``,
+    too. Other triggers are returned unchanged.
 
     Raises:
-        InvalidError: it is none.
+        InvalidError: it is not a trigger.
     """
     named, arguments = _parts(trigger)
     if inspect.isclass(named) and named.__module__ == "__main__" and "<" not in named.__qualname__:
@@ -113,7 +115,7 @@ def of_program(trigger: object) -> object:
 
 
 def _parts(trigger: object) -> tuple[object, object]:
-    """A class, or its name, and its arguments; None: none were given."""
+    """A class or its name, and its arguments; None if none were given."""
     if isinstance(trigger, tuple | list):
         if len(trigger) != 2:  # noqa: PLR2004
             raise InvalidError("trigger", "must be a class and its arguments, as (Tides, {...})")
@@ -125,7 +127,7 @@ def _parts(trigger: object) -> tuple[object, object]:
 
 
 def _call(trigger: object) -> str:
-    """The text of a trigger of the user's own."""
+    """The text of a user's trigger."""
     named, arguments = _parts(trigger)
     name = named if isinstance(named, str) else _path_of(named)
     if arguments is None or arguments == {}:
@@ -136,7 +138,7 @@ def _call(trigger: object) -> str:
 
 
 def _json(arguments: Mapping[str, Any]) -> str:
-    """The same for equal arguments."""
+    """Arguments as JSON, the same for equal arguments."""
     try:
         text = json.dumps(dict(arguments), allow_nan=False, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:

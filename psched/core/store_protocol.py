@@ -1,4 +1,4 @@
-"""The storage seam: what a store must do, and the protocol of the lease.
+"""The store protocol: what a store must do, and how leases work.
 
 ::
 
@@ -7,43 +7,47 @@
   next_run_time <= now    fence+1  ├─ finish    following, max(following + delay, now) ▶ WAITING
      ▲                    owner=me ├─ retry     same next_time, now + retry_wait ─▶ WAITING
      │                             ├─ release   same next_time, now ──────────────▶ WAITING
-     │                             └─ rest      finished, quarantined; or the row goes
-     └── lease runs out: nobody writes anything; any worker may claim
+     │                             └─ rest      finished, quarantined; or the row is deleted
+     └── lease expires: nobody writes anything; any worker may claim
 
 **The cursor.** A row's ``next_time`` is the occurrence that is due or running. It moves only in
 a settle, or when a person modifies the schedule. That is why no occurrence can be lost.
 
-**Time.** Due or not, and when a lease ends, is judged by the store's clock alone. A lease ends,
-in the store, at floor(now) + alive_time + 1; its holder counts ``alive_time`` from *before* the
-request was sent (see `base.lease_times`). So the holder's end comes first, whatever the network
-and the hosts' clocks do.
+**Time.** The store's clock alone decides whether a row is due and when a lease ends. In the store,
+a lease ends at floor(now) + alive_time + 1; its holder counts ``alive_time`` from *before* the
+request was sent (see `psched.base.lease_times`). So the lease always ends for its holder before it
+ends in the store, whatever the network and the hosts' clocks do.
 
-**The token.** Every claim writes an owner never used before and raises the fence. Every later
-write names both. Zero rows means: preempted, nothing was changed.
+**The token.** Every claim writes an owner that was never used before, and raises the fence. Every
+later write is conditional on both. If it changes no row, the lease was lost: preempted.
 
-**Three outcomes.** A write was applied, was not, or nobody knows (`UnknownOutcomeError`). An
-extend can simply be repeated. So can a settle, but ``settled_by`` keeps the token of the last
-settle alone: a repeated one is recognised until the next lease of the row is settled, and is
-answered PREEMPTED after that; its holder knows better (`psched.core.settling.Settler`). After an
-unknown claim, `Store.held` tells; it has to be asked again, for the claim may be applied late.
+**Three outcomes.** A write was applied; or it was not applied (`StoreUnavailableError`); or nobody
+knows (`UnknownOutcomeError`). After an unknown outcome, an extend can simply be repeated. So can a
+settle; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
+repeated settle until the next lease of the row is settled, and answers PREEMPTED after that
+(`psched.core.settling.Settler` can tell more). After an unknown claim, `Store.held` returns what
+was claimed; it must be asked more than once, because the claim may be applied late.
 
 **Redefinition.** ``version`` grows with every change of the definition, the payload included. A
-settle names the version its times were computed from, and the status that the row had then; if one
-of them has changed, the holder reads the row again. (A client that sets the status by plain SQL
-need not raise the version.)
+settle names the version from which its times were computed, and the status that the row had then;
+if either has changed, the holder reads the row again and computes anew. (A client that sets the
+status by plain SQL need not raise the version.)
 
-**Deleting** a leased row only marks it, and so do cancelling and finishing it by force, and any
-client that sets its status to one of `psched.core.model.MARKS`. Its holder sees the mark
-(`Store.marked`), stops the task under its lease, and removes the row or puts it at rest. Until
-then the key is taken.
+**Deleting** a leased row only marks it. So does cancelling or finishing it by force, and so does
+any client that sets its status to one of `psched.core.model.MARKS`. The holder sees the mark
+(`Store.marked`), stops the task under its lease, and deletes the row or puts it at rest. Until then
+the key is taken.
 
-Third-party stores are checked by the suite in `psched.testing`.
+**Capabilities.** `Store` is what every store must do. What only some can do is a protocol of its
+own; a store has the capability if it has the protocol's methods: `JoinsTransactions`.
+
+The suite in `psched.testing` checks stores, third-party ones too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from psched.base.errors import UnknownOutcomeError
 from psched.core.model import Row, Settlement, Token
@@ -54,7 +58,7 @@ class Settled(Enum):
 
     DONE = "done"
     REDEFINED = "redefined"
-    """The lease is still held, the definition has changed: read the row, compute again."""
+    """The lease is still held, but the row was changed: read it, compute the settlement anew."""
     PREEMPTED = "preempted"
 
 
@@ -63,12 +67,13 @@ class Claimed:
     """The answer to a claim.
 
     Attributes:
-        rows: the rows that are now leased, as they stand with their new tokens, in the order
-            in which they were due; their ``next_run_time`` need not be the lease's end.
-        expired: keys of those among them whose last lease ended without a settle.
-        now: the store's clock when the due rows were read; None if none was near.
-        next_due: the earliest ``next_run_time`` after now, if it is near.
-        more: others may be due as well: ask again when there is room.
+        rows: the rows that are now leased, with their new tokens, in the order in which they were
+            due; their ``next_run_time`` need not be the lease's end.
+        expired: keys of those rows whose last lease ended without a settle.
+        now: the store's clock when the due rows were read; None if no row was due within the
+            horizon.
+        next_due: the earliest ``next_run_time`` after now, if it is within the horizon.
+        more: other rows may be due as well.
     """
 
     rows: Sequence[Row] = ()
@@ -79,11 +84,11 @@ class Claimed:
 
 
 class ClaimUnknownError(UnknownOutcomeError):
-    """A claim may have been applied; `Store.held` with these arguments tells.
+    """A claim may have been applied; `Store.held` with these arguments returns what was claimed.
 
     Attributes:
         owner: the owner that the claim wrote.
-        keys: the rows it may have taken; none if that is not known.
+        keys: the rows that it may have leased; empty if they are not known.
     """
 
     def __init__(self, owner: str, keys: Sequence[str]) -> None:
@@ -96,18 +101,18 @@ class ClaimUnknownError(UnknownOutcomeError):
 
 
 class Store(Protocol):
-    """A store. One process, one thread, one connection, opened when needed.
+    """A store, used by one process in one thread, with one connection, opened when needed.
 
     Besides the errors named below, every method may raise `StoreUnavailableError` (nothing was
-    applied), `SchemaError` and `StoreError`, and those that write `UnknownOutcomeError` (it may
-    have been applied).
+    applied), `SchemaError` and `StoreError`; those that write may raise `UnknownOutcomeError` (the
+    write may have been applied).
     """
 
     def init(self) -> Sequence[str]:
         """Create or upgrade what the store needs; may be repeated.
 
         Returns:
-            What was done, one line each, for people.
+            One line for each thing that was done, for people.
         """
         ...
 
@@ -119,9 +124,10 @@ class Store(Protocol):
         """Insert rows, all or none.
 
         Args:
-            rows: their definition, times, ``alive_time`` and ``options`` are taken; the rest is
-                as in a new row.
-            nonce: kept in the rows, so that an insert of unknown outcome can be recognised.
+            rows: their definition, times, ``alive_time`` and ``options`` are stored; the other
+                columns are those of a new row.
+            nonce: stored in ``settled_by``, so that the rows of an insert of unknown outcome can
+                be recognised.
 
         Raises:
             AlreadyExistsError: one of the keys exists.
@@ -129,39 +135,41 @@ class Store(Protocol):
         ...
 
     def get(self, key: str) -> Row | None:
-        """The row under a key."""
+        """The row with this key; None: there is none."""
         ...
 
     def rows(self) -> Iterator[Row]:
-        """Every row, those due first, those at rest last.
+        """Every row: those due first, those at rest last.
 
-        Read little by little: a row that is claimed or settled meanwhile may come twice, or not
-        at all. After a `StoreUnavailableError` the iterator can be asked again, and goes on (one
-        that is a generator could not).
+        The rows are read in chunks: a row that is claimed or settled meanwhile may be returned
+        twice, or not at all. After a `StoreUnavailableError`, ``next`` can be called again and
+        continues with the row that failed (so the iterator cannot be a generator).
         """
         ...
 
     def try_rights(self) -> None:
-        """Try whether we may read and write; nothing is changed.
+        """Try whether this user may read and write; nothing is changed.
 
         Raises:
-            StoreError: we may not; the text says what.
+            StoreError: the user may not; the text names the missing rights.
         """
         ...
 
     def replace(self, seen: Row, new: Row) -> bool:
-        """Change a row's definition, status and times if it is still as seen; the version grows.
+        """Change a row's definition, status and times if the row is still as it was seen.
+
+        The version grows.
 
         Returns:
-            False if the row has changed meanwhile, or is gone: nothing was applied.
+            False if the row was changed or deleted meanwhile: nothing was applied.
         """
         ...
 
     def delete(self, key: str) -> bool:
-        """Remove a row; one that is leased is marked for its holder instead.
+        """Delete a row; a leased row is marked for its holder instead.
 
         Returns:
-            True if it was removed, False if it was marked.
+            True if the row was deleted, False if it was marked.
 
         Raises:
             NotFoundError: there is no such row.
@@ -171,16 +179,16 @@ class Store(Protocol):
     def claim(
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
-        """Lease up to ``limit`` due rows, those due longest first.
+        """Lease up to ``limit`` due rows, those that have been due longest first.
 
-        A row that cannot be leased, whatever it holds, is set aside as quarantined and does not
-        stand in the way of the others.
+        A row that cannot be leased, whatever it holds, is quarantined, so that it does not stop the
+        others.
 
         Args:
-            owner: a text never used before.
-            limit: at most that many rows.
-            alive_time: seconds; a row's own ``alive_time`` overrides it …
-            shortest: … but for no lease shorter than this.
+            owner: a text that was never used before.
+            limit: how many rows to lease at most.
+            alive_time: length of the leases in seconds; a row's own ``alive_time`` overrides it.
+            shortest: no lease is shorter than this, whatever ``alive_time`` says.
             horizon: how many seconds ahead to look for the next due row.
 
         Raises:
@@ -189,11 +197,11 @@ class Store(Protocol):
         ...
 
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """The rows that this owner holds: what an unknown claim really did.
+        """The rows that this owner holds: what a claim of unknown outcome did.
 
         Args:
-            owner: the one that the claim wrote.
-            keys: the rows that it may have taken; none if that is not known.
+            owner: the owner that the claim wrote.
+            keys: the rows that it may have leased; empty if they are not known.
         """
         ...
 
@@ -203,7 +211,7 @@ class Store(Protocol):
         """Move the end of leases to now + alive_time.
 
         Returns:
-            The keys whose lease was still held, and is now extended. The others are preempted.
+            The keys whose lease was still held and was extended. The others are preempted.
         """
         ...
 
@@ -220,39 +228,39 @@ class Store(Protocol):
         ...
 
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """Replace a leased row's payload and raise its version; False if it is held no more.
+        """Replace a leased row's payload and raise its version; False if the lease was lost.
 
         Raises:
-            InvalidError: the store cannot hold these data; nothing was applied.
+            InvalidError: the store cannot hold this payload; nothing was applied.
         """
         ...
 
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """Those of the rows that are marked (see `psched.core.model.MARKS`), and their marks."""
+        """The marks (see `psched.core.model.MARKS`) of those rows that have one, by key."""
         ...
 
     def purge(self, limit: int) -> int:
-        """Remove rows whose ``retain_until`` has passed, at most so many.
+        """Delete up to ``limit`` rows whose ``retain_until`` has passed.
 
         Returns:
-            How many were removed.
+            How many were deleted.
         """
         ...
 
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        """The rows under these keys, as far as they exist."""
+        """The rows with these keys, by key; keys without a row are missing."""
         ...
 
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        """Release what a dead worker still holds; its processes must be gone.
+        """Release the leases of a dead worker, whose processes must be gone.
 
-        An occurrence that was being tried for the second time or more waits ``retry_wait``
-        seconds: it may be what killed the worker.
+        An occurrence that was in its second or a later attempt waits ``retry_wait`` seconds,
+        because it may be what killed the worker.
 
         Args:
-            nonce: the dead worker's; its owners all begin with it and a dot.
+            nonce: the dead worker's nonce; its owners all begin with the nonce and a dot.
             alive_time: seconds; leases that end later than this from now (a row's own
-                ``alive_time`` can be longer) are left to run out.
+                ``alive_time`` can be longer) are left to expire.
             retry_wait: seconds.
 
         Returns:
@@ -261,13 +269,52 @@ class Store(Protocol):
         ...
 
     def examine(self) -> Sequence[tuple[str, str]]:
-        """What is to be known about the store, for people: names, and values in words.
+        """Facts about the store, for people: pairs of a name and a value in words.
 
         Raises:
-            StoreError: it cannot be used; the text says why.
+            StoreError: the store cannot be used; the text says why.
         """
         ...
 
     def disconnect(self) -> None:
         """Close the connection; the next request opens another."""
+        ...
+
+
+class CallersTransaction(Protocol):
+    """A transaction that a program has begun on a connection of its own.
+
+    The methods open no other connection, do not sleep, and repeat nothing, because the transaction
+    may hold locks. What they write is there if the program commits.
+    """
+
+    def now(self) -> float:
+        """The store's clock, Unix seconds."""
+        ...
+
+    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
+        """Insert rows, all or none; see `Store.add`.
+
+        Raises:
+            AlreadyExistsError: one of the keys exists; the transaction is as it was before.
+        """
+        ...
+
+
+@runtime_checkable
+class JoinsTransactions(Protocol):
+    """A capability of a `Store`: it can insert rows in a transaction of the caller's.
+
+    `ScheduleCollection.push` needs it when it is given a ``connection``.
+    """
+
+    def join_transaction(self, connection: Any) -> CallersTransaction:  # noqa: ANN401
+        """Join the transaction on a program's own connection.
+
+        Args:
+            connection: the program's connection, of a type that this store knows.
+
+        Raises:
+            InvalidError: it is no connection of that type.
+        """
         ...

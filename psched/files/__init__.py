@@ -1,9 +1,9 @@
-"""Schedules that are declared in files: planned, applied, exported, and taken over from crontabs.
+"""Schedules that are declared in files: ``psched apply`` and ``psched export``.
 
-Read in this order: `plan` compares what is wanted with what there is, and is pure; `applying` makes
-it so; `document` reads files, `writing` writes them; `crontab` reads cron's, and `carrying` says in
-psched's words what they say.
+Reading order: `plan` compares what is declared with what exists, and is pure; `apply` reads the
+store for a plan, and carries the plan out; `document` reads files; `export` writes them; `preview`
+computes the next runs that a plan shows.
 
-**Whose a schedule is** says its ``label``. What is wanted under one label never touches a schedule
-of another, nor one that has none, unless somebody says that it is to be adopted.
+**Labels.** A schedule's ``label`` names its owner. Declarations under one label never change a
+schedule of another label, or one without a label, unless the caller asks to adopt it.
 """

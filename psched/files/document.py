@@ -1,6 +1,6 @@
-"""Files in which schedules are declared: YAML, read so that each mistake is told with its line.
+"""Reads the YAML files in which schedules are declared; every mistake is reported with its line.
 
-A file holds one document or several, each with whose its schedules are, and the schedules::
+A file holds one or several documents. Each has a label, the owner of its schedules::
 
     label: reports
     schedules:
@@ -9,7 +9,7 @@ A file holds one document or several, each with whose its schedules are, and the
         cron: "30 2 * * *"
         data: {command: [report, --all]}
 
-What begins with ``x-`` beside these is for anchors, and means nothing by itself.
+A key beside these that begins with ``x-`` is for anchors; psched ignores it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,26 +22,26 @@ import yaml
 
 from psched.base.errors import ConfigError, InvalidError
 from psched.config import Config
-from psched.config.checking import Given
 from psched.config.document import Loader, line_of, syntax_problem, unreadable
+from psched.config.kinds import RawValue
 from psched.core.declare import FIELDS, declare
 
 _FIELDS = tuple(name for name in FIELDS if name != "label")
-"""What a schedule in a file can have; its label is the document's."""
+"""The fields of a schedule in a file; its label is that of the document."""
 
 _SUFFIXES = (".yml", ".yaml")
 
 _LEVELS = 3
-"""Of mappings whose lines are kept: the document, the schedules, the fields of each."""
+"""Levels of mappings whose lines are kept: the document, the schedules, their fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What one or several files say of one label.
+    """The schedules that files declare for one label.
 
     Attributes:
-        label: whose the schedules are; None: nobody's.
-        schedules: their ``key`` and their fields.
+        label: the label; None: the schedules have none.
+        schedules: the ``key`` and the fields of each schedule.
     """
 
     label: str | None
@@ -49,11 +49,11 @@ class Document:
 
 
 class Reader:
-    """Reads files, and gathers what is wrong with them.
+    """Reads files, and collects all mistakes in them.
 
     Args:
-        settings: the installation's.
-        label: whose the schedules of a document are that does not say so.
+        settings: the settings that declarations are checked against.
+        label: the label of documents that do not have one.
     """
 
     def __init__(self, settings: Config, label: str | None = None) -> None:
@@ -64,11 +64,11 @@ class Reader:
         self._problems: list[tuple[str, int, str]] = []
 
     def read(self, paths: Iterable[Path]) -> Sequence[Document]:
-        """What files, or the files of folders, declare; one for each label.
+        """Read files, and all files of folders; returns one document for each label.
 
         Raises:
-            ConfigError: there are problems; it tells all, one ``FILE:LINE: key: field: text`` on
-                each line.
+            ConfigError: there are mistakes; the text has a line ``FILE:LINE: key: field: text`` for
+                each of them.
         """
         seen = set[Path]()
         for path in paths:
@@ -77,15 +77,15 @@ class Reader:
                     continue
                 seen.add(file.resolve())
                 try:
-                    self.take(file.read_text(encoding="utf-8-sig"), file)
+                    self.read_text(file.read_text(encoding="utf-8-sig"), file)
                 except OSError as error:
                     self._refuse(file, None, f"cannot be read: {error.strerror}")
                 except UnicodeDecodeError:
                     self._refuse(file, None, "not UTF-8 text")
-        return self.result()
+        return self.documents()
 
-    def take(self, content: str, origin: Path) -> None:
-        """Take in the content of one file."""
+    def read_text(self, content: str, origin: Path) -> None:
+        """Read the content of one file; `documents` returns the result."""
         try:
             loader = _SchedulesLoader(content)
         except yaml.reader.ReaderError as error:
@@ -95,11 +95,11 @@ class Reader:
         try:
             roots = list(loader.roots())
             for root in roots:
-                self._take_document(loader, root, origin)
+                self._read_document(loader, root, origin)
         except yaml.MarkedYAMLError as error:
             problem = syntax_problem(error)
             is_alias = "alias" in (error.context or "")
-            hint = "; put what begins with * in quotes" if is_alias else ""
+            hint = "; put a value that begins with * in quotes" if is_alias else ""
             self._refuse(origin, problem.line, problem.text + hint)
         except RecursionError:
             self._refuse(origin, None, "nested too deeply")
@@ -110,11 +110,11 @@ class Reader:
             said = ": ".join(filter(None, (problem.key, problem.text)))
             self._refuse(origin, problem.line, said)
 
-    def result(self) -> Sequence[Document]:
-        """All that was taken in.
+    def documents(self) -> Sequence[Document]:
+        """All that was read, one document for each label.
 
         Raises:
-            ConfigError: there are problems; see `read`.
+            ConfigError: there are mistakes; see `read`.
         """
         if self._problems:
             in_order = sorted(dict.fromkeys(self._problems), key=lambda problem: problem[:2])
@@ -130,20 +130,20 @@ class Reader:
             if file.suffix in _SUFFIXES and not file.name.startswith(".")
         )
         if not found:
-            self._refuse(path, None, f"holds no file that ends with {' or '.join(_SUFFIXES)}")
+            self._refuse(path, None, f"has no file that ends with {' or '.join(_SUFFIXES)}")
         return found
 
-    def _take_document(self, loader: "_SchedulesLoader", root: yaml.Node, origin: Path) -> None:
+    def _read_document(self, loader: "_SchedulesLoader", root: yaml.Node, origin: Path) -> None:
         line = line_of(root)
         if not isinstance(root, yaml.MappingNode):
-            self._refuse(origin, line, "holds no schedules; write label: and schedules:")
+            self._refuse(origin, line, "has no schedules; write label: and schedules:")
             return
         top = loader.given(root, levels=_LEVELS)
         for name, given in top.items():
             if name not in {"label", "schedules"} and not name.startswith("x-"):
-                text = f"{name}: is not label or schedules; for anchors, begin it with x-"
+                text = f"{name}: is not label or schedules; a key for anchors begins with x-"
                 self._refuse(origin, given.line, text)
-        schedules = top.get("schedules", Given(None, line))
+        schedules = top.get("schedules", RawValue(None, line))
         if not isinstance(schedules.value, Mapping):
             text = "schedules: must be a mapping from keys to fields, or {} for none"
             self._refuse(origin, schedules.line, text)
@@ -153,33 +153,31 @@ class Reader:
             return
         document = self._documents.setdefault(label, Document(label))
         for key, given in schedules.value.items():
-            self._take_schedule(document, key, given, origin)
+            self._read_schedule(document, key, given, origin)
 
-    def _label_of(self, given: Given | None, origin: Path, line: int) -> tuple[bool, str | None]:
-        """Whether it is known whose a document's schedules are, and whose."""
+    def _label_of(self, given: RawValue | None, origin: Path, line: int) -> tuple[bool, str | None]:
+        """Whether a document's label is known, and the label."""
         if given is None:
             if self._label is None:
-                text = (
-                    "label: is missing; say whose these are, or null for nobody's; or use --label"
-                )
+                text = "label: is missing; write the owner's name, or null for none; or use --label"
                 self._refuse(origin, line, text)
             return self._label is not None, self._label
         label = given.value
         if label is None or isinstance(label, str):
             if self._label not in {None, label}:
-                text = f"label: is {label!r}, and not {self._label!r}, as was said"
+                text = f"label: is {label!r}, but --label is {self._label!r}"
                 self._refuse(origin, given.line, text)
             return True, label
         self._refuse(origin, given.line, "label: must be a text; put it in quotes")
         return False, None
 
-    def _take_schedule(self, document: Document, key: str, given: Given, origin: Path) -> None:
+    def _read_schedule(self, document: Document, key: str, given: RawValue, origin: Path) -> None:
         place = f"{origin}:{given.line}"
         if self._places.setdefault(key, place) != place:
             self._refuse(origin, given.line, f"{key}: is declared in {self._places[key]} as well")
             return
         if not isinstance(given.value, Mapping):
-            text = f"{key}: must be a mapping of fields; there are {', '.join(_FIELDS)}"
+            text = f"{key}: must be a mapping of fields, which are {', '.join(_FIELDS)}"
             self._refuse(origin, given.line, text)
             return
         lines = {name: each.line for name, each in given.value.items()}
@@ -195,7 +193,7 @@ class Reader:
             self._refuse(origin, line, f"{key}: {error.field}: {error.problem}")
             return
         if row.cron is None and not unknown:
-            text = f"{key}: cron: is missing; what runs only once is not declared, but pushed"
+            text = f"{key}: cron: is missing; to run something only once, use push"
             self._refuse(origin, given.line, text)
         document.schedules.append({"key": key, **fields})
 
@@ -206,7 +204,7 @@ class Reader:
 
 
 class _SchedulesLoader(Loader):
-    """The loader of configurations, for documents in which numbers such as 22:30 are a slip."""
+    """The loader of configurations, but a number such as 22:30 is a mistake."""
 
     def roots(self) -> Iterator[yaml.Node]:
         """The documents that are not empty."""
@@ -216,13 +214,13 @@ class _SchedulesLoader(Loader):
                 yield node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number, but for one to the base of sixty, which YAML 1.1 has."""
+        """A whole number; one to the base of sixty, which YAML 1.1 has, is refused."""
         if ":" in node.value:
             raise ValueError(node.value)
         return int(super().construct_yaml_int(node))
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        """A number, but for one to the base of sixty."""
+        """A number; one to the base of sixty is refused."""
         if ":" in node.value:
             raise ValueError(node.value)
         return float(super().construct_yaml_float(node))
@@ -236,7 +234,7 @@ for _kind in ("int", "float"):
 
 def _unknown(name: str) -> str:
     if name == "label":
-        return "label: stands at the top of a document, for all of its schedules"
+        return "label: belongs at the top of a document, for all its schedules"
     if near := get_close_matches(name, _FIELDS, 1):
-        return f"{name}: is nothing a schedule has; did you mean {near[0]}?"
-    return f"{name}: is nothing a schedule has; it has {', '.join(_FIELDS)}"
+        return f"{name}: is not a field of a schedule; did you mean {near[0]}?"
+    return f"{name}: is not a field of a schedule; these are {', '.join(_FIELDS)}"

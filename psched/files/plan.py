@@ -1,4 +1,4 @@
-"""What is wanted and what there is, compared field by field. Pure: no store, no clock."""
+"""Compares declared schedules with existing ones, field by field. Pure: no store, no clock."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,25 +7,25 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.declare import FIELDS, TIMES, declare, lease_of
-from psched.core.definition import decode, options_of, said_about
+from psched.core.columns import annotation, decode, parse_options
+from psched.core.declare import FIELDS, TIMES, alive_time_of, declare
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
-"""What says that a schedule runs again and again."""
+"""Fields that make a schedule a repeating one."""
 
 _DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0}
-"""Of the fields that have one; the zone's is a setting."""
+"""The defaults of fields; that of the time zone is a setting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field of a schedule that is to be another.
+    """A field of a schedule whose value is to change.
 
     Attributes:
-        field: its name, one of `psched.core.declare.FIELDS`; or ``next_time``, of what runs once.
-        old: what it is; None: the default, or nothing.
-        new: what it is to be; the same.
+        field: one of `psched.core.declare.FIELDS`; or ``next_time``, if the schedule runs once.
+        old: the present value; None: the default, or nothing.
+        new: the declared value; None: the default, or nothing.
     """
 
     field: str
@@ -35,13 +35,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A schedule, and what is to become of it.
+    """One schedule of a plan.
 
     Attributes:
-        wanted: the row as it would be added; None: it is not wanted any more.
-        found: the row as it stands; None: it is to be added.
-        changes: the fields that differ.
-        fields: what was declared of the wanted row, with the label, and its times if they were.
+        key: the key of the schedule.
+        wanted: the row as it would be added; None: the schedule is not declared any more.
+        found: the row as it exists; None: the schedule is to be added.
+        changes: the fields in which the two differ.
+        fields: the fields that were declared, and the label.
     """
 
     key: str
@@ -53,17 +54,17 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would have to be done so that the schedules of one label are those that are wanted.
+    """The steps that make the schedules of one label equal to those that are declared.
 
     Attributes:
-        label: whose they are; None: nobody's.
-        added: those that there are not.
-        changed: those of which some fields differ.
-        unchanged: those that are as they should be.
-        left: those of this label that are not wanted any more. They stay unless they are pruned;
-            nobody's never count as left.
-        refused: why nothing can be done about others, by their keys.
-        adopt: whether schedules of others are taken over.
+        label: the owner of the schedules; None: they have no label.
+        added: schedules that do not exist.
+        changed: schedules that differ in some fields.
+        unchanged: schedules that are as declared.
+        left: schedules of this label that are not declared any more. They stay unless they are
+            pruned; schedules without a label are never among them.
+        refused: the reasons why other schedules cannot be added or changed, by their keys.
+        adopt: whether schedules of other labels are taken over.
     """
 
     label: str | None
@@ -87,21 +88,21 @@ def plan(
     settings: Config,
     adopt: bool = False,
 ) -> Plan:
-    """Compare.
+    """Compare declared schedules with existing ones.
 
     Args:
-        wanted: for each schedule its ``key`` and any of the fields of `declare.FIELDS`, but
-            for the label; ``next_time`` and ``next_run_time`` count only for those that are added,
-            but the one time of what runs once counts always.
-        existing: every schedule under one of these keys, and every one of this label; others may
-            be among them.
-        label: whose the wanted ones are; None: nobody's.
-        settings: the installation's.
-        adopt: take over schedules of another label, or of none.
+        wanted: the declarations: each has a ``key`` and any of the fields of `declare.FIELDS`
+            except the label. ``next_time`` and ``next_run_time`` apply only to schedules that are
+            added; the ``next_time`` of a schedule that runs once always applies.
+        existing: every schedule with one of these keys, and every schedule of this label; it may
+            include others.
+        label: the label of the declared schedules; None: they have none.
+        settings: the settings that declarations are checked against.
+        adopt: whether to take over schedules that have another label, or none.
 
     Raises:
-        InvalidError: a value makes no sense, or a key is there twice; its ``field`` names both the
-            key and the field: ``nightly.cron``.
+        InvalidError: a value makes no sense, or a key is declared twice; the ``field`` names both
+            the key and the field, such as ``nightly.cron``.
     """
     rows = {row.key: row for row in existing}
     added, changed, unchanged = list[Item](), list[Item](), list[Item]()
@@ -123,36 +124,36 @@ def plan(
     left = [
         Item(row.key, found=row)
         for row in rows.values()
-        if row.key not in keys and is_of(row, label) and row.status not in {DELETING, MIGRATING}
+        if row.key not in keys and has_label(row, label) and row.status not in {DELETING, MIGRATING}
     ]
     left.sort(key=lambda item: item.key)
     return Plan(label, added, changed, unchanged, left, refused, adopt)
 
 
-def is_of(row: Row, label: str | None) -> bool:
-    """Whether a row carries this label; one without any is nobody's, and so never is."""
-    return label is not None and said_about(row, "label") == label
+def has_label(row: Row, label: str | None) -> bool:
+    """Whether a row has this label; always False if the label is None."""
+    return label is not None and annotation(row, "label") == label
 
 
 def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
-    """Why a row must not be touched by those who want one of this label under its key."""
+    """Why a schedule of this label must not replace a row; None if it may."""
     if row.status == DELETING:
-        return "is being deleted; apply again when it is gone"
+        return "is being deleted; apply again when it has been deleted"
     if row.status == MIGRATING:
         return "is being moved here from another table"
-    owner = said_about(row, "label")
+    owner = annotation(row, "label")
     if owner == label or adopt:
         return None
-    mend = "to take it over, adopt it (--adopt); else give one of the two another key"
-    return f"belongs to {_named(owner)}, and is declared for {_named(label)}; {mend}"
+    fix = "to take it over, adopt it (--adopt); else give one of the two another key"
+    return f"belongs to {_named(owner)}, and is declared for {_named(label)}; {fix}"
 
 
 def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]:
-    """The fields in which a row is not as wanted."""
-    old, new = declared(found, settings), declared(wanted, settings)
+    """The fields in which a row differs from the wanted one."""
+    old, new = fields_of(found, settings), fields_of(wanted, settings)
     names = FIELDS
     if wanted.cron is None and wanted.next_time:
-        # The one time of what runs once is what was declared; of others it is where they are.
+        # For a schedule that runs once, next_time is its declared time; for others, its progress.
         old["next_time"], new["next_time"] = found.next_time, wanted.next_time
         names += ("next_time",)
     return tuple(
@@ -160,26 +161,26 @@ def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]
     )
 
 
-def declared(row: Row, settings: Config) -> dict[str, Any]:
-    """What was declared about a row: every one of the fields, defaults filled in.
+def fields_of(row: Row, settings: Config) -> dict[str, Any]:
+    """All fields of a row, with the defaults filled in.
 
-    What cannot be read is there as it is stored.
+    Data that cannot be read are returned as they are stored.
     """
     options = _options(row)
     fields = {name: getattr(row, name, options.get(name)) for name in FIELDS}
     fields["data"] = _readable("data", row.data)
     fields["timezone"] = row.timezone or settings.timezone
-    if row.alive_time == lease_of(row.type, settings):
+    if row.alive_time == alive_time_of(row.type, settings):
         fields["alive_time"] = None
     return fields
 
 
-def differing(row: Row, settings: Config) -> dict[str, Any]:
-    """What was declared about a row and is not the default."""
+def non_defaults(row: Row, settings: Config) -> dict[str, Any]:
+    """The fields of a row that do not have their default."""
     defaults = {**_DEFAULTS, "timezone": settings.timezone}
     return {
         name: value
-        for name, value in declared(row, settings).items()
+        for name, value in fields_of(row, settings).items()
         if not _same(value, defaults.get(name))
     }
 
@@ -193,14 +194,14 @@ def _item(
     fields = {name: value for name, value in declaration.items() if value is not None}
     key = fields.pop("key", None)
     if not isinstance(key, str):
-        raise InvalidError("key", "is missing, or no text")
+        raise InvalidError("key", "is missing, or not a text")
     if fields.setdefault("label", label) != label:
         raise InvalidError(f"{key}.label", f"is not {_named(label)}")
     ignored = {*TIMES} if _REPEATING & {*fields} else {"next_run_time"}
-    said = {name: value for name, value in fields.items() if name not in ignored}
+    given = {name: value for name, value in fields.items() if name not in ignored}
     try:
-        # Whether it fires from now on is known when it is added: here, that it ever does.
-        wanted = declare(key, said, settings, lambda: 0)
+        # This checks that it fires at all; adding it checks that it still fires after now.
+        wanted = declare(key, given, settings, lambda: 0)
     except InvalidError as error:
         raise InvalidError(f"{key}.{error.field}", error.problem) from None
     found = rows.get(key)
@@ -210,7 +211,7 @@ def _item(
 
 def _options(row: Row) -> Mapping[str, Any]:
     try:
-        return options_of(row.options)
+        return parse_options(row.options)
     except InvalidError:
         return {}
 
@@ -223,7 +224,7 @@ def _readable(name: str, stored: str | bytes | None) -> dict[str, Any] | str | b
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are one and the same in JSON, where true is not 1."""
+    """Whether two values are equal as JSON, where true is not 1."""
     return _canonical(one) == _canonical(other)
 
 

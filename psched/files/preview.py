@@ -1,4 +1,4 @@
-"""When a schedule will run next, before a change and after it. Pure: the time is an argument."""
+"""The next runs of a schedule, before and after a change. Pure: the time is an argument."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -7,83 +7,84 @@ from typing import NamedTuple
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.core.definition import LATEST_TIME, understand
+from psched.core.columns import LATEST_TIME
+from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Row
 from psched.files.plan import Item
 from psched.triggers import trigger as triggers
 from psched.triggers.zone import find_zone
 
 COUNT = 3
-"""Firings that are shown."""
+"""How many runs are shown."""
 
-_SETTING_ANEW = frozenset({"cron", "timezone", "dst_policy"})
-"""Fields whose change sets the next occurrence anew; see `psched.core.declare.redeclare`."""
+_RESTARTING = frozenset({"cron", "timezone", "dst_policy"})
+"""Fields whose change recomputes the next occurrence; see `psched.core.declare.redeclare`."""
 
 
-class Firings(NamedTuple):
-    """The next firings of a schedule, as instants, and in its zone.
+class NextRuns(NamedTuple):
+    """The next runs of a schedule.
 
     Attributes:
         instants: Unix seconds, the next one first.
-        shown: the same for people; what is at rest, or cannot be read, says so instead.
+        shown: for people: the instants in the schedule's time zone, or why there are none.
     """
 
     instants: Sequence[int]
     shown: str
 
 
-def before(item: Item, settings: Config) -> Firings | None:
-    """The next firings of a schedule as it stands; None: there is no such schedule."""
+def before(item: Item, settings: Config) -> NextRuns | None:
+    """The next runs of a schedule as it exists; None: it does not."""
     row = item.found
     if row is None:
         return None
     if row.status != WAITING or row.next_time is None:
-        return Firings([], "none: it is " + row.state)
-    return _firings(row, row.next_time, settings)
+        return NextRuns([], "none: it is " + row.state)
+    return _next_runs(row, row.next_time, settings)
 
 
-def after(item: Item, settings: Config, now: float) -> Firings | None:
-    """The next firings once a plan is carried out; None: there will be no such schedule.
+def after(item: Item, settings: Config, now: float) -> NextRuns | None:
+    """The next runs once a plan has been applied; None: there will be no such schedule.
 
     Args:
-        item: the schedule, and what is to become of it.
-        settings: the installation's.
+        item: the schedule in the plan.
+        settings: the settings that the plan was made with.
         now: the store's clock.
     """
     wanted, found = item.wanted, item.found
     if wanted is None:
         return None
-    anew = not _SETTING_ANEW.isdisjoint(change.field for change in item.changes)
-    if found is not None and not anew:
+    restarts = not _RESTARTING.isdisjoint(change.field for change in item.changes)
+    if found is not None and not restarts:
         if found.status == QUARANTINED and item.changes and found.next_time is not None:
-            return _firings(wanted, found.next_time, settings)  # it is taken back into service
+            return _next_runs(wanted, found.next_time, settings)  # the change ends the quarantine
         return before(item, settings)
     start = item.fields.get("next_time", ceil(now)) if found is None else ceil(now)
     if not isinstance(start, int):
         start = ceil(start.timestamp())
-    return _firings(wanted, start, settings)
+    return _next_runs(wanted, start, settings)
 
 
-def _firings(row: Row, start: int, settings: Config) -> Firings:
-    """The firings from an instant on."""
+def _next_runs(row: Row, start: int, settings: Config) -> NextRuns:
+    """The next runs from an instant on."""
     try:
-        definition = understand(row, settings)
+        definition = parse_row(row, settings)
     except InvalidError as error:
-        return Firings([], f"none that is known: {error}")
+        return NextRuns([], f"unknown: {error}")
     trigger = definition.trigger
     if trigger is None:
-        return Firings([start], moment(start, definition.timezone))
+        return NextRuns([start], local_time(start, definition.timezone))
     instants = list[int]()
     instant = triggers.first(trigger, start)
     while instant is not None and len(instants) < COUNT:
         instants.append(instant)
         instant = trigger.next_after(instant)
-    shown = ", ".join(moment(each, definition.timezone) for each in instants)
-    return Firings(instants, shown or "none")
+    shown = ", ".join(local_time(each, definition.timezone) for each in instants)
+    return NextRuns(instants, shown or "none")
 
 
-def moment(instant: int, timezone: str) -> str:
-    """An instant as the clocks of a zone show it, with their offset."""
+def local_time(instant: int, timezone: str) -> str:
+    """An instant in the local time of a zone, with its offset from UTC."""
     if not 0 <= instant <= LATEST_TIME - 86_400:
         return str(instant)
     wall = find_zone(timezone).wall(instant)

@@ -1,1 +1,1 @@
-"""The handlers that psched brings along, and those that a configuration names."""
+"""Handlers: the built-in ones (exec, push) and those that the configuration names."""

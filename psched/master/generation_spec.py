@@ -1,4 +1,4 @@
-"""What a generation of workers is made of; all that a master knows of their work."""
+"""What a generation of workers is made of; the master knows nothing else about their work."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from psched.process.deadman import Deadline
 from psched.process.link import Link
 
 DRAINED = 0
-"""Exit status of a worker that holds nothing any more; every other leaves something behind."""
+"""Exit status of a worker that holds no lease any more. After any other, leases may be left."""
 
 BAD_HANDLERS = 65
 """Exit status: handlers cannot be loaded (sysexits.h: EX_DATAERR)."""
@@ -17,27 +17,27 @@ BAD_HANDLERS = 65
 BAD_CONFIG = 78
 """Exit status: the configuration cannot be used (sysexits.h: EX_CONFIG)."""
 
-HOPELESS = {
+FATAL = {
     BAD_HANDLERS: "its handlers cannot be loaded",
     BAD_CONFIG: "its configuration cannot be used",
 }
-"""What exit statuses mean, for people, after which trying again would not help."""
+"""Exit statuses after which another try would fail, too, and what they mean."""
 
 
 CLEANER = -1
-"""The number of a process that is no worker; see `GenerationSpec.clean_up`."""
+"""The number of a process that is not a worker; see `GenerationSpec.clean_up`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a worker stands.
+class WorkerIdentity:
+    """Which worker a process is, and what was made for it before it was forked.
 
     Attributes:
-        number: from 0; a replacement takes its predecessor's.
+        number: from 0; a replacement has the number of its predecessor.
         generation: grows with every restart.
-        nonce: drawn for this very process; its leases carry it.
-        cgroup: made for this very process, if one could be.
-        deadline: where it tells when its lease timer kills it.
+        nonce: drawn for this process alone; its leases carry it.
+        cgroup: made for this process alone; None: it has none.
+        deadline: where the process writes when its lease timer kills it.
     """
 
     number: int
@@ -56,7 +56,7 @@ class Place:
 
 
 def nothing() -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +64,21 @@ class GenerationSpec:
     """One generation.
 
     Attributes:
-        processors: how many workers.
+        processors: the number of workers.
         work: a worker's whole life, in its own process; returns its exit status.
-        clean_up: the same for a process that only releases what dead workers still hold, named
-            by their nonces; for a shutdown that has nobody else left to do it.
-        start_timeout: seconds a worker may take until it says that it is ready.
-        heartbeat_limit: seconds it may be silent after that.
+        clean_up: the whole life of a process that only releases the leases of dead workers, which
+            are named by their nonces. It is forked when no worker is left that could do it.
+        start_timeout: seconds until a worker must have reported that it is ready.
+        heartbeat_limit: seconds for which a ready worker may be silent.
         graceful_timeout: seconds that running tasks are given at a shutdown.
-        kill_limit: seconds after that, until all that is left is killed.
+        kill_limit: seconds from then until everything that is left is killed.
         about: what it serves, for ``psched status``.
         adopt: called in the master when the generation begins to serve.
     """
 
     processors: int
-    work: Callable[[Link, Place], int]
-    clean_up: Callable[[Link, Place, Sequence[str]], int]
+    work: Callable[[Link, WorkerIdentity], int]
+    clean_up: Callable[[Link, WorkerIdentity, Sequence[str]], int]
     start_timeout: float
     heartbeat_limit: float
     graceful_timeout: float
@@ -87,17 +87,18 @@ class GenerationSpec:
     adopt: Callable[[], object] = nothing
 
 
-Plan = Callable[[Mapping[str, Any] | None], GenerationSpec]
-"""Reads the configuration anew. It is called again with what the first worker of a generation
-reports, if that worker knows settings which only it could read (those of a script), before that
-worker begins."""
+ReadSpec = Callable[[Mapping[str, Any] | None], GenerationSpec]
+"""Reads the configuration anew and returns the next generation.
+
+Only the first worker of a generation can read the settings of a program. It reports them before it
+begins, and the function is called again with that report. The first call is made with None."""
 
 
-class PlanError(Exception):
-    """No generation can be made of the configuration; the text is for people.
+class SpecError(Exception):
+    """The configuration does not make a generation; the text is for people.
 
     Attributes:
-        status: the exit status that says so, if this is the first generation.
+        status: the master's exit status if there is no earlier generation.
     """
 
     def __init__(self, text: str, status: int = BAD_CONFIG) -> None:

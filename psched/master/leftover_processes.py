@@ -1,18 +1,19 @@
-"""What tasks of dead masters have left running, found by a mark in its environment.
+"""The processes that tasks of dead masters have left running, found by a mark in the environment.
 
 When a master and all its workers are killed at once, nobody is left to kill what their tasks had
-started. Where the tasks had cgroups, the next master finds it there (see `cgroup`). Everywhere
-else it finds the programs among it: each inherits the variable ``PSCHED_MASTER``, which names the
-master by its pid, its start time, its pid namespace and its user. What a handler forks and does
-not execute shows the environment of the dead master, which has no mark, and is not found.
+started. Where the tasks had cgroups, the next master finds the processes there (see `cgroup`).
+Elsewhere it finds those that have executed a program: they have inherited the variable
+``PSCHED_MASTER``, which names the master by pid, start time, pid namespace and user. A process
+that a handler has forked, and that executes nothing, shows the environment of the dead master,
+which has no such variable. It is not found.
 
 A process is killed only if both are true:
 
-- Its mark names a master of this user, in this pid namespace, that does not live.
-- It is an orphan: its parent is process 1, or one of those above this master, which is where
-  orphans go. A task may have handed work to a batch system or to ``at``, with all its environment:
-  such a process has a parent of that system's. What belongs to a worker that still lives has a
-  parent of psched's, and is that worker's to kill.
+- Its mark names a master of this user, in this pid namespace, that is dead.
+- It is an orphan: its parent is process 1 or one of the processes above this master. A task may
+  have handed work to a batch system or to ``at``, together with its environment: the parent of
+  such a process belongs to that system. The parent of what a living worker has to kill belongs to
+  psched.
 """
 
 import logging
@@ -32,16 +33,16 @@ _VARIABLE = "PSCHED_MASTER"
 
 _MARK = re.compile(rb"PSCHED_MASTER=([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
 
-_DIE = 5.0
-"""Seconds that a start waits for what it has killed."""
+_KILL_TIMEOUT = 5.0
+"""Seconds that a start waits for the end of what it has killed."""
 
-_MOMENT = 0.005
-"""Seconds between two looks."""
+_INTERVAL = 0.005
+"""Seconds between two searches."""
 
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Mark what this process, a master, starts meanwhile, with all that comes of it."""
+    """Mark the processes that this one, a master, starts meanwhile, and all their descendants."""
     pid = os.getpid()
     os.environ[_VARIABLE] = f"{pid}.{tree.start_time(pid)}.{_namespace()}.{os.geteuid()}"
     try:
@@ -51,31 +52,31 @@ def marked() -> Iterator[None]:
 
 
 def kill() -> None:
-    """KILL the orphans of dead masters' tasks, and all below them; wait until they are dead."""
-    with suppress(OSError):  # one cannot look, or has no descriptor left to look with
+    """KILL the orphans of dead masters' tasks, with all below them, and wait for their end."""
+    with suppress(OSError):  # /proc cannot be read, or no descriptor is left
         above = _above()
-        until = time.monotonic() + _DIE
-        told: set[int] = set()
-        # What they have forked becomes an orphan in turn.
+        until = time.monotonic() + _KILL_TIMEOUT
+        logged: set[int] = set()
+        # What the killed ones had forked becomes orphans, which the next search finds.
         while found := [pid for pid in _processes() if _is_stray(pid, above)]:
-            new = [pid for pid in found if pid not in told]
+            new = [pid for pid in found if pid not in logged]
             if new:
                 there = ", ".join(map(tree.describe, new))
                 _log.warning("left by a task of a master that is dead; killing it: %s", there)
-                told.update(new)
+                logged.update(new)
             if time.monotonic() > until:
                 _log.error("it does not die: %s", ", ".join(map(tree.describe, found)))
                 return
             for pid in found:
                 _kill(pid, above)
-            time.sleep(_MOMENT)
+            time.sleep(_INTERVAL)
 
 
 def _kill(pid: int, above: frozenset[int]) -> None:
     with suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
-            # Now it cannot be another process any more that gets the signal.
+            # Checked again: by now the descriptor is that of the process that gets the signal.
             if _is_stray(pid, above):
                 below = tree.descendants(pid)
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -89,9 +90,9 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
     try:
         if pid in above or tree.parent(pid) not in above:
             return False
-        # A zombie has no environment any more.
+        # The environment of a zombie is empty.
         environment = tree.read(f"/proc/{pid}/environ").split(b"\0")
-    except OSError:  # it is gone, or another user's
+    except OSError:  # the process is gone, or another user's
         return False
     marks = filter(None, map(_MARK.fullmatch, environment))
     master = next((tuple(map(int, mark.groups())) for mark in marks), None)
@@ -105,7 +106,7 @@ def _processes() -> list[int]:
 
 
 def _above() -> frozenset[int]:
-    """This process, all above it, and process 1."""
+    """This process, all processes above it, and process 1: the parents of orphans."""
     above = {1}
     pid: int | None = os.getpid()
     while pid:
@@ -115,5 +116,5 @@ def _above() -> frozenset[int]:
 
 
 def _namespace() -> int:
-    """The number of this process's pid namespace; a pid means nothing in another one."""
+    """The number of this process's pid namespace: pids mean nothing in another one."""
     return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,78 +1,104 @@
-"""The master: a loop over signals, deaths and time. It owns processes and nothing else.
+"""The master: a loop over signals, exits and time. It owns processes and nothing else.
 
 ::
 
-    booting ─── canary ready ──▶ running ◀── canary ready: old workers told to leave ──┐
+    booting ─── canary ready ──▶ serving ◀── canary ready: old workers told to drain ──┐
        │                           │  └───── HUP, USR1 ─▶ reloading: a canary of g+1 ──┤
        │ canary fails              │                                                   │
-       ▼                           │                  canary fails: g goes on as it was┘
+       ▼                           │                 canary fails: g goes on as it was ┘
      exit 65, 78                   ▼
                   TERM, INT, QUIT ─▶ stopping ── second INT, QUIT ─▶ at once ── all gone ─▶ exit 0
 
 A generation is one reading of configuration and handler code. Nothing is reloaded in place: new
-code comes with new processes, so a broken file hurts nobody but its canary. Stopping is a latch:
-nothing undoes it.
+code comes with new processes, so a broken file breaks nothing but its canary, the first worker of
+its generation. Nothing undoes a stop.
+
+Signals::
+
+    TERM, INT   stop: claim no more, running tasks may finish for ``graceful_timeout``, then the
+                kill ladder, leases released, exit 0. A second INT (1 s later or more): at once
+    QUIT        the same; while a stop is under way: at once
+    HUP, USR1   restart: a new generation of workers; the old ones finish what they run
+    USR2        reopen the log, nothing else
+    TTIN, TTOU  one worker more, one fewer
+    WINCH       start no more tasks until the next restart (ignored on a terminal)
+
+CONT is not bound, because service managers send it after TERM. CHLD is never ignored, because the
+kernel would take the children's exit statuses.
+
+If the master dies, its workers read the end of their links to it. They kill their tasks, release
+the leases and exit, and a service manager starts the next master. That costs every running task,
+so an error in the master must not end it; see `Master.run`.
 """
 
 import logging
 import signal
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
-from psched.master.generation_spec import HOPELESS, GenerationSpec, Plan, PlanError
+from psched.base.fault_log import FaultLog
+from psched.master.generation_spec import FATAL, GenerationSpec, ReadSpec, SpecError
 from psched.master.respawn import Respawn
-from psched.master.status import Phase, Status
+from psched.master.status import MasterState, Status
 from psched.master.worker_child import WorkerChild
 from psched.master.workers import Workers
 from psched.process.signals import SignalInbox
 
 _log = logging.getLogger("psched.master")
 
-CRASH_LOOP = 70
-"""Exit status: workers die again and again (sysexits.h: EX_SOFTWARE)."""
+CRASHED = 70
+"""Exit status: workers die again and again, or psched has a fault (sysexits.h: EX_SOFTWARE)."""
 
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 _RESTART = {signal.SIGHUP, signal.SIGUSR1}
 
-_OLD_GENERATIONS = 2  # that may be leaving at the same time; a further restart waits
+_MOST_DRAINING = 2
+"""Generations that may drain at the same time; a further restart waits."""
 
-_ESCALATION = 1.0
-"""Seconds; a second INT within them is one key press seen twice."""
+_SAME_KEY_PRESS = 1.0
+"""Seconds; a second INT within them is the first one, received twice."""
 
-_TICK = 4.0  # seconds between two looks at everything, at most
+_TICK = 4.0
+"""Seconds between two ticks, at most."""
+
+_KILL_GRACE = 5.0
+"""Seconds that a killed worker may take to be gone before a stop with a fault is given up."""
+
+_FAULT_PAUSE = 1.0
+"""Seconds until the next tick after an unforeseen exception."""
 
 
 class Master:
     """Keeps workers running until it is told to stop.
 
+    `run` is the loop of a process. A test or a simulation calls `tick` and `obey` itself; see
+    `psched.testing.MasterDriver`.
+
     Args:
-        plan: reads the configuration into a blueprint; called anew at every restart.
+        read_spec: reads the configuration; called anew at every restart.
         workers: the table of children.
-        inbox: this process's signals.
         clock: this host's clocks.
         respawn: the pace of replacements.
         reopen_logs: called on USR2 and at a restart.
-        status: shows how it stands.
-        on_terminal: WINCH is the terminal's, not an order.
+        status: tells the outside how the master is.
+        on_terminal: WINCH is sent by the terminal when its size changes, and means nothing.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        read_spec: ReadSpec,
         workers: Workers,
         *,
-        inbox: SignalInbox,
         clock: Clock,
         respawn: Respawn,
         reopen_logs: Callable[[], None],
         status: Status,
         on_terminal: bool,
     ) -> None:
-        self._plan = plan
+        self._read_spec = read_spec
         self._workers = workers
-        self._inbox = inbox
         self._clock = clock
         self._respawn = respawn
         self._reopen_logs = reopen_logs
@@ -80,62 +106,88 @@ class Master:
         self._on_terminal = on_terminal
 
         self._generation = 0
-        self._blueprint: GenerationSpec | None = None
+        self._spec: GenerationSpec | None = None
         self._canary: WorkerChild | None = None
         self._restart_wanted = True
         self._more = 0
         self._paused_until = -1
-        self._served = False
+        self._has_served = False
         self._stopping_since: float | None = None
-        self._patience = float("inf")
+        self._last_kill = float("inf")
         self._exit_status = 0
-        self._no_forks = Outage("cannot fork", _log, clock)
+        self._wakes = 0.0
+        self._fork_outage = FaultLog("cannot fork", _log, clock)
+        self._fault = False
+        self._faults = FaultLog("a fault in the master; it goes on", _log, clock, traceback=True)
 
-    def run(self) -> int:
-        """Work until told to stop; the exit status."""
+    def run(self, inbox: SignalInbox) -> int:
+        """Work until told to stop; return the exit status.
+
+        An exception that nobody foresaw is a fault of psched's, and no reason to end what works.
+        It ends the step of the tick that raised it; the other steps are taken, and so are all later
+        ticks. Each different fault is logged once, with its traceback. The next tick follows a
+        second later or when a signal arrives, and messages wait until then. So a fault that returns
+        at every tick neither keeps the processor busy nor fills the log.
+
+        A stop goes on in the same way. If a fault keeps it from completing, the master exits with
+        `CRASHED` when the last worker should have been killed: workers that are left read the end
+        of their links, release their leases and exit.
+
+        A fault while a generation is started is treated like a broken configuration: the old
+        generation goes on. If there is none, the master exits with `CRASHED`.
+
+        Args:
+            inbox: this process's signals.
+        """
         while True:
             timeout = self.tick()
-            if self._stopping_since is not None and not self._workers:
-                _log.info("stopped")
-                self._status.close()
-                return self._exit_status
-            links = [worker.link for worker in self._workers]
-            arrived = self._inbox.wait(timeout, [*links, *self._status.links])
-            self.obey(arrived)
+            if self.has_stopped:
+                return self.close()
+            self.obey(self._wait(inbox, timeout))
 
     def tick(self) -> float:
         """Do what is due; the seconds until something is due again."""
-        for worker in self._workers:
-            worker.link.flush()
-            for message in worker.link.receive():
-                self._hear(worker, message)
-        for worker in self._workers.reap():
-            for message in worker.last_words:
-                self._hear(worker, message)
-            self._ended(worker)
-        self._workers.watch()
-        self._workers.recover()
-        stopping = self._stopping_since is not None
-        if not stopping:
-            self._restart()
-            self._fill()
-        if (stopping or self._paused) and not self._workers and self._blueprint is not None:
-            # Nobody will follow who could release what dead workers held.
-            self._workers.clean_up(self._blueprint, self._generation)
-        wakes = self._show()
+        self._fault = False
+        self._try(self._receive)
+        self._try(self._reap)
+        self._try(self._workers.watch)
+        self._try(self._workers.recover)
+        if self._stopping_since is None:
+            self._try(self._restart)
+            self._try(self._fill)
+        self._try(self._clean_up)
+        self._try(self._show)
+        if not self._fault:
+            self._faults.passed()
         now = self._clock.monotonic()
-        wakes = min(wakes, self._workers.wakes, self._respawn.wakes(now), now + _TICK)
+        wakes = now + _FAULT_PAUSE if self._fault else min(self._wakes, now + _TICK)
         self._workers.due = max(now, wakes)
         return max(0.0, wakes - now)
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the master was told to stop, and has."""
+        if self._stopping_since is None:
+            return False
+        if not self._workers:
+            return True
+        return self._faults.ongoing and self._clock.monotonic() > self._last_kill + _KILL_GRACE
+
+    def close(self) -> int:
+        """Remove the status socket of a master that has stopped; the exit status."""
+        self._try(self._status.close)
+        if self._workers:
+            _log.critical("a fault has kept the stop from completing: workers are left behind")
+            return CRASHED
+        _log.info("stopped")
+        return self._exit_status
+
     def obey(self, arrived: Collection[signal.Signals]) -> None:
-        """Do what the signals say; a stop goes before everything else."""
+        """Do what the signals ask for; a stop goes before everything else."""
         if not _STOP.isdisjoint(arrived):
-            self._stop(arrived)
+            self._try(self._stop, arrived)
         if signal.SIGUSR2 in arrived or not _RESTART.isdisjoint(arrived):
-            self._reopen_logs()
-            for worker in self._workers:
-                worker.tell(reopen=True)
+            self._try(self._reopen)
         if self._stopping_since is not None:
             return
         if not _RESTART.isdisjoint(arrived):
@@ -143,63 +195,63 @@ class Master:
             self._restart_wanted = True
         self._more += (signal.SIGTTIN in arrived) - (signal.SIGTTOU in arrived)
         if signal.SIGWINCH in arrived and not self._on_terminal:
-            self._pause()
+            self._try(self._pause)
 
-    # --- generations -----------------------------------------------------------------
-
-    def _restart(self) -> None:
-        """Begin the next generation with its canary, if one is wanted and there is room."""
-        now = self._clock.monotonic()
-        if not self._restart_wanted or self._canary or not self._respawn.allowed(0, now):
-            return
-        old = {w.place.generation for w in self._workers if w.place.generation < self._generation}
-        if len(old) >= _OLD_GENERATIONS:
-            return
-        self._restart_wanted = False
+    def _try(self, step: Callable[..., object], *arguments: object) -> None:
+        """Take a step, and survive its exceptions; see `run`."""
         try:
-            blueprint = self._plan(None)
-            self._canary = self._workers.spawn(0, self._generation + 1, blueprint)
-        except (PlanError, OSError) as error:
-            self._not_started(str(error), error.status if isinstance(error, PlanError) else None)
+            step(*arguments)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the workers live on
+            self._fault = True
+            self._faults.failed(error)
 
-    def _hear(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
-        worker.hear(message, self._clock.monotonic())
+    def _wait(self, inbox: SignalInbox, timeout: float) -> Collection[signal.Signals]:
+        """Sleep until something happens or is due; the signals that have arrived."""
+        try:
+            if self._fault:
+                return inbox.wait(timeout)
+            return inbox.wait(timeout, [*(w.link for w in self._workers), *self._status.links])
+        except Exception as error:  # noqa: BLE001
+            self._faults.failed(error)
+            self._clock.sleep(_FAULT_PAUSE)
+            return inbox.take()
+
+    # --- workers ---------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        for worker in self._workers:
+            # One by one: a worker that is not heard would seem to hang, and be killed.
+            self._try(self._receive_from, worker)
+
+    def _receive_from(self, worker: WorkerChild) -> None:
+        worker.link.flush()
+        for message in worker.link.receive():
+            self._try(self._handle, worker, message)
+
+    def _reap(self) -> None:
+        for worker in self._workers.reap():
+            for message in worker.last_words:
+                self._try(self._handle, worker, message)
+            self._try(self._ended, worker)
+
+    def _handle(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
+        """Act on a worker's message."""
+        worker.heard_from(message, self._clock.monotonic())
         if "ready" in message and not worker.ready:
-            worker.ready = True
-            # It waits for this, and has obeyed by then what it was told before.
-            worker.tell(go=worker is not self._canary or self._promote(worker, message["ready"]))
+            # A fault in the record of its nonce must not keep it from work.
+            self._try(self._workers.became_ready, worker)
+            # It waits for the answer, and reads first what it was told before.
+            if worker is not self._canary or self._promote(worker, message["ready"]):
+                worker.admit()
+            else:
+                worker.refuse()
         if "looked" in message:
-            self._served = True
+            self._has_served = True
         if message.get("enough") and not self._paused and self._workers.may_be_replaced(worker):
-            _log.info("%s %s: another takes its place", worker.place, message["enough"])
-            worker.leave(None, worker.heard)
+            _log.info("%s %s: another takes its place", worker.identity, message["enough"])
+            worker.drain(None, worker.heard)
         if "recovered" in message:
             self._workers.recovered(worker, message["recovered"])
-
-    def _promote(self, canary: WorkerChild, reported: Mapping[str, Any] | None) -> bool:
-        """The canary lives: its generation is the present one, the others leave.
-
-        Returns:
-            False if the master cannot go by what the canary reports.
-        """
-        self._canary = None
-        if reported:
-            try:
-                canary.blueprint = self._plan(reported)
-            except PlanError as error:
-                canary.leaving = True
-                self._not_started(str(error), error.status)
-                return False
-        self._blueprint = canary.blueprint
-        self._blueprint.adopt()
-        self._generation = canary.place.generation
-        self._respawn.forget()
-        for worker in self._workers:
-            if worker.place.generation < self._generation and not worker.leaving:
-                worker.leave(None, self._clock.monotonic())
-        self._status.problem = None
-        _log.info("generation %d serves, %d workers", self._generation, self._blueprint.processors)
-        return True
 
     def _ended(self, worker: WorkerChild) -> None:
         """A worker has been reaped."""
@@ -208,24 +260,87 @@ class Master:
             return
         if worker is self._canary:
             self._canary = None
-            meaning = HOPELESS.get(exit_.status) if exit_.status is not None else None
+            meaning = FATAL.get(exit_.status) if exit_.status is not None else None
             why = f"its first worker {exit_}" + (f": {meaning}" if meaning else "")
             self._not_started(why, exit_.status if meaning else None)
-        elif worker.failed and worker.place.generation == self._generation:
+        elif worker.failed and worker.identity.generation == self._generation:
             lived = now - worker.started if worker.ready else 0.0
-            self._respawn.failed(worker.place.number, lived, now)
-            self._give_up_if_hopeless()
+            self._respawn.failed(worker.identity.number, lived, now)
+            self._give_up_on_crash_loop()
+
+    def _reopen(self) -> None:
+        self._reopen_logs()
+        for worker in self._workers:
+            worker.tell(reopen=True)
+
+    def _clean_up(self) -> None:
+        """Release what dead workers held if no worker will follow that could do it."""
+        no_followers = self._stopping_since is not None or self._paused
+        if no_followers and not self._workers and self._spec is not None:
+            self._workers.clean_up(self._generation, self._spec)
+
+    # --- generations -----------------------------------------------------------------
+
+    def _restart(self) -> None:
+        """Begin the next generation with its canary, if one is wanted and there is room."""
+        now = self._clock.monotonic()
+        if not self._restart_wanted or self._canary or not self._respawn.allowed(0, now):
+            return
+        generations = {worker.identity.generation for worker in self._workers}
+        if sum(generation < self._generation for generation in generations) >= _MOST_DRAINING:
+            return
+        self._restart_wanted = False
+        self._can_start(self._spawn_canary)
+
+    def _spawn_canary(self) -> None:
+        spec = self._read_spec(None)
+        self._canary = self._workers.spawn(0, self._generation + 1, spec)
+
+    def _can_start(self, step: Callable[[], object]) -> bool:
+        """Take a step in the start of a generation; whether that succeeds."""
+        try:
+            step()
+        except SpecError as error:
+            self._not_started(str(error), error.status)
+        except OSError as error:
+            self._not_started(str(error), None)
+        except Exception as error:  # noqa: BLE001  # see `run`
+            _log.exception("a fault in the master")
+            self._not_started(repr(error), CRASHED)
+        else:
+            return True
+        return False
+
+    def _promote(self, canary: WorkerChild, reported: Mapping[str, Any] | None) -> bool:
+        """The canary is ready: its generation is the present one, and the others drain.
+
+        Returns:
+            False if the settings that the canary has reported cannot be used.
+        """
+        self._canary = None
+        if reported and not self._can_start(lambda: canary.belongs_to(self._read_spec(reported))):
+            return False
+        self._spec = canary.spec
+        self._generation = canary.identity.generation
+        self._respawn.forget()
+        self._status.problem = None
+        for worker in self._workers:
+            if worker.identity.generation < self._generation and not worker.draining:
+                self._try(worker.drain, None, self._clock.monotonic())
+        self._try(self._spec.adopt)
+        _log.info("generation %d serves, %d workers", self._generation, self._spec.processors)
+        return True
 
     def _not_started(self, why: str, status: int | None) -> None:
         """A generation could not be started: the one before it goes on, if there is one.
 
         Args:
             why: for people.
-            status: the exit status, if trying again would be pointless.
+            status: the exit status, if another try would fail as well.
         """
-        # What was to be paused is not there: the next try is nobody's pause.
+        # A pause that was meant for this generation is not meant for the next try.
         self._paused_until = min(self._paused_until, self._generation)
-        if self._blueprint is not None:
+        if self._spec is not None:
             _log.error(
                 "generation %d could not be started: %s; generation %d goes on",
                 self._generation + 1, why, self._generation,
@@ -238,7 +353,7 @@ class Master:
             _log.error("cannot start yet: %s", why)
             self._respawn.failed(0, 0.0, self._clock.monotonic())
             self._restart_wanted = True
-            self._give_up_if_hopeless()
+            self._give_up_on_crash_loop()
 
     # --- a pause ---------------------------------------------------------------------
 
@@ -253,35 +368,35 @@ class Master:
         for worker in self._workers:
             worker.tell(pause=True)
 
-    # --- numbers ---------------------------------------------------------------------
+    # --- the number of workers -------------------------------------------------------
 
     @property
     def _wanted(self) -> int:
-        return 0 if self._blueprint is None else max(0, self._blueprint.processors + self._more)
+        return 0 if self._spec is None else max(0, self._spec.processors + self._more)
 
     def _fill(self) -> None:
-        """Have as many workers of this generation as are wanted; in a pause, no new ones."""
-        if self._blueprint is None:
+        """Have as many workers of this generation as are wanted; in a pause, start none."""
+        if self._spec is None:
             return
-        self._more = max(self._more, -self._blueprint.processors)
+        self._more = max(self._more, -self._spec.processors)
         now = self._clock.monotonic()
-        there = self._workers.serving(self._generation)
+        serving = self._workers.serving(self._generation)
         for number in range(0 if self._paused else self._wanted):
-            if number not in there and self._respawn.allowed(number, now):
+            if number not in serving and self._respawn.allowed(number, now):
                 try:
-                    self._workers.spawn(number, self._generation, self._blueprint)
+                    self._workers.spawn(number, self._generation, self._spec)
                 except OSError as error:
-                    self._no_forks.failed(error)
+                    self._fork_outage.failed(error)
                     self._respawn.refused(number, now)
-        self._no_forks.passed()
-        for number, worker in there.items():
+        self._fork_outage.passed()
+        for number, worker in serving.items():
             if number >= self._wanted:
-                worker.leave(None, now)
+                worker.drain(None, now)
 
-    def _give_up_if_hopeless(self) -> None:
-        if self._respawn.hopeless(max(1, self._wanted)):
+    def _give_up_on_crash_loop(self) -> None:
+        if self._respawn.is_crash_loop(max(1, self._wanted)):
             _log.error("every worker has died again and again: giving up")
-            self._give_up(CRASH_LOOP)
+            self._give_up(CRASHED)
 
     # --- the end ---------------------------------------------------------------------
 
@@ -292,33 +407,37 @@ class Master:
     def _stop(self, arrived: Collection[signal.Signals]) -> None:
         now = self._clock.monotonic()
         if self._stopping_since is None:
-            self._stopping_since, self._canary = now, None
+            self._stopping_since, self._last_kill, self._canary = now, now, None
             _log.info("stopping: running tasks may finish")
             for worker in self._workers:
-                worker.dismiss(worker.blueprint.graceful_timeout, now)
-            self._patience = max((worker.overdue for worker in self._workers), default=now)
-            return
-        again = signal.SIGINT in arrived and now - self._stopping_since >= _ESCALATION
-        if again or signal.SIGQUIT in arrived:
+                self._try(worker.shut_down, worker.spec.graceful_timeout, now)
+        elif signal.SIGQUIT in arrived or (
+            signal.SIGINT in arrived and now - self._stopping_since >= _SAME_KEY_PRESS
+        ):
             _log.info("stopping at once: running tasks are stopped and released")
             for worker in self._workers:
-                worker.dismiss(0, now, hurry=True)
+                self._try(partial(worker.shut_down, 0, now, hurry=True))
+        self._last_kill = max((worker.killed_at for worker in self._workers), default=now)
 
-    def _show(self) -> float:
-        """Show how it stands; when to do so again, seconds of the monotonic clock."""
-        about = {} if self._blueprint is None else self._blueprint.about
-        return self._status.show(
-            self._phase, self._generation, self._workers, patience=self._patience, about=about
+    # --- its status ------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Tell the outside how the master is, and note when something is due again."""
+        about = {} if self._spec is None else self._spec.about
+        shown = self._status.show(
+            self._state, self._generation, self._workers, until=self._last_kill, about=about
         )
+        again = self._respawn.wakes(self._clock.monotonic())
+        self._wakes = min(shown, self._workers.wakes, again)
 
     @property
-    def _phase(self) -> Phase:
+    def _state(self) -> MasterState:
         if self._stopping_since is not None:
-            return Phase.STOPPING
+            return MasterState.STOPPING
         if self._paused:
-            return Phase.PAUSED
-        if not self._served:
-            return Phase.STARTING
+            return MasterState.PAUSED
+        if not self._has_served:
+            return MasterState.STARTING
         if self._canary or self._restart_wanted:
-            return Phase.RELOADING
-        return Phase.SERVING
+            return MasterState.RELOADING
+        return MasterState.SERVING

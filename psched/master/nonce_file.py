@@ -1,133 +1,205 @@
-"""The nonces of a master's workers, on file: for the master that follows one that was killed.
+"""The nonces of a master's workers, on file: for the next master, if this one is killed with them.
 
-A service manager that finds its master dead kills the workers with it, before they could release
-what they hold. The next master has it released, once it is known that nothing of them is left:
-it finds itself in the same cgroup as the dead one, and alone there.
+A worker that is killed leaves its leases behind, and its master has them released. When the master
+is killed at the same time, as by ``pkill -9`` or by a service manager, the next master on the host
+does it. It finds the nonces here.
+
+A nonce is inherited only when nothing of its worker's process tree can be left, because its leases
+are released then. Two things must be true:
+
+- The master that wrote the file is dead.
+- No process is left in the cgroup that the worker was in. If the worker had a cgroup of its own
+  (see `cgroup`), that is empty or gone: this master empties those of dead masters when it makes
+  its own. Otherwise the worker was in its master's cgroup, and this process must be alone in that
+  one, as in a service that systemd has restarted.
+
+Where neither can be known, the nonce stays on file and its leases run out.
+
+The first line of a file says where its pids and names of cgroups have a meaning: the boot, the pid
+namespace, the cgroup namespace and the cgroup. Each other line is a nonce, followed by ``own`` if
+the worker was in a cgroup of its own.
 """
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from psched.base import regular_files
-from psched.base.clock import SystemClock
-from psched.base.outage import Outage
-from psched.master.status_socket import service_folder
+from psched.base.clock import Clock
+from psched.base.fault_log import FaultLog
+from psched.master.runtime_folders import volatile_folders
 from psched.process import cgroup, tree
+from psched.process.cgroup import Cgroup
 
 _log = logging.getLogger("psched.master")
 
+_NAME = re.compile(r"nonces\.([0-9]{1,20})\.([0-9]{1,20})")
+
+_PLACE = re.compile(r"\S+ [0-9]+ [0-9]+ .+")
+
+_OWN = "own"
+
 
 class NonceFile:
-    """A master's file in a folder that masters may share.
+    """A master's file, in a folder where other masters may have theirs.
 
     Args:
-        folder: the folder; None: no file is kept.
-        cgroup: the cgroup that this process is in, and all that comes of it stays in.
+        folder: the folder; None: nothing is recorded.
+        place: what the first line is to say; see `here`.
+        group: the cgroup that this process is in; None: that is not known.
+        clock: counts how long the file could not be written.
     """
 
-    def __init__(self, folder: Path | None, cgroup: str = "") -> None:
+    def __init__(self, folder: Path | None, place: str, group: Cgroup | None, clock: Clock) -> None:
         self._folder = folder
-        self._cgroup = cgroup
+        self._place = place
+        self._group = group
         self._name = f"nonces.{os.getpid()}.{tree.start_time(os.getpid())}"
-        self._written: frozenset[str] = frozenset()
+        self._in_own_cgroup: dict[str, bool] = {}
+        self._written: Mapping[str, bool] = {}
         what = "if this master is killed, its tasks wait for alive_time"
-        self._unwritten = Outage(what, _log, SystemClock())
+        self._outage = FaultLog(what, _log, clock)
 
-    @property
-    def kept(self) -> bool:
-        """Whether there is a file."""
-        return self._folder is not None
+    def add(self, nonce: str, *, own_cgroup: bool) -> None:
+        """Record a worker that holds no lease yet.
 
-    def write(self, nonces: Collection[str]) -> None:
-        """Have it list these; a file that lists none is removed."""
-        if self._folder is None or self._written == frozenset(nonces):
-            return
+        Args:
+            nonce: the worker's.
+            own_cgroup: it is in a cgroup of its own, with everything that it will fork.
+        """
+        self._in_own_cgroup[nonce] = own_cgroup
+        self._write()
+
+    def remove(self, nonces: Iterable[str]) -> None:
+        """Forget workers that hold no lease any more."""
+        for nonce in nonces:
+            self._in_own_cgroup.pop(nonce, None)
+        self._write()
+
+    def inherit(self) -> list[str]:
+        """Take over the nonces of dead masters whose workers have left no process behind."""
+        is_alone = self._group is not None and self._group.pids == [os.getpid()]
+        for path, nonces in self._of_dead_masters():
+            inherited = [nonce for nonce, own in nonces if (own.is_empty if own else is_alone)]
+            # Recorded as ours before they are removed there, in case we are killed in between. As
+            # no such cgroup exists, the next master can inherit them.
+            self._in_own_cgroup |= dict.fromkeys(inherited, True)
+            if self._write() and len(inherited) == len(nonces):
+                with suppress(OSError):
+                    path.unlink()
+        return sorted(self._in_own_cgroup)
+
+    def _write(self) -> bool:
+        """Have the file list the nonces; without nonces, there is none. False if that fails."""
+        if self._folder is None or self._written == self._in_own_cgroup:
+            return True
         path = self._folder / self._name
         try:
-            if nonces:
-                lines = "".join(f"{line}\n" for line in (self._cgroup, *nonces))
-                regular_files.replace(path, lines.encode())
+            if self._in_own_cgroup:
+                lines = [f"{n} {_OWN}" if own else n for n, own in self._in_own_cgroup.items()]
+                content = "\n".join([self._place, *lines, ""])
+                regular_files.replace(path, content.encode())
             else:
                 regular_files.clear(path)
         except OSError as error:
-            self._unwritten.failed(error)
-            return
-        self._unwritten.passed()
-        self._written = frozenset(nonces)
+            self._outage.failed(error)
+            return False
+        self._outage.passed()
+        self._written = {**self._in_own_cgroup}
+        return True
 
-    def inherit(self) -> list[str]:
-        """Take over what dead masters in the same cgroup have left.
+    def _of_dead_masters(self) -> Iterator[tuple[Path, list[tuple[str, Cgroup | None]]]]:
+        """The files of dead masters in this place, with each nonce and its worker's own cgroup.
 
-        The caller must see to it that nobody else is in that cgroup.
-        """
-        nonces: set[str] = set()
-        taken = []
-        for path, place, left in self._others():
-            if place == self._cgroup:
-                nonces.update(left)
-                taken.append(path)
-        self.write(self._written | nonces)
-        for path in taken:
-            with suppress(OSError):
-                path.unlink()
-        return sorted(nonces)
-
-    def _others(self) -> Iterator[tuple[Path, str, list[str]]]:
-        """The files of other masters, with what they say; what says nothing is removed.
-
-        Tasks can write to the folder: what looks like such a file may be anything.
+        Files that are useless are removed: those from before the last boot, and whatever is no
+        such file, because tasks can write to the folder.
         """
         try:
             found = [] if self._folder is None else [*self._folder.glob("nonces.*")]
         except OSError:
             return
+        boot = self._place.partition(" ")[0]
         for path in found:
             if path.name == self._name:
                 continue
             try:
-                place, *left = _lines(path)
+                (pid, start), place, nonces = _parse(path)
+                if place.partition(" ")[0] != boot:
+                    path.unlink()
+                elif place == self._place and _is_dead(pid, start):
+                    name = cgroup.master_cgroup_name(pid, start)
+                    yield path, [(nonce, self._below(name, nonce, own)) for nonce, own in nonces]
             except (FileNotFoundError, PermissionError):
-                continue  # its master has removed it; it is another user's
+                continue  # its master has removed it, or it is another user's
             except (OSError, ValueError) as error:
                 _log.warning("%s: is no file of a master's, and is removed: %s", path, error)
                 with suppress(OSError):
                     regular_files.clear(path)
-            else:
-                yield path, place, left
+
+    def _below(self, master: str, nonce: str, own: str) -> Cgroup | None:
+        if not own or self._group is None:
+            return None
+        return Cgroup(self._group.path / master / nonce)
 
 
-def _lines(path: Path) -> list[str]:
-    """The lines of such a file.
+def _parse(path: Path) -> tuple[tuple[int, int], str, list[tuple[str, str]]]:
+    """A file: its master's pid and start time, its first line, and its nonces.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is none.
+        ValueError: it is not the file of a master.
     """
-    lines = regular_files.read(path).decode().splitlines()
-    if not lines or not all(map(cgroup.is_nonce, lines[1:])):
+    name = _NAME.fullmatch(path.name)
+    place, *lines = regular_files.read(path).decode().split("\n")
+    nonces = [(nonce, own) for nonce, _, own in (line.partition(" ") for line in lines if line)]
+    if name is None or _PLACE.fullmatch(place) is None:
         raise ValueError("not the nonces of workers")
-    return lines
+    if not all(cgroup.is_nonce(nonce) and own in ("", _OWN) for nonce, own in nonces):
+        raise ValueError("not the nonces of workers")
+    return (int(name[1]), int(name[2])), place, nonces
 
 
-def make(environ: Mapping[str, str]) -> NonceFile:
-    """The will of a systemd service that has a runtime folder, else none.
+def _is_dead(pid: int, start: int) -> bool:
+    try:
+        return not tree.lives(pid, start)
+    except OSError:
+        return False
 
-    Without a service manager nobody kills the workers of a dead master: they release what they
-    hold themselves.
+
+def here() -> str:
+    """Where this process's pids and names of cgroups have a meaning; a line of text.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "cgroup")]
+    place = " ".join([boot, *map(str, namespaces), cgroup.own_name() or "unknown"])
+    return place.encode(errors="backslashreplace").decode()
+
+
+def make(environ: Mapping[str, str], clock: Clock) -> NonceFile:
+    """The file of this process, a master, in the first folder that can be used.
 
     Args:
         environ: the environment variables.
+        clock: see `NonceFile`.
     """
-    folder = service_folder(environ)
-    if folder is None or "INVOCATION_ID" not in environ:
-        return NonceFile(None)
-    own = cgroup.own_path()
-    return NonceFile(None) if own is None else NonceFile(folder, str(own))
+    folder = next(filter(_is_usable, volatile_folders(environ)), None)
+    try:
+        place = here()
+    except OSError:
+        folder, place = None, ""
+    path = cgroup.own_path()
+    return NonceFile(folder, place, None if path is None else Cgroup(path), clock)
 
 
-def inherited(will: NonceFile) -> list[str]:
-    """The nonces of workers that have died with the last master, if nothing of them lives."""
-    return will.inherit() if will.kept and cgroup.is_alone() else []
+def _is_usable(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)

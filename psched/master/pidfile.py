@@ -1,4 +1,4 @@
-"""A pid file that is never stale: what counts is the lock on it, and the kernel ends that."""
+"""A pid file that is never stale: the lock on it counts, and the kernel releases that."""
 
 import fcntl
 import os
@@ -9,14 +9,15 @@ from psched.base import regular_files
 
 
 class AlreadyRunningError(Exception):
-    """Another process holds the pid file."""
+    """Another process has locked the pid file."""
 
 
 class PidFile:
-    """The pid of this process, in a file that it holds as long as it lives.
+    """The pid of this process, in a file that it keeps locked for as long as it lives.
 
-    A POSIX record lock: unlike flock(2)'s it is not inherited by fork(2), so no orphan can keep
-    it. It would be lost by closing any other descriptor of the file: nobody else opens it here.
+    It is a POSIX record lock, which fork(2) does not inherit, unlike the lock of flock(2): no
+    orphan can keep it. Closing any descriptor of the file releases the lock, so no other part of
+    this process opens the file.
 
     Args:
         path: the file.
@@ -26,18 +27,18 @@ class PidFile:
         self._path = path
         self._descriptor = -1
 
-    def take(self) -> None:
-        """Make it ours.
+    def acquire(self) -> None:
+        """Lock the file and write the pid.
 
         Raises:
-            AlreadyRunningError: another process holds it; the text names its pid.
+            AlreadyRunningError: another process has locked it; the text names its pid.
             OSError: the file cannot be written.
         """
         while True:
             try:
                 descriptor = regular_files.open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             except regular_files.NotRegularError:
-                # A task may have put it there, and is not to keep the service down by it.
+                # A task may have put it there. That must not keep the service from starting.
                 regular_files.discard(self._path)
                 continue
             try:
@@ -51,14 +52,14 @@ class PidFile:
                 ) from None
             if regular_files.is_same(self._path, descriptor):
                 break
-            # Its holder has removed it between our two calls: that lock holds nobody off.
+            # Its owner removed it between our two calls: a lock on a removed file is no use.
             os.close(descriptor)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Remove it, unless another file has the name by now."""
+        """Remove the file, unless another file has the name by now."""
         if self._descriptor >= 0:
             if regular_files.is_same(self._path, self._descriptor):
                 with suppress(OSError):

@@ -1,4 +1,4 @@
-"""When a worker that died may be replaced, and when there is no point in it any more."""
+"""When a worker that died is replaced, and when a crash loop is given up."""
 
 import random
 
@@ -6,17 +6,17 @@ _BACKOFF = (1.0, 60.0)
 """Seconds: the pause after the second failure in a row, doubled each time, and its limit."""
 
 _HEALTHY = 60.0
-"""Seconds of life after which a worker's failures are forgotten."""
+"""Seconds of life after which a worker's earlier failures no longer count."""
 
-_HOPELESS = 5
+_CRASH_LOOP = 5
 """Failures in a row, of every worker, that make a crash loop."""
 
 
 class Respawn:
-    """The failures of each worker's place.
+    """The failures of the workers, by their numbers.
 
-    The first failure is answered at once: whoever was waiting for the dead worker's tasks waits
-    no longer than needed. Only what fails again is slowed down.
+    A worker is replaced at once when it fails for the first time, because others wait for the
+    tasks that it ran. Only repeated failures are slowed down.
 
     Args:
         rng: draws the jitter, so that hosts do not retry in step.
@@ -28,10 +28,10 @@ class Respawn:
         self._not_before: dict[int, float] = {}
 
     def failed(self, number: int, lived: float, now: float) -> None:
-        """The worker in this place has ended unasked.
+        """A worker has exited without being told to.
 
         Args:
-            number: the place.
+            number: the worker's.
             lived: seconds for which it had been ready.
             now: seconds of the monotonic clock.
         """
@@ -42,29 +42,29 @@ class Respawn:
         self._not_before[number] = now + pause * self._rng.uniform(0.8, 1.2)
 
     def refused(self, number: int, now: float) -> None:
-        """The system had no process to give to this place: no failure of its worker's.
+        """The system had no process for this worker, which is not a failure of the worker's.
 
         Args:
-            number: the place.
+            number: the worker's.
             now: seconds of the monotonic clock.
         """
         self._not_before[number] = now + _BACKOFF[0] * self._rng.uniform(0.8, 1.2)
 
     def allowed(self, number: int, now: float) -> bool:
-        """Whether this place may be filled now."""
+        """Whether the worker with this number may be forked now."""
         return now >= self._not_before.get(number, now)
 
     def wakes(self, now: float) -> float:
-        """When the next place may be filled."""
+        """When the next worker may be forked, seconds of the monotonic clock."""
         return min((at for at in self._not_before.values() if at > now), default=float("inf"))
 
     def forget(self) -> None:
-        """A new generation: what failed before says nothing about it."""
+        """A new generation serves: earlier failures say nothing about it."""
         self._failures.clear()
         self._not_before.clear()
 
-    def hopeless(self, places: int) -> bool:
-        """Whether every one of the places has failed too often in a row."""
-        return places > 0 and all(
-            self._failures.get(number, 0) >= _HOPELESS for number in range(places)
+    def is_crash_loop(self, count: int) -> bool:
+        """Whether each of so many workers has failed too often in a row."""
+        return count > 0 and all(
+            self._failures.get(number, 0) >= _CRASH_LOOP for number in range(count)
         )

@@ -1,84 +1,61 @@
-"""The socket on which a master tells how it stands: ``psched status`` reads it.
+"""The socket on which a master answers ``psched status``; `status_query` is the other side.
 
-Who connects is sent one JSON document, then the end. Nothing is read but the end: what cannot be
-commanded needs no protection beyond its file mode. The sockets of all masters on a host lie
-together in a folder, each named after its master's pid.
+Whoever connects is sent one JSON document, then the end of the stream. Nothing is read from the
+connection except its end: a socket that takes no commands needs no protection beyond its file
+mode. The sockets of all masters on a host lie in the same folder, each named after its master's
+pid.
 """
 
 import json
 import logging
 import os
-import re
-import select
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from psched.base import regular_files
+from psched.base.clock import Clock
+from psched.master.runtime_folders import short_address, socket_name, sockets
 from psched.process import tree
-from psched.process.message_shapes import STATUS
 from psched.process.signals import Waitable
 
 _log = logging.getLogger("psched.master")
 
 _MOST_READERS = 32
-"""More are turned away: nobody who connects may use up our descriptors."""
+"""Further ones are turned away, so that no client can use up the master's descriptors."""
 
-_PATIENCE = 5.0
-"""Seconds for a question and its answer: who takes longer hangs."""
+_TIMEOUT = 5.0
+"""Seconds after which a reader that has not fetched its answer is disconnected."""
 
-_DEAF = 1.0
-"""Seconds for which nobody is let in when that was not possible."""
+_ACCEPT_PAUSE = 1.0
+"""Seconds without accepting connections after that has failed for want of a descriptor."""
 
-_GLANCE = 1.0
-"""Seconds between two looks whether the socket is still there: tasks can remove it."""
+_CHECK_INTERVAL = 1.0
+"""Seconds between two checks that the socket still exists: tasks can remove it."""
 
 _MOST_SOCKETS = 1000
-"""That are looked at in a folder before a start: tasks can leave any number there."""
-
-
-def service_folder(environ: Mapping[str, str]) -> Path | None:
-    """The runtime folder that systemd has given to this service, if it has.
-
-    Args:
-        environ: the environment variables.
-    """
-    # All folders of the unit are listed, divided by colons.
-    first, _, _ = environ.get("RUNTIME_DIRECTORY", "").partition(":")
-    return Path(first) if first else None
-
-
-def folders(environ: Mapping[str, str]) -> list[Path]:
-    """Where a master's socket may be, the best place first.
-
-    Args:
-        environ: the environment variables.
-    """
-    if (own := service_folder(environ)) is not None:
-        return [own]
-    places = [Path("/run/psched")]
-    for base, below in ("XDG_RUNTIME_DIR", "psched"), ("HOME", ".local/state/psched"):
-        if environ.get(base):
-            places.append(Path(environ[base], below))
-    return places
+"""Sockets of other masters that a start examines: tasks can leave any number in the folder."""
 
 
 class StatusReader:
-    """Somebody who has connected.
+    """A client that has connected.
+
+    Args:
+        connection: to the client.
+        until: when it is disconnected at the latest, seconds of the monotonic clock.
 
     Attributes:
-        unsent: whether something waits for the socket to take it.
-        closed: it has all that it came for, or is gone.
+        answered: its answer is on the way.
+        closed: it has received everything, has left, or took too long.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, until: float) -> None:
         connection.setblocking(False)  # noqa: FBT003  # its parameter has no name
         self._connection = connection
         self._outgoing = b""
-        self._since = time.monotonic()
+        self._until = until
         self.answered = False
         self.closed = False
 
@@ -88,22 +65,26 @@ class StatusReader:
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits for the socket to take it."""
+        """Whether part of the answer waits for the socket to accept it."""
         return bool(self._outgoing)
 
     def answer(self, document: bytes) -> None:
-        """Send this, as fast as it is taken."""
+        """Send this document, by later calls of `advance`."""
         self._outgoing, self.answered = document, True
 
-    def advance(self) -> None:
-        """Send what is taken; see whether the other side has left, or takes too long."""
-        if time.monotonic() > self._since + _PATIENCE:
+    def advance(self, now: float) -> None:
+        """Send what the socket accepts; notice a client that has left or takes too long.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        if now > self._until:
             self.close()
             return
         try:
             with suppress(BlockingIOError):
-                # The end: who asks has left. Anything else is not ours to read, and would wake us
-                # again and again.
+                # The end of the stream: the client has left. Whatever else it sends is not read,
+                # and would wake the master again and again: so the client is cut off.
                 self._connection.recv(1)
                 self.close()
                 return
@@ -118,32 +99,34 @@ class StatusReader:
             self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self.closed = True
         self._connection.close()
 
 
 class StatusSocket:
-    """A master's end: the socket, and who has connected.
+    """A master's listening socket, and the clients that have connected.
 
     Args:
-        places: folders, the first that can be used is used; none: there is no socket.
+        folders: the first one that can be used is used. If there are none, there is no socket.
+        clock: counts the timeouts.
     """
 
-    def __init__(self, places: list[Path]) -> None:
+    def __init__(self, folders: list[Path], clock: Clock) -> None:
+        self._clock = clock
         self._path: Path | None = None
         self._found: os.stat_result | None = None
-        self._next_glance = 0.0
+        self._next_check = 0.0
         self._replaced = False
-        self._deaf_until = 0.0
+        self._accept_from = 0.0
         self._listening: socket.socket | None = None
         self._readers: list[StatusReader] = []
         problems = []
-        for folder in places:
+        for folder in folders:
             try:
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-                _sweep(folder)
-                self._open(folder / f"master.{os.getpid()}.sock")
+                _remove_stale(folder)
+                self._open(folder / socket_name(os.getpid()))
             except OSError as error:
                 problems.append(f"{folder}: {error.strerror}")
             else:
@@ -153,27 +136,32 @@ class StatusSocket:
 
     @property
     def waiting(self) -> list[StatusReader]:
-        """Those who have no answer yet."""
+        """The clients without an answer."""
         return [reader for reader in self._readers if not reader.answered]
 
     @property
     def links(self) -> list[Waitable]:
-        """What to wait on."""
-        if self._listening is None or time.monotonic() < self._deaf_until:
+        """The connections whose news should wake the master."""
+        if self._listening is None or self._clock.monotonic() < self._accept_from:
             return [*self._readers]
-        return [_Door(self._listening), *self._readers]
+        return [_ListeningSocket(self._listening), *self._readers]
 
     def advance(self) -> None:
-        """Let in who knocks, send what is taken."""
-        self._glance()
-        if self._listening is not None and time.monotonic() >= self._deaf_until:
-            self._let_in(self._listening)
+        """Accept connections, and send what the sockets accept."""
+        now = self._clock.monotonic()
+        self._check(now)
+        if self._listening is not None and now >= self._accept_from:
+            self._accept(self._listening, now)
         for reader in self._readers:
-            reader.advance()
+            reader.advance(now)
         self._readers = [reader for reader in self._readers if not reader.closed]
 
     def answer(self, describe: Callable[[], Mapping[str, Any]]) -> None:
-        """Send everybody who waits a document."""
+        """Send a document to all clients without an answer.
+
+        Args:
+            describe: makes the document; called only if somebody waits for it.
+        """
         if waiting := self.waiting:
             document = json.dumps(describe()).encode()
             for reader in waiting:
@@ -188,11 +176,11 @@ class StatusSocket:
             with suppress(OSError):
                 regular_files.clear(self._path)
 
-    def _let_in(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket, now: float) -> None:
         try:
-            # Those who come meanwhile come next time: signals and workers wait, too.
+            # A bounded number: signals and workers wait meanwhile. The rest is accepted next time.
             for _ in range(_MOST_READERS):
-                reader = StatusReader(listening.accept()[0])
+                reader = StatusReader(listening.accept()[0], now + _TIMEOUT)
                 if len(self._readers) >= _MOST_READERS:
                     reader.close()
                 else:
@@ -200,22 +188,21 @@ class StatusSocket:
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError:
-            # No descriptor is left: who knocks would wake us again at once.
-            self._deaf_until = time.monotonic() + _DEAF
+            # No descriptor is left. The client stays in the queue and would wake us at once.
+            self._accept_from = now + _ACCEPT_PAUSE
 
-    def _glance(self) -> None:
+    def _check(self, now: float) -> None:
         """Make the socket again if somebody has removed or replaced it, as any task can."""
-        now = time.monotonic()
         if self._path is None or self._found is None or self._listening is None:
             return
-        if now < self._next_glance:
+        if now < self._next_check:
             return
-        self._next_glance = now + _GLANCE
+        self._next_check = now + _CHECK_INTERVAL
         with suppress(OSError):
             if os.path.samestat(self._path.lstat(), self._found):
                 return
         if not self._replaced:
-            # Said once: somebody may do it again and again.
+            # Logged once, because somebody may do it again and again.
             _log.warning("%s was removed or replaced: it is made again", self._path)
             self._replaced = True
         before = self._listening
@@ -229,7 +216,7 @@ class StatusSocket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         before = os.umask(0o177)
         try:
-            with _short(path) as address:
+            with short_address(path) as address:
                 listening.bind(address)
             listening.listen()
             found = path.lstat()
@@ -242,8 +229,8 @@ class StatusSocket:
         self._path, self._listening, self._found = path, listening, found
 
 
-class _Door:
-    """The listening socket, as something to wait on."""
+class _ListeningSocket:
+    """The listening socket as a `Waitable`."""
 
     unsent = False
     closed = False
@@ -256,129 +243,15 @@ class _Door:
         return self._listening.fileno()
 
 
-def ask_all(places: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
-    """The pid of each master whose socket is found, and what it says or why it does not.
-
-    All are asked at once: one that does not answer takes no time from the others.
-    """
-    asked: list[tuple[int, _Question | OSError]] = []
-    for folder in places:
-        with suppress(OSError):
-            for pid, path in _sockets(folder):
-                try:
-                    asked.append((pid, _Question(path)))
-                except ConnectionRefusedError:
-                    pass  # it has been killed
-                except OSError as error:
-                    asked.append((pid, error))
-    _listen([each for _, each in asked if isinstance(each, _Question)])
-    for pid, each in asked:
-        try:
-            yield pid, each.answer() if isinstance(each, _Question) else each
-        except OSError as error:
-            yield pid, error
-
-
-class _Question:
-    """A master is asked how it stands, or somebody who poses as one.
-
-    Raises:
-        OSError: nobody can be asked.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        self._line.setblocking(False)  # noqa: FBT003  # its parameter has no name
-        self._received = bytearray()
-        self.failure: OSError | None = None
-        try:
-            with _short(path) as address:
-                self._line.connect(address)
-        except BaseException:
-            self._line.close()
-            raise
-
-    def fileno(self) -> int:
-        """The descriptor to wait on."""
-        return self._line.fileno()
-
-    def hear(self) -> bool:
-        """Take what has arrived; whether there may be more."""
-        try:
-            chunk = self._line.recv(1 << 16)
-        except OSError as error:
-            self.failure = error
-            return False
-        self._received += chunk
-        if len(self._received) > STATUS.longest:
-            self.failure = OSError(f"it has sent more than {STATUS.longest} bytes")
-            return False
-        return bool(chunk)
-
-    def answer(self) -> Mapping[str, Any]:
-        """What it has said.
-
-        Raises:
-            OSError: nothing that can be understood.
-        """
-        self._line.close()
-        if self.failure is not None:
-            raise self.failure
-        try:
-            document = json.loads(self._received)
-        except (ValueError, RecursionError):
-            raise ConnectionResetError("it has hung up") from None
-        if (fault := STATUS.fault(document)) is not None:
-            text = f"it has sent {fault}; is it of another release of psched?"
-            raise ConnectionAbortedError(text)
-        said: Mapping[str, Any] = document
-        return said
-
-
-def _listen(questions: list[_Question]) -> None:
-    """Wait for the answers."""
-    until = time.monotonic() + _PATIENCE
-    waiter = select.poll()
-    waiting = {each.fileno(): each for each in questions}
-    for number in waiting:
-        waiter.register(number, select.POLLIN)
-    while waiting:
-        left = until - time.monotonic()
-        if left <= 0:
-            for each in waiting.values():
-                each.failure = TimeoutError("timed out")
-            return
-        for number, _ in waiter.poll(left * 1000):
-            if not waiting[number].hear():
-                waiter.unregister(number)
-                del waiting[number]
-
-
-def _sockets(folder: Path) -> list[tuple[int, Path]]:
-    """The sockets of masters in a folder, and the pids in their names."""
-    found = [re.fullmatch(r"master\.([0-9]{1,10})\.sock", path.name) for path in folder.iterdir()]
-    return sorted((int(match[1]), folder / match[0]) for match in found if match)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what killed masters have left."""
-    for pid, path in _sockets(folder)[:_MOST_SOCKETS]:
+def _remove_stale(folder: Path) -> None:
+    """Remove the sockets of masters that were killed."""
+    for pid, path in sockets(folder)[:_MOST_SOCKETS]:
         if tree.alive(pid):
-            continue  # it may be about to listen
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line, suppress(OSError):
-            line.setblocking(False)  # noqa: FBT003
+            continue  # its master may be about to listen
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
+            probe.setblocking(False)  # noqa: FBT003
             try:
-                with _short(path) as address:
-                    line.connect(address)
+                with short_address(path) as address:
+                    probe.connect(address)
             except ConnectionRefusedError:
                 regular_files.clear(path)
-
-
-@contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """An address for a socket at this path: one in sockaddr_un has 107 bytes at most."""
-    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -1,117 +1,260 @@
-"""One of the master's children."""
+"""A worker process as its master sees it.
 
+::
+
+    fork ─▶ starting ── "ready" ─▶ admitted ── drain, shut_down ─▶ draining ── exit ─▶ reaped
+               │ not ready in time    │ silent, invalid message        │ too slow
+               └──────────────────────┴──▶ ABRT, then KILL ◀───────────┘ (KILL only)
+"""
+
+import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from psched.master.generation_spec import DRAINED, GenerationSpec, Place
+from typing_extensions import override
+
+from psched.master.generation_spec import DRAINED, GenerationSpec, WorkerIdentity
+from psched.master.messages import FROM_WORKER
 from psched.process.child import Child
 from psched.process.kill_ladder import KillLadder
 from psched.process.link import Link
-from psched.process.message_shapes import FROM_WORKER
+from psched.process.spawner import Spawner
+
+_log = logging.getLogger("psched.master")
 
 CLEAN_UP_LIMIT = 20.0
 """Seconds that a shutdown spends on the leases of dead workers."""
 
+_ABORT_GRACE = 2.0
+"""Seconds that a silent worker has to log its stack before it is killed."""
+
+_KILL_INTERVAL = 1.0
+"""Seconds between two KILLs."""
+
 
 class WorkerChild(Child):
-    """A worker as the master sees it.
+    """A worker, or a cleaner, of which the master knows this much.
+
+    All may read the attributes. Only the methods write them, and each is named after what has
+    happened to the worker or what the worker is told.
+
+    Args:
+        pid: the process.
+        link: the master's end of the link.
+        now: seconds of the monotonic clock.
+        identity: which worker this is.
+        spec: the generation it belongs to.
+        spawner: sends signals to it.
 
     Attributes:
-        place: where it stands.
-        blueprint: what it was made of.
-        leaving: it has been told to go.
-        recovering: nonces of dead workers whose leases it is releasing.
-        tasks: how many it runs.
-        away: why its store does not answer, if that is so.
-        report: what it told of itself when it was last asked.
-        reported: when that was, seconds of the monotonic clock.
-        overdue: when it is killed that has been told to go, seconds of the monotonic clock.
-        aborted: it was not ready in time or silent, and is being killed for that.
+        draining: it has been told to claim nothing more and to exit.
+        recovering: nonces of dead workers whose leases it has been told to release.
+        tasks: how many tasks it runs.
+        store_fault: why its store does not answer; None: the store answers.
+        report: its last answer to a request for a report.
+        reported: when that answer arrived, seconds of the monotonic clock.
+        killed_at: when a draining worker that has not exited is killed, likewise.
+        aborted: it is being killed, because it was silent, not ready in time, or sent garbage.
     """
 
     def __init__(
-        self, pid: int, link: Link, now: float, place: Place, blueprint: GenerationSpec
+        self,
+        pid: int,
+        link: Link,
+        now: float,
+        *,
+        identity: WorkerIdentity,
+        spec: GenerationSpec,
+        spawner: Spawner,
     ) -> None:
         super().__init__(pid, link, now)
         link.expects = FROM_WORKER
-        self.place = place
-        self.blueprint = blueprint
-        self.leaving = False
+        self.identity = identity
+        self.spec = spec
+        self.draining = False
         self.recovering: list[str] = []
         self.tasks = 0
-        self.away: str | None = None
+        self.store_fault: str | None = None
         self.report: Mapping[str, Any] = {}
         self.reported = 0.0
-        self.overdue = now
+        self.killed_at = now
         self.aborted = False
+        self._spawner = spawner
 
-    def hear(self, message: Mapping[str, Any], now: float) -> None:
-        """Take down what it says of itself."""
-        self.heard = now
-        if "tasks" in message:
-            self.tasks, self.away = message["tasks"], message["away"]
-        if "report" in message:
-            self.report, self.reported = message["report"], now
-
-    @property
-    def limit(self) -> float:
-        """Seconds that it may be silent, or not ready."""
-        return self.blueprint.heartbeat_limit if self.ready else self.blueprint.start_timeout
-
-    @property
-    def expected(self) -> float:
-        """When it must have been heard, or be ready, at the latest."""
-        return (self.heard if self.ready else self.started) + self.limit
-
-    @property
-    def failed(self) -> bool:
-        """It has ended, and nobody had asked it to."""
+    @override
+    def send(self, number: signal.Signals) -> None:
         if self.exit is None:
-            return False
-        return self.exit.status != DRAINED or not (self.ready or self.leaving)
-
-    def ending(self, now: float) -> str:
-        """How it has ended, for people.
-
-        Args:
-            now: seconds of the boot-time clock, right after its end.
-        """
-        killed = self.exit is not None and self.exit.signal == signal.SIGKILL
-        deadline = self.place.deadline
-        # With a ladder it may have been us.
-        if killed and self.ladder is None and deadline is not None and deadline.has_passed(now):
-            return "was killed by its lease timer: it could not extend a lease in time"
-        return str(self.exit)
+            self._spawner.send(self.pid, number)
 
     def tell(self, **message: object) -> None:
         """Send it a message."""
         self.link.send(message)
 
-    def leave(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
-        """Tell it to claim no more and to exit when its tasks are done.
+    # --- its start -------------------------------------------------------------------
+
+    def became_ready(self) -> None:
+        """It has loaded its handlers, and waits for `admit` or `refuse`."""
+        self.ready = True
+
+    def admit(self) -> None:
+        """Let it begin to claim."""
+        self.tell(go=True)
+
+    def refuse(self) -> None:
+        """Have it exit before it claims anything."""
+        self.draining = True
+        self.tell(go=False)
+
+    def belongs_to(self, spec: GenerationSpec) -> None:
+        """It has reported settings that only it could read: they have become this generation."""
+        self.spec = spec
+
+    # --- what it says ----------------------------------------------------------------
+
+    def heard_from(self, message: Mapping[str, Any], now: float) -> None:
+        """Note that it lives, and what it says about itself.
 
         Args:
-            timeout: seconds until it takes its tasks down; None: it waits for them.
+            message: from it.
             now: seconds of the monotonic clock.
-            hurry: its tasks are not to be given their time to clean up.
         """
-        self.leaving = True
+        self.heard = now
+        if "tasks" in message:
+            self.tasks, self.store_fault = message["tasks"], message["away"]
+        if "report" in message:
+            self.report, self.reported = message["report"], now
+
+    # --- what dead workers held ------------------------------------------------------
+
+    def recover(self, nonces: Sequence[str]) -> None:
+        """Have it release the leases of dead workers."""
+        self.tell(recover=nonces)
+        self.recovering += nonces
+
+    def recovered(self, nonces: Collection[str]) -> set[str]:
+        """It reports that leases of dead workers are released.
+
+        Returns:
+            Those of the nonces that it had been told to recover: the others are not its own.
+        """
+        done = {*nonces}.intersection(self.recovering)
+        self.recovering = [nonce for nonce in self.recovering if nonce not in done]
+        return done
+
+    def has_only_to_clean_up(self, nonces: Sequence[str]) -> None:
+        """It is a cleaner: it releases the leases of dead workers and exits, or is killed."""
+        self.draining, self.recovering = True, [*nonces]
+        self._kill_at(self.started, self.started + CLEAN_UP_LIMIT)
+
+    # --- its end ---------------------------------------------------------------------
+
+    def drain(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
+        """Tell it to claim nothing more, and to exit when its tasks are done.
+
+        Args:
+            timeout: seconds until it stops its tasks; None: it waits for them.
+            now: seconds of the monotonic clock.
+            hurry: its tasks are not given their time to clean up.
+        """
+        self.draining = True
         self.tell(stop=timeout, hurry=hurry)
         if timeout is not None:
-            # It works down the same limits itself; this is for one that does not.
-            limit = timeout + self.blueprint.kill_limit + CLEAN_UP_LIMIT
-            self.overdue = now + limit
-            if self.ladder is None:
-                self.ladder = KillLadder(now + limit, 1.0, 0)
-            else:
-                self.ladder.hasten(now, limit)
+            # The worker keeps the same limits itself. This one is for a worker that does not.
+            self._kill_at(now, now + timeout + self.spec.kill_limit + CLEAN_UP_LIMIT)
 
-    def dismiss(self, timeout: float, now: float, *, hurry: bool = False) -> None:
-        """Have it go, at a shutdown; see `leave`."""
+    def shut_down(self, timeout: float, now: float, *, hurry: bool = False) -> None:
+        """End it because the master stops: `drain` it, or kill it if it is not ready.
+
+        Args:
+            timeout: see `drain`.
+            now: see `drain`.
+            hurry: see `drain`.
+        """
         if self.ready:
-            self.leave(timeout, now, hurry=hurry)
+            self.drain(timeout, now, hurry=hurry)
         else:
-            # It holds nothing yet, and may be deep in an import.
-            self.leaving = True
+            # It holds no lease yet, and an import may keep it busy for a long time.
+            self.draining = True
             self.send(signal.SIGKILL)
+
+    def stood_still(self, seconds: float, now: float) -> None:
+        """The master could not listen for some time: silence in that time does not count.
+
+        Args:
+            seconds: for how long, with what a worker may need to speak again.
+            now: seconds of the monotonic clock.
+        """
+        self.started = min(now, self.started + seconds)
+        self.heard = min(now, self.heard + seconds)
+
+    def watch(self, now: float) -> None:
+        """Send the signal that is due, if it hangs, has sent garbage or drains too slowly.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
+        if self.link.fault is not None and not self.cut_off:
+            self.cut_off = self.aborted = True
+            _log.error("%s, pid %d, has sent %s: killed", self.identity, self.pid, self.link.fault)
+            self.send(signal.SIGKILL)
+        if not self.aborted and now > self.expected:
+            self.aborted = True
+            what = "silent" if self.ready else "not ready"
+            text = "%s, pid %d, %s for %.0f s: killed"
+            _log.error(text, self.identity, self.pid, what, self.limit)
+            # Python's faulthandler logs its stack, which shows where it hangs.
+            self.send(signal.SIGABRT)
+            self.ladder = KillLadder(now + _ABORT_GRACE, _KILL_INTERVAL, 0)
+        if self.ladder is not None and (number := self.ladder.due(now)) is not None:
+            self.send(number)
+
+    @property
+    def wakes(self) -> float:
+        """When `watch` is to be called again, seconds of the monotonic clock."""
+        silent = float("inf") if self.aborted else self.expected
+        return silent if self.ladder is None else min(silent, self.ladder.wakes)
+
+    @property
+    def limit(self) -> float:
+        """For how many seconds it may be silent, or not ready."""
+        return self.spec.heartbeat_limit if self.ready else self.spec.start_timeout
+
+    @property
+    def expected(self) -> float:
+        """When the next message, or the first one, must have arrived."""
+        return (self.heard if self.ready else self.started) + self.limit
+
+    # --- after its end ---------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has exited without being told to."""
+        if self.exit is None:
+            return False
+        return self.exit.status != DRAINED or not (self.ready or self.draining)
+
+    @property
+    def may_hold_leases(self) -> bool:
+        """Whether it may have exited without releasing its leases."""
+        return self.ready and self.exit is not None and self.exit.status != DRAINED
+
+    def describe_exit(self, now: float) -> str:
+        """How it ended, for a log line.
+
+        Args:
+            now: seconds of the boot-time clock, right after its end.
+        """
+        killed = self.exit is not None and self.exit.signal == signal.SIGKILL
+        deadline = self.identity.deadline
+        # If it has a ladder, the KILL may have been ours.
+        if killed and self.ladder is None and deadline is not None and deadline.has_passed(now):
+            return "was killed by its lease timer: it could not extend a lease in time"
+        return str(self.exit)
+
+    def _kill_at(self, now: float, at: float) -> None:
+        self.killed_at = at
+        if self.ladder is None:
+            self.ladder = KillLadder(at, _KILL_INTERVAL, 0)
+        else:
+            self.ladder.hasten(now, at - now)

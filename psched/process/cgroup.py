@@ -2,16 +2,18 @@
 
 ::
 
-    the master's cgroup/
-    └─ psched.PID.START/    the master's own, made at its start; the master itself stays outside
+    the cgroup that the master is in/
+    └─ psched.PID.START/    made by the master when it starts; it does not enter it
        └─ NONCE/            a worker
           └─ run-7/         a runner, and whatever its task forks
 
-No process leaves its cgroup by forking, whatever else it does, and the kernel kills all of a
-cgroup at once, those being forked too. No controllers are enabled: nothing is limited by this.
-To make one and move a runner into it takes 0.2 ms (p50; p99 3 ms), to kill it 0.4 ms (p99 5 ms).
+A process cannot leave its cgroup by forking. The kernel kills all processes of a cgroup at once,
+including those that are being forked. No controllers are enabled: nothing is limited by this.
+To make a cgroup and move a runner into it takes 0.2 ms (p50; p99 3 ms), to kill it 0.4 ms (p99
+5 ms).
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -22,23 +24,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from psched.base.clock import Clock
-from psched.base.outage import Outage
+from psched.base.fault_log import FaultLog
 from psched.process import tree
 
 _log = logging.getLogger("psched.master")
 
-_LEAVE = 3.0
-"""Seconds in which the workers of a master that was killed release what they hold, and go."""
+_RELEASE_TIMEOUT = 3.0
+"""Seconds in which the workers of a killed master release their leases and exit."""
 
-_DIE = 5.0
-"""Seconds that a start waits for what it has killed."""
+_KILL_TIMEOUT = 5.0
+"""Seconds that a start waits for the end of what it has killed."""
 
-_OURS = re.compile(r"psched\.([0-9]{1,20})\.([0-9]{1,20})")
+_MASTERS = re.compile(r"psched\.([0-9]{1,20})\.([0-9]{1,20})")
 
 _NONCE = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
-
-_LINKS_OF_ONE_ALONE = 2
+_LINKS_WITHOUT_CHILDREN = 2
 
 
 class UnavailableError(Exception):
@@ -46,13 +47,17 @@ class UnavailableError(Exception):
 
 
 class Cgroup:
-    """The cgroup of a directory."""
+    """A cgroup, which need not exist.
+
+    Args:
+        path: its directory.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def below(self, name: str) -> "Cgroup":
-        """Make one below it.
+        """Make a cgroup below this one.
 
         Raises:
             OSError: it cannot be made.
@@ -62,15 +67,15 @@ class Cgroup:
         return made
 
     def add(self, pid: int) -> None:
-        """Move a process into it; 0 is this one.
+        """Move a process into the cgroup; 0 is this process.
 
         Raises:
-            OSError: it cannot be moved, or is gone (ProcessLookupError).
+            OSError: the process cannot be moved, or is gone (ProcessLookupError).
         """
         _write(f"{self.path}/cgroup.procs", b"%d" % pid)
 
     def kill(self) -> None:
-        """KILL all that is in it and below; if that fails, there is still the walk."""
+        """KILL all processes in it and below. If that fails, they are found by walking."""
         with suppress(OSError):
             _write(f"{self.path}/cgroup.kill", b"1")
 
@@ -83,14 +88,27 @@ class Cgroup:
             return False
 
     @property
-    def has_below(self) -> bool:
-        """Whether others have been made below it."""
-        # The kernel counts a directory's own as links, as file systems used to.
-        return self.path.stat().st_nlink > _LINKS_OF_ONE_ALONE
+    def is_empty(self) -> bool:
+        """Whether it is known that no process is in it or below, or that it does not exist."""
+        try:
+            return b"populated 0" in tree.read(f"{self.path}/cgroup.events")
+        except OSError as error:
+            # ENODEV: it was removed after the file had been opened.
+            return error.errno in {errno.ENOENT, errno.ENODEV}
+
+    @property
+    def has_children(self) -> bool:
+        """Whether there are cgroups below it.
+
+        Raises:
+            OSError: it cannot be examined.
+        """
+        # The kernel counts the directories in a directory as links to it.
+        return self.path.stat().st_nlink > _LINKS_WITHOUT_CHILDREN
 
     @property
     def members(self) -> list[int]:
-        """The processes that are in it, not below."""
+        """The processes in it, without those below."""
         try:
             return [int(pid) for pid in tree.read(f"{self.path}/cgroup.procs").split()]
         except OSError:
@@ -98,11 +116,11 @@ class Cgroup:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are in it and below."""
+        """The processes in it and below."""
         return [pid for folder in _tree(self.path) for pid in Cgroup(folder).members]
 
     def remove(self) -> None:
-        """Remove it, with those that a task may have made below; nothing is in them."""
+        """Remove it, with the cgroups that a task may have made below; all of them are empty."""
         try:
             self.path.rmdir()
         except OSError:
@@ -111,7 +129,11 @@ class Cgroup:
                     folder.rmdir()
 
     def wait_until_empty(self, seconds: float) -> bool:
-        """Wait; whether there is no process in it now."""
+        """Wait until no process is in it.
+
+        Returns:
+            False if there is still one after so many seconds.
+        """
         until = time.monotonic() + seconds
         with suppress(OSError), (self.path / "cgroup.events").open("rb", buffering=0) as events:
             waiter = select.poll()
@@ -124,60 +146,57 @@ class Cgroup:
         return True
 
 
-class Leaves:
-    """Those of a worker's runners. To make one takes long, so empty ones are used again.
+class RunnerCgroups:
+    """The cgroups of a worker's runners. To make one takes long, so empty ones are used again.
 
     Args:
-        above: the worker's.
-        clock: this host's clocks.
-
-    Attributes:
-        spare: those that wait for a runner.
+        above: the worker's cgroup.
+        clock: counts how long none could be made.
     """
 
     def __init__(self, above: Cgroup, clock: Clock) -> None:
-        self.spare: list[Cgroup] = []
+        self._free: list[Cgroup] = []
         self._above = above
         self._made = 0
-        self._none = Outage("runners have no cgroups of their own", _log, clock)
+        self._outage = FaultLog("runners have no cgroups of their own", _log, clock)
 
-    def give(self, pid: int) -> Cgroup | None:
-        """Put a runner into one of its own; where that fails, there is still the walk."""
-        leaf: Cgroup | None = None
+    def acquire(self, pid: int) -> Cgroup | None:
+        """Move a runner into a cgroup of its own; None if that fails."""
+        cgroup: Cgroup | None = None
         try:
-            if self.spare:
-                leaf = self.spare.pop()
+            if self._free:
+                cgroup = self._free.pop()
             else:
                 self._made += 1
-                leaf = self._above.below(f"run-{self._made}")
-            leaf.add(pid)
+                cgroup = self._above.below(f"run-{self._made}")
+            cgroup.add(pid)
         except OSError as error:
-            if leaf is not None:
-                leaf.remove()
-            self._none.failed(error)
+            if cgroup is not None:
+                cgroup.remove()
+            self._outage.failed(error)
             return None
-        self._none.passed()
-        return leaf
+        self._outage.passed()
+        return cgroup
 
-    def take_back(self, leaf: Cgroup, *, as_new: bool) -> None:
-        """Nothing is in it any more.
+    def release(self, cgroup: Cgroup, *, reusable: bool) -> None:
+        """Keep a cgroup for the next runner, or remove it; it is empty.
 
         Args:
-            leaf: one that was given.
-            as_new: its runner was not killed; or it may have been frozen, and is not used again.
+            cgroup: one that was acquired.
+            reusable: its runner exited by itself. One that was killed may have been frozen, and
+                its cgroup with it.
         """
         with suppress(OSError):
-            if as_new and not leaf.has_below:
-                self.spare.append(leaf)
+            if reusable and not cgroup.has_children:
+                self._free.append(cgroup)
                 return
-        leaf.remove()
+        cgroup.remove()
 
 
 class MasterCgroup(Cgroup):
-    """This master's own, locked for as long as it lives; workers have theirs below.
+    """The cgroup that a master makes for its workers, locked for as long as the master lives.
 
-    Attributes:
-        nonces: of the workers of dead masters, of which nothing is left now.
+    What dead masters have left in theirs is killed, and their cgroups are removed.
 
     Raises:
         UnavailableError: it cannot be made.
@@ -189,7 +208,7 @@ class MasterCgroup(Cgroup):
             raise UnavailableError(f"systemd has not delegated {own}")
         if not os.access(own / "cgroup.procs", os.W_OK):
             raise UnavailableError(f"{own} cannot be written to")
-        super().__init__(own / f"psched.{os.getpid()}.{tree.start_time(os.getpid())}")
+        super().__init__(own / master_cgroup_name(os.getpid(), tree.start_time(os.getpid())))
         try:
             self.path.mkdir()
             self._lock = _lock(self.path)
@@ -198,17 +217,21 @@ class MasterCgroup(Cgroup):
         if not (self.path / "cgroup.kill").exists():
             self.close()
             raise UnavailableError("cgroup.kill is not there: Linux is older than 5.14")
-        self.nonces: list[str] = []
         # For all of them together: a task can make any number.
-        until = time.monotonic() + _LEAVE
+        until = time.monotonic() + _RELEASE_TIMEOUT
         for path in own.iterdir():
-            if _OURS.fullmatch(path.name) and path != self.path:
-                self.nonces += _clear(path, until)
+            if _MASTERS.fullmatch(path.name) and path != self.path:
+                _clear(path, until)
 
     def close(self) -> None:
-        """Remove it; the workers have ended."""
+        """Remove it; the workers have exited."""
         self.remove()
         os.close(self._lock)
+
+
+def master_cgroup_name(pid: int, start: int | None) -> str:
+    """The name of the cgroup of the master with this pid and start time."""
+    return f"psched.{pid}.{start}"
 
 
 def own_path() -> Path | None:
@@ -219,22 +242,24 @@ def own_path() -> Path | None:
         return None
 
 
-def is_alone() -> bool:
-    """Whether it is known that no other process is in this one's cgroup, or below."""
-    own = own_path()
-    return own is not None and Cgroup(own).pids == [os.getpid()]
+def own_name() -> str | None:
+    """The kernel's name of the cgroup that this process is in; None if it is in none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return next(iter(_own_names()), None)
 
 
 def is_nonce(name: str) -> bool:
-    """Whether a name that was found may be a worker's nonce: tasks can leave any."""
+    """Whether this can be a worker's nonce: tasks can leave files and cgroups of any name."""
     return _NONCE.fullmatch(name) is not None
 
 
 def _tree(top: Path) -> list[Path]:
-    """A directory and all below it, each after the one that it is in.
+    """A directory and all directories below it, each after its parent.
 
-    Not by `os.walk`, which before Python 3.12 calls itself for each level: a task can make any
-    number of them.
+    Not by `os.walk`, which is recursive before Python 3.12: a task can make any number of levels.
     """
     found = [top]
     for folder in found:
@@ -255,22 +280,28 @@ def _write(path: str, text: bytes) -> None:
 
 def _own() -> Path:
     """The directory of the cgroup that this process is in."""
-    names = re.findall("^0::(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    names = _own_names()
     mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     for mount in mounts:
         # proc(5): the fourth and fifth are the root within the file system, and the mount point.
-        place, _, kind = mount.partition(" - ")
-        root, point = (text.replace(r"\040", " ") for text in place.split()[3:5])
+        fields, _, kind = mount.partition(" - ")
+        root, point = (text.replace(r"\040", " ") for text in fields.split()[3:5])
         for name in names if kind.startswith("cgroup2 ") else ():
             path = Path(point, os.path.relpath(name, root))
-            # In a container the names may be those of another place.
+            # In a container the name may be that of another cgroup.
             if os.getpid() in Cgroup(path).members:
                 return path
     raise UnavailableError("this process is in no cgroup of version 2 that can be seen from here")
 
 
+def _own_names() -> list[str]:
+    """What the kernel calls the cgroup of version 2 that this process is in."""
+    text = Path("/proc/self/cgroup").read_text("utf-8", "surrogateescape")
+    return re.findall("^0::(.*)$", text, re.MULTILINE)
+
+
 def _delegated(path: Path) -> bool:
-    """Whether systemd leaves it to us what is below: ``Delegate=`` of systemd.resource-control."""
+    """Whether systemd lets us make cgroups below: ``Delegate=`` of systemd.resource-control."""
     marks = {"user.delegate", "trusted.delegate"}.intersection(os.listxattr(path))
     return any(os.getxattr(path, mark) == b"1" for mark in marks)
 
@@ -286,8 +317,8 @@ def _lock(path: Path) -> int:
     return number
 
 
-def _clear(path: Path, until: float) -> list[str]:
-    """Kill what a master that is dead has left, and remove its cgroups; its workers' nonces.
+def _clear(path: Path, until: float) -> None:
+    """Kill what a dead master has left, and remove its cgroups.
 
     Args:
         path: the master's own cgroup.
@@ -295,27 +326,24 @@ def _clear(path: Path, until: float) -> list[str]:
             monotonic clock.
     """
     pid, start = map(int, path.name.split(".")[1:])
-    # A master that lives need not have locked its own yet.
+    # A living master may not have locked its cgroup yet.
     if tree.lives(pid, start):
-        return []
+        return
     try:
         lock = _lock(path)
     except OSError:
-        return []  # it lives in another pid namespace, or what it has left is being removed already
+        return  # it lives in another pid namespace, or another master is clearing it already
     left = Cgroup(path)
     if left.populated:
         _log.warning("%s: left by a master that is dead; killing all that is in it", path)
-    _, workers, _ = next(os.walk(path), (path, [], []))
-    # A task may have made others beside them.
-    workers = [name for name in workers if is_nonce(name)]
-    # They know of its death, and release their leases now.
-    if any(Cgroup(path / worker).members for worker in workers):
+    _, names, _ = next(os.walk(path), (path, [], []))
+    # Workers notice their master's death, and release their leases then. Other names are of cgroups
+    # that a task has made.
+    if any(Cgroup(path / name).members for name in names if is_nonce(name)):
         left.wait_until_empty(until - time.monotonic())
     left.kill()
-    empty = left.wait_until_empty(_DIE)
-    if not empty:
+    if not left.wait_until_empty(_KILL_TIMEOUT):
         there = ", ".join(map(tree.describe, left.pids))
         _log.error("%s: does not become empty: %s", path, there)
     left.remove()
     os.close(lock)
-    return workers if empty else []

@@ -1,12 +1,12 @@
-"""One forked process as its parent sees it.
+"""A forked process as its parent sees it.
 
 ::
 
-    spawn ─▶ starting ── "ready" ─▶ ready ── stop asked, limit passed ─▶ on the ladder ── reaped
-                 └────────── not ready in time ───────────────────────────▶   TERM … KILL
+    spawn ─▶ starting ── "ready" ─▶ ready ── told to stop, too slow ─▶ on the kill ladder ─▶ reaped
+                 └────────── not ready in time ──────────────────────────▶   TERM … KILL
 
-Master over worker and worker over runner are this same relation with different numbers, though a
-runner is its fork server's child in the eyes of the kernel (see `forkserver`).
+A worker is its master's child, and a runner is its worker's, with other limits. For the kernel a
+runner is the child of its worker's fork server (see `psched.runner.fork_server`).
 """
 
 import os
@@ -28,8 +28,8 @@ class Exit:
 
     Attributes:
         pid: the process.
-        status: its exit status, or None if a signal killed it.
-        signal: the signal that killed it, or None.
+        status: its exit status; None: a signal killed it.
+        signal: the signal that killed it; None: it exited.
     """
 
     pid: int
@@ -43,22 +43,22 @@ class Exit:
 
 
 class Child:
-    """A forked process and the line to it.
+    """A forked process and the link to it.
 
     Args:
         pid: the process.
-        link: this side's end of the line.
+        link: the parent's end of the link.
         now: seconds of the monotonic clock.
 
     Attributes:
         started: when it was forked.
-        heard: when it last said anything.
+        heard: when its last message arrived.
         ready: it has said that it is ready.
-        ladder: set while it is being stopped by signals.
-        exit: how it ended, once it has been reaped.
-        last_words: the messages that were still in the line then.
-        stuck: it has left behind what cannot be killed at present.
-        cut_off: it is being killed for what it has sent.
+        ladder: the signals that it is being stopped with; None: it is not being stopped.
+        exit: how it ended; None: it has not been reaped.
+        last_words: the messages that had not been received when it was reaped.
+        stuck: it has ended, and left a process that cannot be killed at present.
+        cut_off: it is being killed because it has sent an invalid message.
     """
 
     def __init__(self, pid: int, link: Link, now: float) -> None:
@@ -74,19 +74,21 @@ class Child:
         self.cut_off = False
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it has not been reaped: its pid may be another's by then."""
+        """Send it a signal, unless it has been reaped: its pid may be another process's then."""
         if self.exit is None:
             tree.send(self.pid, number)
 
     def reaped(self, how: Exit) -> None:
-        """Take down how it ended, and what it had said before."""
-        self.last_words = self.link.receive_all()
+        """Note how it ended, and keep the messages that it had sent before."""
         self.exit = how
-        self.link.close()
+        try:
+            self.last_words = self.link.receive_all()
+        finally:
+            self.link.close()
 
 
 def reap() -> Iterator[Exit]:
-    """Collect every child that has ended, ours and adopted ones."""
+    """Collect every child that has exited, including orphans that became ours."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

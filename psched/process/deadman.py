@@ -1,11 +1,11 @@
-"""A dead man's switch: the kernel KILLs this process unless it says in time that it is well.
+"""A dead man's switch: the kernel KILLs this process unless it moves a timer in time.
 
 A worker that is stopped, hangs in a system call or spins cannot guard its leases. A POSIX timer
-does not need its cooperation: it fires in a process that is stopped, and its SIGKILL cannot be
-held off; fork server and runners die with it. The clock goes on while the machine is suspended.
+does not need its cooperation: it fires in a stopped process, too, and KILL cannot be blocked. The
+worker's fork server and runners die with it. The timer's clock counts suspended time.
 
-The timer is not inherited by fork(2), and gone after execve(2): timer_create(2). A `Timer` sends
-any signal; a `DeadMan` is one that KILLs.
+The timer is not inherited by fork(2), and is deleted by execve(2); see timer_create(2). A `Timer`
+sends any signal; a `DeadMan` sends KILL.
 """
 
 import ctypes
@@ -16,6 +16,8 @@ import struct
 import time
 from contextlib import suppress
 from math import inf
+
+from typing_extensions import override
 
 _SIGEV_SIGNAL = 0
 _TIMER_ABSTIME = 1
@@ -41,9 +43,9 @@ class _ITimerSpec(ctypes.Structure):
 
 
 def _library() -> ctypes.CDLL:
-    # The C library by its name: what is preloaded does not stand before it then. libfaketime
-    # takes every instant for a time of day, and would move ours by the offset of its clock.
-    for name in "libc.so.6", "librt.so.1":  # glibc's; the second before 2.34
+    # The C library is loaded by its name, so that preloaded libraries do not override it:
+    # libfaketime takes every instant for a time of day, and would shift ours by its offset.
+    for name in "libc.so.6", "librt.so.1":  # of glibc; before 2.34 the second
         with suppress(OSError):
             library = ctypes.CDLL(name, use_errno=True)
             if hasattr(library, "timer_create"):
@@ -52,9 +54,9 @@ def _library() -> ctypes.CDLL:
 
 
 class Deadline:
-    """When a switch fires, for the process that forked the one it kills.
+    """When a child's switch fires, in memory that it shares with its parent.
 
-    SIGKILL tells nobody where it came from. To be made before the fork, which shares it.
+    The parent cannot tell from an exit status who sent the KILL. Make it before the fork.
     """
 
     _FORM = struct.Struct("d")
@@ -64,15 +66,15 @@ class Deadline:
         self.write(None)
 
     def write(self, at: float | None) -> None:
-        """The child's side: the instant; None: there is none.
+        """In the child: note when the switch fires.
 
         Args:
-            at: seconds of the boot-time clock.
+            at: seconds of the boot-time clock; None: it does not fire.
         """
         self._FORM.pack_into(self._page, 0, inf if at is None else at)
 
     def has_passed(self, now: float) -> bool:
-        """The parent's side: whether the switch has fired by now.
+        """In the parent: whether the switch has fired.
 
         Args:
             now: seconds of the boot-time clock.
@@ -82,13 +84,13 @@ class Deadline:
 
 
 class Timer:
-    """Sends this process a signal at an instant; not set at first.
+    """Sends this process a signal at an instant that is set later.
 
     Args:
         number: the signal.
 
     Raises:
-        OSError: the kernel has no such timer to give.
+        OSError: the kernel cannot create another timer.
     """
 
     def __init__(self, number: signal.Signals) -> None:
@@ -101,14 +103,14 @@ class Timer:
         )
 
     def set(self, at: float | None) -> None:
-        """Send the signal at an instant, unless this is called again before.
+        """Send the signal at an instant, unless this is called again before then.
 
         Args:
-            at: seconds of the boot-time clock; None: not at all.
+            at: seconds of the boot-time clock; None: do not send it.
         """
         if at == self._at:
             return
-        # Zero disarms; an instant that has passed fires at once.
+        # Zero disarms the timer; if the instant has passed, it fires at once.
         nanoseconds = 0 if at is None else max(1, int(at * _NANO))
         value = _TimeSpec(*divmod(nanoseconds, _NANO))
         spec = _ITimerSpec(it_value=value)
@@ -122,20 +124,24 @@ class Timer:
 
 
 class DeadMan(Timer):
-    """The switch of this process: a timer that KILLs it."""
+    """A timer that KILLs this process.
+
+    Args:
+        deadline: where it is noted when that happens, for the parent.
+    """
 
     def __init__(self, deadline: Deadline | None = None) -> None:
         super().__init__(signal.SIGKILL)
         self._deadline = deadline
 
+    @override
     def set(self, at: float | None) -> None:
-        """See `Timer.set`."""
         if self._deadline is not None:
-            # Before: there is no afterwards if the instant has passed.
+            # First: if the instant has passed, the next call does not return.
             self._deadline.write(at)
         super().set(at)
 
     def hasten(self, at: float) -> None:
-        """Be KILLed at an instant, or earlier, if that is what was set."""
+        """Be KILLed at this instant, or at the one that was set if that is earlier."""
         if self._at is None or at < self._at:
             self.set(at)

@@ -1,8 +1,8 @@
-"""Signals to a process that is about to be a master, and has not yet loaded what it needs for that.
+"""Signals to a process that will be a master, while it is loading its modules.
 
-Without handlers they would end it, as if it had died. In its first moments a master has nothing to
-stop: whoever asks it to stop is obeyed at once. A restart or a new log is for later, when it
-receives signals by a `SignalInbox`. Nothing is imported here that takes time.
+Without handlers, a signal would end it as if it had crashed. As it has no workers to stop yet, it
+exits at once when it is asked to stop. Requests to restart and to reopen the log stay pending until
+it receives signals by a `SignalInbox`. Nothing that takes time is imported here.
 """
 
 import os
@@ -14,9 +14,9 @@ _LATER = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def receive() -> None:
-    """Exit with status 0 when asked to stop, and keep other signals waiting.
+    """Exit with status 0 when asked to stop, and keep other signals pending.
 
-    To be called before everything else; until a `SignalInbox` takes over.
+    Call it before everything else. It lasts until a `SignalInbox` takes over.
     """
     for number in _STOP:
         signal.signal(number, _leave)
@@ -24,10 +24,10 @@ def receive() -> None:
 
 
 def hold() -> None:
-    """Keep them waiting for the program that this process executes, which calls `receive`."""
+    """Keep all of them pending for the program that this process executes; it calls `receive`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP, *_LATER))
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    # Not by an exception, which whatever is being imported could catch.
+    # Not by an exception, which a module that is being imported could catch.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The kernel's services that Python's standard library does not reach (Linux only)."""
+"""System calls that Python's standard library does not offer (Linux only)."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SS_DISABLE = 2
 
-# Of the enumeration each runner would copy five pages.
+# A number: each runner that uses the enumeration copies five pages of memory.
 _KILL = int(signal.SIGKILL)
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,18 +23,19 @@ def adopt_orphans() -> None:
 
 
 def allow_dump(*, allowed: bool) -> None:
-    """Say whether this process may be dumped, and so read by its own user: see `secrecy`."""
+    """Set whether this process may be dumped, and so be read by its own user; see `secrecy`."""
     _prctl(_PR_SET_DUMPABLE, int(allowed))
 
 
 def die_with_parent(parent: int) -> None:
     """Have the kernel KILL this process when its parent dies; see prctl(2).
 
-    The parent must have forked from its main thread: the kernel counts the death of the thread.
+    The parent must have forked from its main thread, because the kernel sends the signal when the
+    thread that has forked ends.
 
     Args:
-        parent: pid of the parent that is meant. It may have died before this call, and would
-            then never be reported.
+        parent: the parent's pid. If the parent has died before this call, the kernel would send
+            nothing; this process is killed here.
     """
     _prctl(_PR_SET_PDEATHSIG, _KILL)
     if os.getppid() != parent:
@@ -42,7 +43,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def stop_with_parent(parent: int) -> None:
-    """Have the kernel send TERM to this process when its parent dies; as `die_with_parent`."""
+    """Have the kernel send TERM to this process when its parent dies; see `die_with_parent`."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         _die()
@@ -58,10 +59,10 @@ class _Stack(ctypes.Structure):
 
 
 def handle_signals_on_the_stack() -> None:
-    """Have signals handled where there is room: sigaltstack(2).
+    """Remove the alternate signal stack: sigaltstack(2).
 
-    Python runs its signal handlers on the alternate stack if there is one, and `faulthandler`
-    sets up one of a few pages. When several signals come at once, their frames do not fit, and
+    Python runs its signal handlers on the alternate stack if there is one, and `faulthandler` sets
+    up one of a few pages. The frames of several signals that arrive at once do not fit there, and
     the kernel ends the process by SEGV.
     """
     if _libc.sigaltstack(ctypes.byref(_Stack(ss_flags=_SS_DISABLE)), None) != 0:

@@ -1,23 +1,23 @@
-"""Which signal at which second: the kill ladder as a function of time."""
+"""The kill ladder as a function of time: which signal is sent at which second."""
 
 import signal
 from dataclasses import dataclass, field
 
 _AGAIN = 1.0
-"""Seconds after which KILL is sent again; a process in uninterruptible sleep dies late."""
+"""Seconds between two KILLs: a process in uninterruptible sleep dies late."""
 
 
 @dataclass(slots=True)
 class KillLadder:
-    """TERM, TERM again …, then KILL until it has worked.
+    """TERM, TERM again …, then KILL until the process is dead.
 
     Args:
-        started: when the ladder is set up, seconds of the monotonic clock.
+        started: when the first signal is due, seconds of the monotonic clock.
         interval: seconds between two TERMs.
         limit: seconds from the start to the first KILL.
 
     Attributes:
-        killing: it has come to KILL.
+        killing: the last signal was KILL.
     """
 
     started: float

@@ -1,12 +1,12 @@
-"""The line between a process and its parent: whole messages, and the news of a death.
+"""The link between a process and its parent: whole messages, and the notice of the other's death.
 
-One socketpair per child. A message is a JSON object, and perhaps some bytes beside it, after the
-lengths of both. The end of the stream means that the other side is dead, whatever it died of:
-nobody else holds its end.
+Each child has one socketpair. A message is a JSON object, optionally followed by bytes; the lengths
+of both precede it. The end of the stream means that the other side is dead, whatever killed it,
+because no other process holds that end.
 
-A receiver trusts nothing that arrives: lengths are bounded before anything is kept, and each
-message is compared with the shapes that the receiver declares. A peer that sends anything else is
-not listened to any more: `Link.fault` says why, and the link counts as closed.
+A receiver trusts nothing that arrives. It checks the lengths before it keeps anything, and compares
+each message with the shapes that it has declared. After anything else it receives no more: the link
+counts as closed, and `Link.fault` says why.
 """
 
 import json
@@ -19,43 +19,42 @@ from typing import Any, Self
 from psched.process.message_shapes import ANY
 
 _LENGTHS = struct.Struct("!II")
-"""Bytes of the JSON object, and of what is beside it."""
+"""The lengths of the JSON object and of the data, in bytes."""
 
 _CHUNK = 1 << 16
 
 _MOST_AT_ONCE = 16 * _CHUNK
-"""Bytes that one call of `Link.receive` reads: who sends without end must not hold us up."""
+"""Bytes that one call of `Link.receive` reads, so that an endless sender does not hold us up."""
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 _decoded = json.JSONDecoder().raw_decode
 
 Message = Mapping[str, Any] | bytes
-"""A JSON object, or its bytes, `packed` once before the forks of those who send it."""
+"""A JSON object, or its bytes: `packed` once, before the processes that send it are forked."""
 
 
 def packed(message: Mapping[str, Any], data: bytes = b"") -> bytes:
-    """A message as it is sent over the line."""
+    """A message as it is sent."""
     text = _encoded(message).encode()
     return _LENGTHS.pack(len(text), len(data)) + text + data
 
 
 class Link:
-    """One end of the line.
+    """One end of the link.
 
-    A parent never waits for a child: `send` keeps what the socket does not take, `flush` goes
-    on with it when the socket is writable again, and `receive` returns what there is. Only a
-    child waits for its parent: `wait`.
+    A parent never waits for a child: `send` keeps what the socket does not accept, `flush` sends
+    it when the socket is writable again, and `receive` returns what has arrived. Only a child
+    waits for its parent, in `wait` and `deliver`.
 
     Args:
-        end: a stream's socket; a mere number would not do. When a handler has closed everything,
-            and a file of its own has the number now, send(2) refuses it, where write(2) would
-            write into it.
+        end: a stream's socket, not its number. A handler may close all descriptors and then open
+            a file that gets the number: send(2) refuses that file, write(2) would write into it.
 
     Attributes:
         expects: the messages that this side accepts.
-        data_limit: bytes that may be beside a message.
-        closed: the other side is gone, or is not listened to any more.
-        fault: what the other side has sent that it must not send, if it has.
+        data_limit: the most bytes of data that a message may carry.
+        closed: the other side is dead, or nothing is received from it any more.
+        fault: the invalid message that the other side has sent; None: it has sent none.
     """
 
     def __init__(self, end: socket.SocketType) -> None:
@@ -70,18 +69,19 @@ class Link:
 
     @classmethod
     def pair(cls) -> tuple[Self, Self]:
-        """Two ends of a new line."""
+        """The two ends of a new link."""
         one, other = socket.socketpair()
         return cls(one), cls(other)
 
     @classmethod
     def pairs(cls, count: int) -> list[tuple[Self, Self]]:
-        """So many lines; half as many as there can be, if there cannot be as many.
+        """So many links, or fewer if there are not enough descriptors.
 
-        Who is at their other ends needs a descriptor or two of its own.
+        Then it is half of those that could be made, because the processes at the other ends need
+        descriptors of their own.
 
         Raises:
-            OSError: there cannot be one.
+            OSError: not even one could be made.
         """
         pairs: list[tuple[Self, Self]] = []
         try:
@@ -101,42 +101,42 @@ class Link:
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits for the socket to take it."""
+        """Whether something waits for the socket to accept it."""
         return bool(self._outgoing) and not self.closed
 
     @property
     def halfway(self) -> bool:
-        """Whether the beginning of a message has arrived, and its end has not."""
+        """Whether part of a message has arrived."""
         return bool(self._incoming)
 
     def send(self, message: Message, data: bytes = b"") -> None:
-        """Send a message, now or by later calls of `flush`; to a dead side: nothing happens.
+        """Send a message, now or by later calls of `flush`. If the other side is dead, do nothing.
 
         Args:
-            message: what the other side expects.
-            data: beside it; the other side finds it in the message's field ``data``.
+            message: one that the other side accepts.
+            data: the other side finds it in the message's field ``data``.
         """
         self._outgoing += message if isinstance(message, bytes) else packed(message, data)
         self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes."""
+        """Send what the socket accepts."""
         while self._outgoing and not self.closed:
             try:
                 sent = self._socket.send(self._outgoing)
             except BlockingIOError:
                 return
             except OSError:
-                # Dead; what it had sent before can still be read.
+                # The other side is dead. What it had sent before can still be read.
                 self._outgoing.clear()
                 return
             del self._outgoing[:sent]
 
     def receive(self, *, at_most: int = _MOST_AT_ONCE) -> list[Any]:
-        """The messages that have arrived; sets `closed` if there is only the end of the stream.
+        """The messages that have arrived; at the end of the stream, `closed` is set.
 
         Args:
-            at_most: bytes to read; what is left can be received by the next call.
+            at_most: bytes to read; the next call reads the rest.
         """
         self._fill(at_most)
         messages = []
@@ -145,19 +145,19 @@ class Link:
         return messages
 
     def receive_all(self) -> list[Any]:
-        """The messages that a dead side has left."""
-        # More than one message of the greatest length cannot be of use.
+        """The messages that a dead side had sent."""
+        # Nobody needs more than one message of the greatest length.
         return self.receive(at_most=_MOST_AT_ONCE + self.expects.longest + self.data_limit)
 
     def cut(self, fault: str) -> None:
-        """Listen to the other side no more, for what it has sent."""
+        """Receive nothing more, because of what the other side has sent."""
         self._incoming.clear()
         self._outgoing.clear()
         self.fault = self.fault or fault
         self.closed = True
 
     def wait(self) -> Any | None:  # noqa: ANN401  # a JSON value
-        """Wait for one message; None at the end of the stream. For a child."""
+        """Wait for one message; None at the end of the stream. Only for a child."""
         waiter = select.poll()
         while (message := self._next()) is None and not self.closed:
             waiter.register(self, select.POLLIN | (select.POLLOUT if self.unsent else 0))
@@ -167,7 +167,7 @@ class Link:
         return message
 
     def deliver(self, message: Message) -> None:
-        """Send a message and wait until the socket has taken it. For a child that then exits."""
+        """Send a message and wait until it is sent. Only for a child, which exits after that."""
         self.send(message)
         while self.unsent:
             waiter = select.poll()
@@ -192,7 +192,7 @@ class Link:
                 self.closed = True
             self._incoming += chunk
             if len(chunk) < _CHUNK:
-                return  # there was no more; to ask again costs as much as to read
+                return  # that was all; another call would cost as much as this one
             at_most -= len(chunk)
 
     def _next(self) -> Any | None:  # noqa: ANN401
@@ -208,7 +208,7 @@ class Link:
             return None
         try:
             text = incoming[_LENGTHS.size : middle].decode()
-            # `decode` would look for spaces around the value as well, by patterns.
+            # JSONDecoder.decode would also match spaces around the value, by regular expressions.
             message, end = _decoded(text)
         except (ValueError, RecursionError):
             text, message, end = "", None, -1

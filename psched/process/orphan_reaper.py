@@ -1,28 +1,28 @@
-"""What ended children have left running: killed, looked at again, and told when it is gone.
+"""What the children that have exited left running: killed, again and again, until it is gone.
 
-A child's end says nothing of what it had forked. Its tree is empty when a walk (see `tree`) finds
-nothing of it, and its cgroup, if it had one (see `cgroup`), holds no process. Mostly that is so
-at once. It is not while there is a process that cannot be killed now: in uninterruptible sleep,
-say, on a file server that is away. Whoever asks is not made to wait for that.
+A child's exit says nothing about the processes that it had forked. Its tree is gone when a walk
+(see `tree`) finds nothing of it, and its cgroup (see `cgroup`), if it had one, is empty. That is
+usually so at once. It takes longer if a process cannot be killed now, because it is in
+uninterruptible sleep on a file server that is away, for example. The caller is not made to wait
+for such a process: it calls `OrphanReaper.sweep` again.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from psched.base.clock import Clock
-from psched.process import tree
 from psched.process.cgroup import Cgroup
 from psched.process.child import Child
+from psched.process.spawner import ProcessTable, SystemSpawner
 
 _SOON = 0.05
 _LATER = 0.25
-"""Seconds until what does not die is looked at again, the first time and then."""
+"""Seconds until the next sweep for what does not die: the first time, and from then on."""
 
 _NEVER = float("inf")
 
 _LONG = 2.0
-"""Seconds after which it is time to tell somebody."""
+"""Seconds after which what does not die is reported."""
 
 C = TypeVar("C", bound=Child)
 
@@ -32,12 +32,12 @@ class _Tree(Generic[C]):
     """What one child has left.
 
     Attributes:
-        child: which has ended.
-        cgroup: the one it was in, with its tree.
-        others: processes that are known to be another child's.
-        since: when it ended.
-        late: somebody was told.
-        populated: there was a process in its cgroup when it was looked at last.
+        child: the child, which has exited.
+        cgroup: the one that it and its tree were in; None: it had none.
+        others: processes that are known to belong to another child.
+        since: when it exited.
+        late: it has been reported.
+        populated: a process was in its cgroup when that was last examined.
     """
 
     child: C
@@ -47,97 +47,106 @@ class _Tree(Generic[C]):
     late: bool = False
     populated: bool = False
 
-    def look(self) -> bool:
-        """See whether there is a process in its cgroup."""
+    def is_populated(self) -> bool:
+        """Examine its cgroup: whether a process is in it."""
         self.populated = self.cgroup is not None and self.cgroup.populated
         return self.populated
 
 
 class OrphanReaper(Generic[C]):
-    """The trees of this process's ended children.
+    """The trees of those children of this process that have exited.
 
     Args:
-        clock: this host's clocks.
+        clock: says when to sweep again.
+        processes: those below this process; None: the kernel's.
 
     Attributes:
-        late: children whose tree takes long to be gone, and what is left of it, in a line; for
-            the owner to take and to tell.
+        late: children whose trees take long to die, each with a description of what is left. The
+            owner reports them and empties the list.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, processes: ProcessTable | None = None) -> None:
         self.late: list[tuple[C, str]] = []
         self._clock = clock
+        self._processes = SystemSpawner() if processes is None else processes
         self._trees: list[_Tree[C]] = []
         self._wakes = _NEVER
         self._pause = 0.0
         self._left: frozenset[int] = frozenset()
-        # For children that were alive then, or forked since: what cannot be theirs.
+        # By the pids of living children: orphans that are older than they, or are another's.
         self._not_theirs: dict[int, frozenset[int]] = {}
 
     def born(self, child: C) -> None:
-        """A child has been forked: what was left before cannot be its."""
+        """A child has been forked. Orphans that exist already cannot be of its tree."""
         self._not_theirs[child.pid] = self._left
 
     @property
     def wakes(self) -> float:
-        """When `look` is to be called again, seconds of the monotonic clock."""
+        """When to call `sweep` again, seconds of the monotonic clock."""
         return self._wakes
 
     @property
     def due(self) -> bool:
-        """Whether it is time to look again."""
+        """Whether it is time to call `sweep` again."""
         return self._clock.monotonic() >= self._wakes
 
     def younger_than(self, seconds: float) -> bool:
-        """Whether something is left of a child that ended less than so many seconds ago."""
+        """Whether something is left of a child that exited less than so many seconds ago."""
         since = self._clock.monotonic() - seconds
-        return any(each.since > since for each in self._trees)
+        return any(tree.since > since for tree in self._trees)
 
     def add(self, child: C, cgroup: Cgroup | None) -> None:
-        """A child has ended; it has been reaped."""
+        """A child has exited and been reaped.
+
+        Args:
+            child: the child.
+            cgroup: the one that it was in.
+        """
         others = self._not_theirs.pop(child.pid, frozenset())
         self._trees.append(_Tree(child, cgroup, others, self._clock.monotonic()))
 
-    def look(self, spare: frozenset[int]) -> list[C]:
-        """KILL what is below this process.
+    def sweep(self, spare: frozenset[int]) -> list[C]:
+        """KILL everything below this process.
 
         Args:
-            spare: children that are left alone, with all below them.
+            spare: children that are left alone, with everything below them.
 
         Returns:
-            The ended children of whom nothing is left, each once.
+            The children that have exited and of whose trees nothing is left, each once.
         """
-        pid, before = os.getpid(), self._left
-        for each in self._trees:
-            if each.look() and each.cgroup is not None:
-                each.cgroup.kill()
-        clean = tree.kill_all_below(pid, spare)
-        left = frozenset() if clean else tree.living_below(pid, spare)
-        # Of one that has died meanwhile orphans may have come to us already.
-        self._not_theirs = {child: left for child in spare if left and tree.alive(child)}
+        before = self._left
+        for tree in self._trees:
+            if tree.is_populated() and tree.cgroup is not None:
+                tree.cgroup.kill()
+        clean = self._processes.kill_all(spare)
+        left = frozenset() if clean else self._processes.living_below(spare)
+        # A child that has just died, but is not reaped, may have left us some of these orphans.
+        alive = filter(self._processes.is_alive, spare if left else ())
+        self._not_theirs = dict.fromkeys(alive, left)
         self._left = left
-        gone = [each for each in self._trees if self._is_gone(each, spare, clean=clean)]
-        self._trees = [each for each in self._trees if each not in gone]
+        gone = [tree for tree in self._trees if self._is_gone(tree, spare, clean=clean)]
+        self._trees = [tree for tree in self._trees if tree not in gone]
         now = self._clock.monotonic()
         if clean and not self._trees:
             self._pause, self._wakes = 0.0, _NEVER
         else:
-            # What goes on forking is not left alone for a moment.
+            # Processes that go on forking are given no pause.
             storm = not clean and not (left and left <= before)
             self._pause = 0.0 if storm else _LATER if self._pause else _SOON
             self._wakes = now + self._pause
-        for each in self._trees:
-            each.others &= left
-            if not each.late and now > each.since + _LONG:
-                each.late = each.child.stuck = True
-                there = left - each.others | frozenset(each.cgroup.pids if each.cgroup else ())
-                self.late.append((each.child, ", ".join(map(tree.describe, sorted(there)))))
-        return [each.child for each in gone]
+        for tree in self._trees:
+            tree.others &= left
+            if not tree.late and now > tree.since + _LONG:
+                tree.late = tree.child.stuck = True
+                pids = left - tree.others | frozenset(tree.cgroup.pids if tree.cgroup else ())
+                what = ", ".join(map(self._processes.describe, sorted(pids)))
+                self.late.append((tree.child, what))
+        return [tree.child for tree in gone]
 
-    def _is_gone(self, each: _Tree[C], spare: frozenset[int], *, clean: bool) -> bool:
-        # If there was one, it was killed a moment ago.
-        if each.populated and each.look():
+    def _is_gone(self, tree: _Tree[C], spare: frozenset[int], *, clean: bool) -> bool:
+        # If its cgroup was populated, that has just been killed.
+        if tree.populated and tree.is_populated():
             return False
-        # What another has left, and cannot be killed, does not count.
-        others = each.others
-        return clean or bool(others and tree.kill_all_below(os.getpid(), spare | others))
+        # What another child has left, and cannot be killed, does not count.
+        others = tree.others
+        return clean or bool(others and self._processes.kill_all(spare | others))

@@ -1,9 +1,9 @@
-"""Keeping what this process knows, such as a database's password, from others of the same user.
+"""Keeping secrets in this process, such as a database's password, from others of the same user.
 
-A task runs as the same user as its master and could read its memory, its environment
-(``/proc/PID/environ``) and its descriptors, or attach a debugger. The kernel refuses all of that
-of a process that must not be dumped: prctl(2), PR_SET_DUMPABLE. What is forked from it is the
-same; what is executed begins anew. Root, more exactly CAP_SYS_PTRACE, is refused nothing.
+A task runs as the same user as its master. It could read the master's memory, environment
+(``/proc/PID/environ``) and descriptors, or attach a debugger. The kernel refuses all of that for a
+process that must not be dumped: prctl(2), PR_SET_DUMPABLE. Forked processes inherit this, executed
+programs do not. Root, or more exactly CAP_SYS_PTRACE, is refused nothing.
 """
 
 import os
@@ -14,14 +14,14 @@ from psched.process.spawn import launch
 
 
 def hide() -> bool:
-    """Have nobody but root read this process, and all that is forked from it.
+    """Let nobody but root read this process, and those that are forked from it.
 
-    Where ``/proc`` hides from a user what that user may not read (its mount option ``hidepid``),
-    psched could not see its own processes any more, and could not kill what tasks leave. There it
-    is not done.
+    Where ``/proc`` is mounted with ``hidepid``, which hides from users the processes that they may
+    not read, psched could no longer see its own processes, and could not kill what tasks leave
+    behind. There it is not done.
 
     Returns:
-        Whether it is done.
+        Whether it was done.
 
     Raises:
         RuntimeError: this process has a second thread.
@@ -34,12 +34,12 @@ def hide() -> bool:
 
 
 def _is_seen_by_its_parent() -> bool:
-    """Whether this process finds a child of its own in /proc; false if it can have none."""
+    """Whether this process finds a child of its own in /proc; false if it cannot fork one."""
     parent = os.getpid()
 
     def stay() -> int:
         kernel.die_with_parent(parent)
-        # No signal comes through but KILL.
+        # Signals are blocked, except KILL.
         signal.pause()
         return 0
 

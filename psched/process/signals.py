@@ -1,4 +1,4 @@
-"""Signals as data: a handler only wakes the loop; the loop sees them one set at a time."""
+"""Signals as data: the handler notes them and wakes the loop, which takes them as a set."""
 
 import select
 import signal
@@ -10,32 +10,32 @@ from types import FrameType
 from typing import Protocol
 
 _SHORT = 0.02
-"""Seconds; who sleeps no longer than this is woken at the very instant."""
+"""Seconds; a sleep no longer than this ends at the very instant."""
 
 _receive: Callable[[int], object] = int
 
 
 def _arrived(number: int, _frame: FrameType | None) -> None:
-    """The handler of all signals that psched receives: it tells who has asked last.
+    """The handler of all signals that psched receives; it passes them to the last receiver.
 
-    A forked child takes it over as it is, and only asks in its own name. To set handlers again
-    in each child would copy much memory of its parent, for calls that change nothing.
+    A forked child keeps the handler and only changes the receiver. To set the handlers again in
+    each child would copy much of its parent's memory, for calls that change nothing.
     """
     _receive(number)
 
 
-def receive(told: Callable[[int], object]) -> None:
-    """Have this process's signals told to somebody else from now on.
+def receive(receiver: Callable[[int], object]) -> None:
+    """Have this process's signals passed to another receiver from now on.
 
     For a child that was forked with the handlers of an inbox.
 
     Args:
-        told: called with the number, between two bytecodes.
+        receiver: called with the signal's number, between two bytecodes.
     """
-    global _receive  # noqa: PLW0603  # signals are the process's, not an object's
-    # Not into the pipe that wakes the parent.
+    global _receive  # noqa: PLW0603  # signals belong to the process, not to an object
+    # The descriptor is of the pipe that wakes the parent.
     signal.set_wakeup_fd(-1)
-    _receive = told
+    _receive = receiver
 
 
 def is_received(number: signal.Signals) -> bool:
@@ -55,11 +55,11 @@ SIGNALS = (
     signal.SIGWINCH,
     signal.SIGCHLD,
 )
-"""What masters and workers receive. CONT is not: service managers send it after TERM."""
+"""What masters and workers receive. CONT is left out: service managers send it after TERM."""
 
 
 class Waitable(Protocol):
-    """Something with a descriptor to wait on, and perhaps something still to send."""
+    """Something with a descriptor to wait on."""
 
     def fileno(self) -> int:
         """The descriptor."""
@@ -67,20 +67,20 @@ class Waitable(Protocol):
 
     @property
     def unsent(self) -> bool:
-        """Whether it waits to be writable."""
+        """Whether it has something to send, and waits until the descriptor is writable."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Whether there is nothing to wait for."""
         ...
 
 
 class SignalInbox:
     """Receives signals for a loop and lets it sleep until something happens.
 
-    A signal that a process wants nothing of is received too, and dropped by its loop: to ignore
-    it in the kernel's sense would be inherited by every program a task executes.
+    Signals that a process has no use for are received, too, and dropped by its loop. If the kernel
+    ignored them, every program that a task executes would inherit that.
 
     Args:
         wanted: the signals to receive.
@@ -91,20 +91,20 @@ class SignalInbox:
         self._reader, self._writer = socket.socketpair()
         for end in (self._reader, self._writer):
             end.setblocking(False)  # noqa: FBT003  # its parameter has no name
-        # The C handler writes a byte at once; the Python handler runs between two bytecodes.
-        # A full pipe loses no signal, only a wake-up that is due already.
+        # The C handler writes a byte at once; the Python handler runs between two bytecodes. If
+        # the pipe is full, no signal is lost: the loop is about to wake up anyway.
         self._wanted = tuple(wanted)
         self.watch(())
         self.take_over()
 
     def take_over(self) -> list[signal.Signals]:
-        """Receive the signals from now on, whoever has received them meanwhile.
+        """Receive the signals from now on, whoever received them before.
 
-        A module that handlers import may have set handlers of its own. Were its way with CHLD
-        to stay, the kernel could take away the children whose ends we wait for.
+        A module that the user's handlers import may have set signal handlers. If it ignores CHLD,
+        the kernel reaps the children whose exit statuses we wait for.
 
         Returns:
-            The signals that had been somebody else's.
+            The signals that somebody else had received.
         """
         receive(self._add)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -115,19 +115,19 @@ class SignalInbox:
         return lost
 
     def let_go(self, number: signal.Signals) -> None:
-        """Have a signal do what it does by default, until `take_over`."""
-        # One that comes in the midst would find no handler any more, and Python would report that.
+        """Restore a signal's default action, until `take_over`."""
+        # If it arrived in between, Python would find no handler for it, and report that.
         signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
         signal.signal(number, signal.SIG_DFL)
         unblock()
 
     def _add(self, number: int) -> None:
-        # A method of ours, so that we live as long as signals come to us: a process whose work
-        # is done lets go of us, and a signal in its last moments would find our pipe closed.
+        # As a bound method it keeps this object alive. When a process drops its inbox at the end, a
+        # signal in its last moments would otherwise find the pipe closed.
         self._pending.add(number)
 
     def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
-        """Sleep until a signal arrives, a link has news, or the time is over.
+        """Sleep until a signal arrives, a link is ready, or the time is over.
 
         Args:
             timeout: seconds.
@@ -140,11 +140,11 @@ class SignalInbox:
         return self.take() if self.sleep(timeout) else set()
 
     def watch(self, links: Iterable[Waitable]) -> None:
-        """Have links end the sleep, too.
+        """Have these links end the sleep, too.
 
         Args:
-            links: wake the loop when they can be read, and when they can take what they still
-                have to send.
+            links: each is ready when it can be read, or when it has something to send and can be
+                written.
         """
         self._poller = select.poll()
         self._poller.register(self._reader, select.POLLIN)
@@ -154,21 +154,21 @@ class SignalInbox:
                 self._poller.register(link, events)
 
     def sleep(self, timeout: float) -> bool:
-        """Sleep until a signal arrives, a link that is watched has news, or the time is over.
+        """Sleep until a signal arrives, a watched link is ready, or the time is over.
 
         Args:
-            timeout: seconds. A time that is not short may end late: by a millisecond, to which
-                poll(2) rounds, and by a thousandth of it, which is what Linux allows itself.
+            timeout: seconds. A sleep that is not short may end late: by a millisecond, because
+                poll(2) rounds to that, and by a thousandth of its length, because Linux does.
 
         Returns:
-            Whether anything has happened; if not, there is nothing to `take`.
+            Whether something has happened. If not, there is nothing to `take`.
         """
         if self._pending:
             return True
         if timeout > _SHORT:
             return bool(self._poller.poll(1000 * timeout) or self._pending)
         ends = time.monotonic() + timeout
-        # To the millisecond before; the rest is slept through without a look at anything else.
+        # Up to the last millisecond. The rest is slept through without watching anything.
         if self._poller.poll(int(max(timeout, 0) * 1000)):
             return True
         left = ends - time.monotonic()
@@ -178,7 +178,7 @@ class SignalInbox:
 
     def take(self) -> set[signal.Signals]:
         """The signals that have arrived since the last call."""
-        # Emptied before the signals are taken: one that comes in between wakes the next sleep.
+        # The pipe is emptied first: a signal that arrives in between ends the next sleep.
         with suppress(BlockingIOError):
             while self._reader.recv(4096):
                 pass
@@ -189,18 +189,18 @@ class SignalInbox:
 
 
 def forget_handlers() -> None:
-    """Make a forked child deaf to its parent's inbox: signals do again what they do by default.
+    """Restore the default actions of signals in a forked child.
 
-    To be called while all signals are blocked. Otherwise a signal to the child would write into
-    the pipe that wakes the parent, and be lost to the child.
+    Call it while all signals are blocked. Otherwise a signal to the child would write into the
+    pipe that wakes the parent, and the child would lose it.
     """
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
-        # What Python ignores, SIGPIPE, stays ignored.
+        # SIGPIPE, which Python ignores, stays ignored.
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
 
 
 def unblock() -> None:
-    """Let the signals in that a fork has kept waiting; see `psched.process.spawn`."""
+    """Receive the signals that were blocked during the fork; see `psched.process.spawn`."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -1,4 +1,4 @@
-"""fork(2), done the one safe way."""
+"""Forking: the only module that calls fork(2)."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def is_launched() -> bool:
 def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int, Link]:
     """Fork a child that runs ``main`` with its end of a new link; see `launch`.
 
-    Orphans of what it forks come to it.
+    The child is a subreaper: orphans below it become its children.
 
     Returns:
         The child's pid and this side's end of the link.
@@ -49,32 +49,33 @@ def spawn(main: Callable[[Link], int], *, keep: Iterable[int] = ()) -> tuple[int
 
 
 def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
-    """Fork a child that runs ``main``, and exits with its result.
+    """Fork a child that runs ``main`` and exits with its result.
 
     Args:
         main: the child's whole life; what it returns is its exit status. It begins with all
-            signals blocked: they wait until it has its handlers and calls `signals.unblock`.
-        keep: descriptors the child needs besides standard input, output and error.
+            signals blocked: they are pending until it has set its handlers and has called
+            `signals.unblock`.
+        keep: descriptors that the child needs besides standard input, output and error.
 
     Returns:
         The child's pid.
 
     Raises:
         OSError: the system has no process or memory left.
-        RuntimeError: this process has a second thread: the child would inherit whatever locks
-            that thread holds, for ever.
+        RuntimeError: this process has a second thread. The child would inherit the locks that the
+            thread holds, and nobody would ever release them.
     """
     _prepare()
     not_theirs = inherited(keep)
 
     def live() -> int:
-        global _launched  # noqa: PLW0603  # it is the process's
+        global _launched  # noqa: PLW0603  # a property of the process
         _launched = True
         forget_handlers()
         blank(not_theirs)
         return main()
 
-    # Until the child has its own handlers, a signal would run ours in it: none may arrive.
+    # A signal that the child receives before it has set handlers would run the parent's in it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         return fork(live)
@@ -83,26 +84,26 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
 
 
 def _prepare() -> None:
-    """What is to be done before a fork."""
+    """Check that this process may fork, and empty its buffers."""
     if (count := threads()) > 1:
         raise RuntimeError(
             f"this process has {count} threads and must not fork; a module that handlers"
             " import has started them at import: let it start them when a task runs"
         )
-    flush_output()  # or what is buffered now would be written twice
+    flush_output()  # otherwise parent and child would both write what is buffered
 
 
 def threads() -> int:
-    """How many threads this process has, whoever has started them.
+    """How many threads this process has, including those that no Python code has started.
 
     Raises:
-        OSError: no descriptor is left to look with.
+        OSError: no descriptor is left to read /proc with.
     """
     return len(os.listdir("/proc/self/task"))
 
 
 def fork(live: Callable[[], int]) -> int:
-    """Fork a child, from its first instruction to its last; in the parent, its pid."""
+    """Fork a child that calls ``live`` and exits; in the parent, return the child's pid."""
     if pid := os.fork():
         return pid
     status = CRASHED
@@ -110,19 +111,19 @@ def fork(live: Callable[[], int]) -> int:
         status = _checked(live())
     except SystemExit as leaving:
         status = _checked(0 if leaving.code is None else leaving.code)
-    except BaseException as error:  # noqa: BLE001  # whatever it is, it has ended this process
+    except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this process
         print(visible(traceback_of(error), lines=True), file=sys.stderr)  # noqa: T201
     finally:
-        # Nothing of a child may reach its parent's frames, which would do the parent's work.
+        # An exception or a return would let the child continue the parent's functions.
         try:
             flush_output()
         finally:
-            # Not sys.exit: what the parent registered with atexit is the parent's.
+            # Not sys.exit, which would call what the parent has registered with atexit.
             os._exit(status)
 
 
 def _checked(status: object) -> int:
-    """What a main function has returned, if that is an exit status."""
+    """What a main function has returned, if it is an exit status; else `CRASHED`."""
     if isinstance(status, int) and 0 <= status <= _HIGHEST:
         return status
     sys.stderr.write(f"psched: {status!r} is not an exit status\n")
@@ -130,40 +131,41 @@ def _checked(status: object) -> int:
 
 
 def inherited(keep: Iterable[int]) -> list[tuple[int, bool]]:
-    """The descriptors that a child would inherit, and whether what it executes would, too.
+    """The descriptors that a child would inherit, and whether they survive execve(2).
 
-    Output and error are not meant, nor those that are to be kept.
+    Standard output, standard error and those to keep are left out.
     """
     found = []
     for number in {*map(int, os.listdir("/proc/self/fd"))}.difference((1, 2), keep):
-        with suppress(OSError):  # the descriptor of the listing itself is gone by now
+        with suppress(OSError):  # the descriptor by which they were listed is closed
             found.append((number, os.get_inheritable(number)))
     return found
 
 
 def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
-    """Turn inherited descriptors into /dev/null.
+    """Replace inherited descriptors by /dev/null.
 
-    The parent's links must go, or nobody would ever read the end of their streams; its database
-    connection must not be spoken on. Closing them would not do: the objects that own them live
-    on in this copy of the parent's memory, and would write their farewells into whatever file
-    gets the number next.
+    The parent's links must not stay open, or the other sides would never read the end of their
+    streams. Its database connection must not be used. They are not closed, because the objects
+    that own them exist in this copy of the parent's memory, too: their destructors would write to
+    whatever file gets the number next.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number, inheritable in descriptors:
         try:
             os.dup2(null, number, inheritable)
         except OSError:
-            # It is above the limit, which somebody has lowered since: no other gets this number.
+            # The number is above the limit, which was lowered after it had been opened. No other
+            # file can get it.
             os.close(number)
     os.close(null)
 
 
 def flush_output() -> None:
-    """Write out what was printed; whatever stands there for standard output."""
+    """Flush standard output and standard error, whatever objects they are."""
     for stream in (sys.stdout, sys.stderr):
-        # There may be none, or one that is closed, full or of a user's making. Not by `suppress`,
-        # which is three functions more: what a runner has not called before costs it 10 µs.
+        # It may be None, closed, full or an object of a user's class. Not by `suppress`, which is
+        # three functions more: each that a runner calls for the first time costs it 10 µs.
         try:
             stream.flush()
         except Exception:  # noqa: BLE001, S112

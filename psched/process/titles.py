@@ -1,4 +1,4 @@
-"""Process titles: what ``ps`` shows of us."""
+"""Process titles, as ``ps`` shows them."""
 
 from setproctitle import setproctitle
 
@@ -8,5 +8,5 @@ _LONGEST = 1000
 
 
 def set_title(text: str) -> None:
-    """Show a text as this process's title; it must hold nothing secret."""
+    """Show a text as this process's title; it must contain nothing secret."""
     setproctitle(f"psched {visible(cut(text, _LONGEST))}")

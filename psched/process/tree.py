@@ -1,10 +1,10 @@
-"""The processes below one: what a task forked, and what those forked, wherever they hid.
+"""The processes below another one: what a task has forked, and what those processes have forked.
 
-Neither a signal to a process nor one to its group is enough: a daemon that has left the group
-by ``setsid`` survives both. But every orphan of a tree comes to its nearest living subreaper
-(prctl(2), PR_SET_CHILD_SUBREAPER), and master, workers and runners are all that. So the tree of
-a process is what one finds by walking down its children, and killing it means walking again
-until nothing is found: a process that forks while we look is met on the next walk.
+A signal to a process does not reach what it has forked, and a signal to its group does not reach a
+daemon that has left the group by ``setsid``. But every orphan becomes the child of its nearest
+living subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), and masters, workers and runners are
+subreapers. So a walk down the children of such a process finds its whole tree. To kill the tree,
+the walk is repeated until it finds nothing: the next walk finds what was forked during this one.
 """
 
 import os
@@ -13,27 +13,27 @@ import time
 from contextlib import suppress
 
 _DYING = 0.02
-"""Seconds that those who were sent KILL are given to be gone, while no new ones are found."""
+"""Seconds that killed processes are given to be gone, counted from the last new one found."""
 
 _LONGEST = 0.25
-"""Seconds that a loop is held up by a storm of processes before it sees to other things."""
+"""Seconds for which processes that go on forking may hold up the caller."""
 
 _MOMENT = 0.0002
-"""Seconds between two walks that find the same: the processor is theirs, to die."""
+"""Seconds between two walks that find the same processes: they need the processor to die."""
 
 _EXITING = 0x4
-"""PF_EXITING, among the flags that proc(5) shows: set before a process lets go of anything."""
+"""PF_EXITING, one of the flags in proc(5): set before an exiting process releases anything."""
 
 _GONE = (FileNotFoundError, ProcessLookupError)
-"""What /proc says of a process that has ended. Any other error says nothing of it: we may just
-have no descriptor left to look with."""
+"""What reading /proc raises for a process that has ended. Other errors, such as having no
+descriptor left, say nothing about the process."""
 
 
 def children(pid: int) -> list[int]:
     """The children of a process, zombies included; none if it is gone.
 
     Raises:
-        OSError: one cannot look.
+        OSError: /proc cannot be read.
     """
     found: list[int] = []
     with suppress(*_GONE):
@@ -44,15 +44,15 @@ def children(pid: int) -> list[int]:
 
 
 def read(path: str) -> bytes:
-    """What a file says that the kernel writes when it is read.
+    """The content of a file that the kernel generates.
 
     Raises:
-        OSError: it is not there, or cannot be read.
+        OSError: it does not exist or cannot be read.
     """
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = b""
-        # Such a file may give less than it has, at any time but at its end.
+        # A read of such a file may return less than was asked for before the end of the file.
         while chunk := os.read(number, 1 << 16):
             text += chunk
         return text
@@ -61,10 +61,10 @@ def read(path: str) -> bytes:
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, nearest first.
+    """All processes below another one, nearest first.
 
     Raises:
-        OSError: one cannot look.
+        OSError: /proc cannot be read.
     """
     found: list[int] = []
     level = children(pid)
@@ -75,46 +75,46 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that is gone, or that has become another user's, is no error."""
+    """Send a signal. A process that is gone, or has become another user's, is no error."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def send_group(group: int, number: signal.Signals) -> None:
-    """Send a signal to a process group; to those of it that are there and may be sent one."""
+    """Send a signal to those processes of a group that may be sent one; none is no error."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie; true if one cannot look."""
+    """Whether a process exists and is not a zombie; true if /proc cannot be read."""
     try:
         state = _stat(pid)
     except OSError:
         return True
-    # Its first thread may have ended before the others: it shows as a zombie then.
+    # If its first thread has ended before the others, the process is shown as a zombie.
     return state is not None and (state[0] not in ("Z", "X") or int(state[17]) > 1)
 
 
 def lives(pid: int, start: int) -> bool:
     """Whether the process that was started at this time still runs.
 
-    A zombie keeps its pid and its start time until its parent reaps it, which may be never. It
-    does not run, so it counts as dead. So does a process that is on its way out: it closes its
-    files first, and others learn of its end by that, some time before it is a zombie.
+    A zombie counts as dead: it does not run, though it keeps its pid and start time until its
+    parent reaps it, which may be never. So does an exiting process: it closes its files first, so
+    others learn of its end some time before it is a zombie.
 
     Args:
         pid: the process.
         start: its `start_time`.
 
     Raises:
-        OSError: one cannot look.
+        OSError: /proc cannot be read.
     """
     state = _stat(pid)
     if state is None or int(state[19]) != start:
         return False
     is_ending = state[0] in ("Z", "X") or int(state[6]) & _EXITING
-    # Its first thread may have ended before the others.
+    # The first thread may have ended before the others.
     return not is_ending or int(state[17]) > 1
 
 
@@ -122,26 +122,32 @@ def start_time(pid: int) -> int | None:
     """When a process was started, in the kernel's ticks; None if there is no such process.
 
     Raises:
-        OSError: one cannot look.
+        OSError: /proc cannot be read.
     """
     state = _stat(pid)
     return None if state is None else int(state[19])
 
 
 def parent(pid: int) -> int | None:
-    """The pid of a process's parent, 0 if that is in no namespace of ours; None: it is gone.
+    """The pid of a process's parent, or None if the process is gone.
+
+    It is 0 if the parent is outside of this pid namespace.
 
     Raises:
-        OSError: one cannot look.
+        OSError: /proc cannot be read.
     """
     state = _stat(pid)
     return None if state is None else int(state[1])
 
 
 def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int]:
-    """All processes below one that are alive, but for some children and all below them.
+    """The processes below another one that are alive, as far as /proc can be read.
 
-    As far as one can look: an answer for people, and for who is not to be waited for.
+    That is good enough for log lines, and to decide which processes not to wait for.
+
+    Args:
+        pid: the process.
+        spare: children of it that are left out, with everything below them.
     """
     found: set[int] = set()
     with suppress(OSError):
@@ -152,7 +158,7 @@ def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int
 
 
 def describe(pid: int) -> str:
-    """A process for people: its pid, name and state; D is an uninterruptible sleep."""
+    """A process in a log line: its pid, name and state; D is an uninterruptible sleep."""
     with suppress(OSError):
         state = _stat(pid)
         name = read(f"/proc/{pid}/comm").decode(errors="replace").strip()
@@ -161,12 +167,12 @@ def describe(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What /proc/PID/stat says from the state on; see proc(5)."""
+    """The fields of /proc/PID/stat from the state on, see proc(5); None: the process is gone."""
     try:
         stat = read(f"/proc/{pid}/stat").decode(errors="replace")
     except _GONE:
         return None
-    # The name, which may hold blanks and parentheses itself, stands before.
+    # The name before them may itself contain blanks and parentheses.
     return stat.rpartition(")")[2].split()
 
 
@@ -176,18 +182,18 @@ def kill_below(
     dead: set[int] | None = None,
     killed: set[int] | None = None,
 ) -> bool:
-    """KILL all processes below one, once; call it again until nothing was left to kill.
+    """KILL all processes below another one, once; call it again until it returns False.
 
     Args:
-        pid: the process whose tree is meant, a subreaper; it is not killed itself.
-        spare: children of it that are left alone, with all below them.
-        dead: children of it that are known to be dead, not reaped; it is added to.
-        killed: whoever was sent KILL is added to it.
+        pid: a subreaper; it is not killed itself.
+        spare: children of it that are left alone, with everything below them.
+        dead: children of it that are known to be dead, but not reaped. Others are added.
+        killed: the pids that were sent KILL are added to it.
 
     Returns:
-        Whether there was a child that was not known to be dead, or may have been. That a child is
-        found dead says little: it may have forked before, and its own child have come to us since
-        we looked.
+        Whether there may have been a child that was not known to be dead. A child that is found
+        dead now counts as well: it may have forked before, and its child have become one of ours
+        since we listed them.
     """
     dead = set() if dead is None else dead
     found = False
@@ -195,12 +201,12 @@ def kill_below(
         listed = children(pid)
     except OSError:
         return True
-    # The newest first: who flees from pid to pid is there.
+    # The newest first: a process that forks and exits again and again is found there.
     for child in reversed(listed):
         if child in spare or child in dead:
             continue
         found = True
-        # From the top: what is dead cannot fork, and what it has forked moves up to us.
+        # From the top: a dead process cannot fork, and what it has forked becomes our child.
         send(child, signal.SIGKILL)
         below: list[int] = []
         with suppress(OSError):
@@ -215,13 +221,13 @@ def kill_below(
 
 
 def kill_all_below(pid: int, spare: frozenset[int] = frozenset()) -> bool:
-    """KILL all processes below one until nothing is found; see `kill_below`.
+    """KILL all processes below another one until none is found; see `kill_below`.
 
-    It does not wait for what takes long to die: a process in uninterruptible sleep, or one with
-    much memory to give back.
+    It does not wait for a process that takes long to die, because it is in uninterruptible sleep
+    or has much memory to release.
 
     Returns:
-        Whether nothing is left but zombies. If not, it is to be called again soon.
+        Whether nothing but zombies is left. If not, call it again soon.
     """
     dead: set[int] = set()
     killed: set[int] = set()

@@ -1,7 +1,7 @@
 """The line between a worker and its fork server: messages, some of which carry descriptors.
 
-Unlike a `Link` it keeps nothing to itself: what is sent is on its way, whole, or is waited for.
-Each message is one packet, so that descriptors cannot come apart from what is said of them.
+Unlike a `Link` it buffers nothing: `send` returns when the kernel has the whole message. Each
+message is one packet, so that descriptors cannot be separated from the text about them.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Self
 from psched.process.message_shapes import Shapes
 
 MOST_DESCRIPTORS = 8
-"""With one message."""
+"""How many descriptors one message can carry."""
 
 _FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
@@ -30,9 +30,9 @@ class Channel:
         expects: the messages that this side accepts.
 
     Attributes:
-        closed: the other side is gone, or is not listened to any more.
+        closed: the other side has exited, or is ignored for what it has sent.
         fault: what the other side has sent that it must not send, if it has.
-        unsent: nothing waits for the socket to take it, ever; see `signals.Waitable`.
+        unsent: always false, because nothing is buffered; see `signals.Waitable`.
     """
 
     unsent = False
@@ -58,10 +58,10 @@ class Channel:
 
         Args:
             message: a JSON object.
-            descriptors: the other side gets copies of these with it.
+            descriptors: the other side gets copies of these with the message.
 
         Raises:
-            OSError: the other side is gone, which `closed` says then, or there is no memory for it.
+            OSError: the other side has exited, which sets `closed`, or there is no memory left.
         """
         try:
             socket.send_fds(self._socket, [json.dumps(message).encode()], descriptors)
@@ -70,13 +70,13 @@ class Channel:
             raise
 
     def receive(self, *, wait: float = 0) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message, and the descriptors that came with it, which nobody inherits.
+        """The next message, and the descriptors that it carries, which no program inherits.
 
         Args:
-            wait: for one, for so many seconds.
+            wait: for so many seconds, if there is no message yet.
 
         Returns:
-            None: there is none; or there will be none any more, and `closed` says so.
+            None: there is no message. If `closed` is set, there will be no other.
         """
         if self.closed:
             return None
@@ -107,11 +107,11 @@ class Channel:
         return message, descriptors
 
     def cut(self, fault: str) -> None:
-        """Listen to the other side no more, for what it has sent."""
+        """Ignore the other side from now on, for what it has sent."""
         self.fault = self.fault or fault
         self.closed = True
 
     def close(self) -> None:
-        """Close this end: the other side reads the end of the line."""
+        """Close this end: the other side reads the end of the stream."""
         self.closed = True
         self._socket.close()

@@ -4,18 +4,18 @@
 
     worker ─┬─ fork server ─┬─ runner
             │               └─ runner
-            └─ what an ended run has left behind: orphans pass the fork server by
+            └─ what an ended run has left behind: the worker adopts orphans, not the fork server
 
-A fork costs by what the parent holds, and again by each page that either of them writes to
-afterwards. A worker holds all that it needs to speak to its database, and works while its runners
-run. The fork server is forked before the worker loads that, and sleeps between two forks: so a
-task in a fresh process costs a third less.
+The cost of a fork grows with the memory of the parent, and with each page that either process
+writes afterwards. A worker holds its database driver, and works while its runners run. The fork
+server is forked before the worker loads the driver, and sleeps between two forks, so a task in a
+fresh process costs a third less.
 
 A worker may have several fork servers: one that forks, and older ones whose runners still run.
 
-Runners die with it (the kernel sees to that), and it dies with the worker. One that has ended
-stays a zombie until the worker has taken that down: until then its pid is nobody else's, and
-what is sent to it reaches nobody else.
+Runners die with their fork server, and it dies with the worker: the kernel kills them. A runner
+that has ended stays a zombie until the worker has recorded its end. Until then no other process
+gets its pid, so a signal to it reaches no other process.
 """
 
 import logging
@@ -31,44 +31,44 @@ from psched.base.clock import Clock
 from psched.process import tree
 from psched.process.child import Exit
 from psched.process.link import Link
-from psched.process.message_shapes import FROM_FORK_SERVER, TO_FORK_SERVER
 from psched.process.spawn import launch
 from psched.runner.channel import MOST_DESCRIPTORS, Channel
 from psched.runner.forker import Forker
+from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 
 _log = logging.getLogger("psched.worker")
 
 MOST_AT_ONCE = MOST_DESCRIPTORS
-"""Forks in a row: what runs meanwhile wants to be watched, and more would save nothing more."""
+"""Forks in a row at most: the tasks that run have to be guarded, and more would save nothing."""
 
 _STEP = 1.0
-"""Seconds between two looks at what it owes."""
+"""Seconds between two checks of what the fork server owes."""
 
 _ORDER = 0
-"""Stands for an order among pids."""
+"""Stands for an order, among the pids of runners whose ends are owed."""
 
 _MOST_MESSAGES = 100
-"""From a fork server, that are taken at once."""
+"""Messages from a fork server that are handled at once, at most."""
 
 
 class ForkServer:
-    """The worker's side of it.
+    """A fork server as its worker sees it.
 
     Args:
-        main: a runner's whole life, in its own process: it is given its place, a number that no
-            other has that is alive, and its end of a link, and returns its exit status. It leads
-            a session of its own, and has psched's handlers for signals (`signals.receive`), but
-            for CHLD, which does what it does by default.
+        main: a runner's whole life, in its own process. It is called with its place, a number that
+            no other living runner has, and its end of a link, and returns its exit status. The
+            process leads a session of its own, and has psched's handlers for signals
+            (`signals.receive`), except for CHLD, which has its default action.
         places: how many runners there can be.
         keep: descriptors that runners need besides standard input, output and error.
-        clock: this host's clocks.
-        hold_up: seconds for which the worker may be held up by a fork.
-        patience: seconds after which it hangs that owes an answer, or an end.
+        clock: tells when an answer is overdue.
+        hold_up: seconds for which a fork may block the worker.
+        patience: seconds after which a fork server hangs that owes an answer, or an end.
         before_fork: called in the fork server before it forks.
 
     Attributes:
         pid: the process.
-        channel: the line to it; there is news when a runner has ended.
+        channel: the line to it, which becomes readable when a runner has ended.
 
     Raises:
         OSError: the system has no process or memory left.
@@ -113,22 +113,22 @@ class ForkServer:
 
     @property
     def untaken(self) -> bool:
-        """Whether it has told something that nobody has taken: the line has no news then."""
+        """Whether a message of it was read from the line, and not handled yet."""
         return bool(self._exits) or self._answer is not None
 
     @property
     def wakes(self) -> float:
-        """When there is something to take or to `watch`, seconds of the monotonic clock."""
+        """When there is something to handle or to `watch`, seconds of the monotonic clock."""
         if self.untaken:
             return 0.0
         return self._watched + _STEP if self._owed or self.owes else inf
 
     def watch(self, runners: Iterable[int]) -> None:
-        """KILL it if it does not answer, or does not tell of an end.
+        """KILL it if it owes an answer, or the end of a runner, for too long.
 
         Args:
-            runners: pids of runners that are not known to have ended; others than its own do
-                not matter.
+            runners: pids of runners that are not known to have ended; those of other fork servers
+                are ignored.
         """
         now = self._clock.monotonic()
         if now < self._watched + _STEP:
@@ -136,7 +136,7 @@ class ForkServer:
         owed = [pid for pid in runners if pid in self._places and not tree.alive(pid)]
         if self.owes:
             owed.append(_ORDER)
-        # Step by step: when all has stood still, it is given its time all the same.
+        # Step by step, so that it is given its time even if all processes have stood still.
         self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
         if any(seconds > self._patience for seconds in self._owed.values()):
             _log.error("the fork server hangs: killing it")
@@ -145,17 +145,17 @@ class ForkServer:
         self._watched = now
 
     def fork(self, count: int) -> list[tuple[int, int, Link]]:
-        """Have some runners forked, or wait for those that were ordered before.
+        """Order some runners and wait for them; or wait for those that were ordered before.
 
         Args:
-            count: so many, at least one; fewer are forked where there cannot be more.
+            count: how many, at least one; fewer are forked if there cannot be more.
 
         Returns:
             The place, the pid and the link of each; one at least.
 
         Raises:
             OSError: the system has no process, descriptor or memory left, or the fork server has
-                died; or has not answered yet (TimeoutError): what it forks is `late`.
+                died. A TimeoutError: it has not answered yet; `late` returns what it forks.
             RuntimeError: the fork server has a second thread.
         """
         if not self._ordered:
@@ -169,7 +169,7 @@ class ForkServer:
             if left <= 0:
                 raise TimeoutError("the fork server does not answer")
             if (received := self.channel.receive(wait=left)) is not None:
-                self._take(received[0])
+                self._handle(received[0])
         answer, born = self._answer or {}, self.late()
         if answer["threads"] > 1:
             raise RuntimeError(
@@ -181,29 +181,29 @@ class ForkServer:
         return born
 
     def late(self) -> list[tuple[int, int, Link]]:
-        """Runners that were forked when nobody waited for them any more; see `fork`."""
+        """The runners that were forked after `fork` had stopped waiting for them."""
         if self._answer is None:
             return []
         answer, self._answer = self._answer, None
         return self._born(answer["born"])
 
     def exits(self) -> list[Exit]:
-        """How runners have ended, each once; their pids are kept until `bury`."""
-        # What is left then wakes us again: who sends without end must not hold us up.
+        """How runners have ended, each once; they stay zombies until `bury`."""
+        # What is left is read at the next call: a flood of messages must not block the worker.
         for _ in range(_MOST_MESSAGES):
             if (received := self.channel.receive()) is None:
                 break
-            self._take(received[0])
+            self._handle(received[0])
         exits, self._exits = self._exits, []
         return exits
 
     @property
     def unburied(self) -> Collection[int]:
-        """The pids of all that it has forked, but for those that were given to `bury`."""
+        """The pids of all runners that it has forked and that were not given to `bury`."""
         return self._places.keys()
 
     def bury(self, pids: Sequence[int]) -> None:
-        """These are not to be sent anything any more, and their places are free."""
+        """Have these zombies reaped, since nothing is sent to them any more; free their places."""
         if not pids:
             return
         self._free += [self._places.pop(pid) for pid in pids]
@@ -211,7 +211,7 @@ class ForkServer:
             self.channel.send({"bury": pids})
 
     def close(self) -> None:
-        """Let it go, and with it all that it has forked."""
+        """Close the line: it exits, and all that it has forked dies with it."""
         self.channel.close()
         self._born(())
 
@@ -234,7 +234,7 @@ class ForkServer:
         self._ordered = ordered
 
     def _born(self, pids: Sequence[int]) -> list[tuple[int, int, Link]]:
-        """Take down whom the last order has brought; what else it was to bring is not needed."""
+        """Record the runners that the last order has brought, and free the places of the others."""
         ordered, self._ordered = self._ordered, []
         for place, end in ordered[len(pids) :]:
             end.close()
@@ -243,7 +243,7 @@ class ForkServer:
         self._places.update((pid, place) for place, pid, _ in born)
         return born
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "ended" in message:
             known = self._places.keys() | (self._answer or {"born": ()})["born"]
             known -= {each.pid for each in self._exits}

@@ -1,4 +1,4 @@
-"""Inside a fork server: what it does with the orders that its worker sends; see `forkserver`."""
+"""Inside a fork server: it obeys the orders of its worker; see `fork_server`."""
 
 import errno
 import gc
@@ -23,17 +23,17 @@ _log = logging.getLogger("psched.worker")
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 _UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
-"""Looked up here, as bare numbers: what a runner does before its task is paid for with each."""
+"""Bare numbers, made once: what a runner computes before its task costs time with every fork."""
 
 NO_DESCRIPTOR = 71
 """Exit status of a fork server that has no descriptor left to begin with (sysexits.h: EX_OSERR)."""
 
-_LONG = 3600.0
-"""Seconds of a sleep that is not to end."""
+_UNTIL_WOKEN = 3600.0
+"""Seconds of a sleep that a message or a signal ends."""
 
 
 class Forker:
-    """It; for the arguments see `forkserver.ForkServer`."""
+    """Forks runners, and tells the worker how they end; for the arguments see `ForkServer`."""
 
     _inbox: SignalInbox
     _line: Link
@@ -50,29 +50,33 @@ class Forker:
         self._main = main
         self._keep = keep
         self._before_fork = before_fork
-        self._not_theirs: Sequence[tuple[int, bool]] = ()
-        # Those that have not been buried; false: that has ended.
+        self._to_blank: Sequence[tuple[int, bool]] = ()
+        # The runners that have not been buried, and whether each is alive.
         self._alive: dict[int, bool] = {}
 
     def run(self, worker: int) -> int:
-        """Its life; the exit status."""
+        """The fork server's life; the exit status.
+
+        Args:
+            worker: the pid of its parent.
+        """
         kernel.die_with_parent(worker)
         try:
-            # Runners begin with these handlers, but for CHLD: to set them in each would cost each
-            # much copying.
+            # Runners begin with these handlers, but for CHLD: to set them in each runner would make
+            # each copy memory pages.
             self._inbox = SignalInbox(SIGNALS)
-            self._not_theirs = inherited((0, *self._keep))
+            self._to_blank = inherited((0, *self._keep))
         except OSError:
             return NO_DESCRIPTOR
         set_title("fork server")
-        # Runners share what is here now, if nobody searches it for garbage.
+        # Runners share the objects that are here now, because garbage collection skips them.
         gc.freeze()
         while not self._channel.closed:
-            arrived = self._inbox.wait(_LONG, [self._channel])
+            arrived = self._inbox.wait(_UNTIL_WOKEN, [self._channel])
             while (received := self._channel.receive()) is not None:
                 self._obey(*received)
             if signal.SIGCHLD in arrived:
-                self._tell()
+                self._tell_ends()
         if self._channel.fault is not None:
             _log.error("the worker has sent %s", self._channel.fault)
         return 0
@@ -80,33 +84,34 @@ class Forker:
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
             self._before_fork()
-            # A handler's own children may be what it waits for. Each runner would pay for this.
+            # A handler may wait for its own children. To do this in each runner would cost time.
             self._inbox.let_go(signal.SIGCHLD)
             answer = self._fork(message["fork"], descriptors)
             self._inbox.take_over()
             self._say(answer)
-            # Of who has ended meanwhile nobody was told.
-            self._tell()
+            # Meanwhile no signal has told of the runners that have ended.
+            self._tell_ends()
         else:
             for pid in message["bury"]:
-                # To wait for one that lives, or is nobody's child, would be the end of us.
+                # To wait for one that is alive would block, and a pid that is no child's raises.
                 if self._alive.get(pid) is False:
                     os.waitpid(pid, 0)
                     del self._alive[pid]
 
     def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
-        """Fork some runners; the answer to that."""
+        """Fork some runners; the answer to the order."""
         server = os.getpid()
         born: list[int] = []
-        # Some descriptors are lost on the way if there can be no more of them here.
+        # If this process can have no more descriptors, some were dropped when they arrived.
         error: int | None = errno.EMFILE
-        # What handlers import may have asked for a thread after each fork, as ours was one.
+        # A module that handlers import may start a thread after each fork, such as our own.
         beside = 0
         try:
             beside = threads()
         except OSError as failed:
             error = failed.errno
-        # Nothing is written in between that could be written before or after: see `forkserver`.
+        # No memory is written between two forks that could be written before or after them,
+        # because each page would be copied.
         for place, end in zip(places, ends, strict=False) if beside == 1 else ():
             try:
                 born.append(fork(partial(self._live, server, place, end, ends)))
@@ -119,21 +124,21 @@ class Forker:
         return {"born": born, "error": error, "threads": beside}
 
     def _live(self, server: int, place: int, own: int, ends: Sequence[int]) -> int:
-        """A runner's life, from its first instruction."""
+        """A runner's life, from its first instruction; its exit status."""
         os.setsid()
         for end in ends:
             if end != own:
                 os.close(end)
-        blank(self._not_theirs)
+        blank(self._to_blank)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
-        # Of the class from which `socket.socket` is derived, which does more than we pay for. Kept
-        # as long as the process lives: it would cost time to warn of a socket let go of.
+        # The base class of `socket.socket`, because that one does more, which costs time. It is
+        # kept as long as the process lives: a warning about an unclosed socket would cost time.
         self._line = Link(socket.SocketType(_UNIX, _STREAM, 0, own))
         return self._main(place, self._line)
 
-    def _tell(self) -> None:
-        """Tell who has ended, and leave them as they are."""
+    def _tell_ends(self) -> None:
+        """Tell the worker which runners have ended; they stay zombies until they are buried."""
         ended = []
         for pid, lives in self._alive.items():
             found = os.waitid(os.P_PID, pid, _PEEK) if lives else None
@@ -146,6 +151,6 @@ class Forker:
             self._say({"ended": ended})
 
     def _say(self, message: dict[str, Any]) -> None:
-        # It takes hundreds of messages that nobody reads to hold this up.
-        with suppress(OSError):  # the worker has died, and we are about to
+        # This would block only after hundreds of messages that the worker has not read.
+        with suppress(OSError):  # the worker has died, and this process dies with it
             self._channel.send(message)

@@ -1,4 +1,4 @@
-"""The messages between a worker and its runners; see `psched.process.message_shapes`."""
+"""The messages between a worker, its fork server and its runners."""
 
 from psched.application.task import LONGEST_WAIT
 from psched.core.definition import LONGEST_CRON
@@ -10,9 +10,11 @@ from psched.process.message_shapes import (
     each,
     flag,
     line,
+    listed,
     maybe,
     number,
     one_of,
+    pid,
     record,
     text,
     whole,
@@ -21,7 +23,7 @@ from psched.process.message_shapes import (
 FROM_RUNNER = Shapes(
     {
         "done": {"done": maybe(brief_text), "last": flag, "store": flag},
-        # The payload cannot be understood: nothing was run.
+        # The payload cannot be read: nothing was run.
         "quarantine": {"quarantine": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
         "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
@@ -30,7 +32,7 @@ FROM_RUNNER = Shapes(
     },
     longest=2**18,
 )
-"""What a worker accepts from a runner. `Tasks` sees to it that the two take turns."""
+"""What a worker accepts from a runner; `TaskTable` accepts one message at a time."""
 
 FROM_TRIGGER_HELPER = Shapes(
     {
@@ -40,7 +42,7 @@ FROM_TRIGGER_HELPER = Shapes(
     },
     longest=2**16,
 )
-"""What a worker accepts from a runner that asks a trigger; `trigger_verdicts` judges the rest."""
+"""What a worker accepts from a runner that asks a trigger; `remote_policy` judges the rest."""
 
 TO_RUNNER = Shapes(
     {
@@ -64,8 +66,27 @@ TO_RUNNER = Shapes(
         },
         "held": {"held": flag},
         "unavailable": {"unavailable": brief_text},
+        "unanswered": {"unanswered": brief_text},
         "invalid": {"invalid": each(line, brief_text)},
     },
     longest=2**20,
 )
 """What a runner accepts from its worker."""
+
+FROM_FORK_SERVER = Shapes(
+    {
+        "born": {"born": listed(pid, 64), "error": maybe(whole(1, 4095)), "threads": whole()},
+        "ended": {"ended": listed(each(pid, maybe(whole(0, 255)), maybe(whole(1, 64))), 100_000)},
+    },
+    longest=2**17,
+)
+"""What a worker accepts from its fork server."""
+
+TO_FORK_SERVER = Shapes(
+    {
+        "fork": {"fork": listed(whole(0, 100_000), 64)},
+        "bury": {"bury": listed(pid, 100_000)},
+    },
+    longest=2**17,
+)
+"""What a fork server accepts from its worker."""

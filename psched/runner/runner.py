@@ -1,7 +1,7 @@
 """Inside a runner: the forked process that runs tasks, one at a time. It holds no store.
 
-What a task does to its lease is a question to the worker over their link. The answer tells
-whether the lease is still held; the write itself follows when the task's tree is gone.
+What a task wants to do to its lease is a question to the worker, over their link. The answer tells
+whether the lease is still held. How the task ends is written when its processes are gone.
 """
 
 import logging
@@ -10,9 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from psched.application.task import Task
+from typing_extensions import override
+
+from psched.application.task import Holder, Task
+from psched.base.compression import LARGEST
 from psched.base.errors import (
     CommandError,
     InvalidError,
@@ -22,13 +25,14 @@ from psched.base.errors import (
     ProcessStopError,
     StoreUnavailableError,
     UnfinishedError,
+    UnknownOutcomeError,
     described,
     text_of,
 )
 from psched.base.log import Log
-from psched.base.packing import LARGEST
-from psched.core.definition import encode, payload_text
+from psched.core.columns import encode, payload_text
 from psched.core.model import Decision, Finish, Release, Retry
+from psched.core.schedule import Schedules
 from psched.process.child import reap
 from psched.process.link import Link, packed
 from psched.process.spawn import flush_output, threads
@@ -37,29 +41,26 @@ from psched.runner.messages import TO_RUNNER
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import StopFlags
 
-if TYPE_CHECKING:
-    from psched.client.collection import ScheduleCollection
-
 _log = logging.getLogger("psched.task")
 
 _OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
-"""Told without a traceback, which would be of psched's own code."""
+"""Logged without a traceback, which would show psched's own code."""
 
 _USUAL = {"done": None, "last": True, "store": False}
-"""What most runners say at their end."""
+"""What most runners report at their end."""
 
 _USUAL_PACKED = packed(_USUAL)
-"""Packed before the fork: to do it costs each runner the copies of 15 pages."""
+"""Packed before the fork: to do it in each runner would copy 15 memory pages."""
 
 
-class _Holder:
+class _Holder(Holder):
     """Asks the worker, which holds the lease."""
 
     def __init__(
         self,
         link: Link,
         stop: Stop,
-        open_schedules: "Callable[[], ScheduleCollection]",
+        open_schedules: Callable[[], Schedules],
         *,
         data_limit: int,
     ) -> None:
@@ -67,13 +68,13 @@ class _Holder:
         self._stop = stop
         self._open_schedules = open_schedules
         self._data_limit = data_limit
-        self._collection: ScheduleCollection | None = None
+        self._collection: Schedules | None = None
         self._process = os.getpid()
         self._turn = threading.Lock()
         self._over = False
 
+    @override
     def decide(self, decision: Decision) -> None:
-        """See `psched.application.task.Holder.decide`."""
         match decision:
             case Finish():
                 self._ask(decide="finish")
@@ -82,18 +83,18 @@ class _Holder:
             case Retry(wait, reason):
                 self._ask(retry=reason, wait=wait)
 
+    @override
     def extend(self) -> None:
-        """See `psched.application.task.Holder.extend`."""
         self._ask(extend=True)
 
+    @override
     def update_data(self, data: Mapping[str, Any]) -> None:
-        """See `psched.application.task.Holder.update_data`."""
         text = encode("data", data, most=self._data_limit)
         self._ask(text.encode(), update_data=True)
 
     @property
-    def schedules(self) -> "ScheduleCollection":
-        """See `psched.application.task.Holder.schedules`."""
+    @override
+    def schedules(self) -> Schedules:
         if self._collection is None:
             self._collection = self._open_schedules()
         return self._collection
@@ -104,7 +105,7 @@ class _Holder:
         return self._collection is not None
 
     def close(self) -> None:
-        """The task is over: nobody speaks for it any more, and what it has opened is closed."""
+        """The task is over: refuse further questions, and close what it has opened."""
         with self._turn:
             self._over = True
         if self._collection is not None:
@@ -114,7 +115,7 @@ class _Holder:
     def _ask(self, data: bytes = b"", **question: object) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("a process that a handler has forked cannot speak for the task")
-        # Signals are handled in the main thread: only there can one come in between.
+        # Signals are handled in the main thread: only there can TERM interrupt this.
         in_main_thread = threading.current_thread() is threading.main_thread()
         with self._stop.guarded() if in_main_thread else nullcontext(), self._turn:
             if self._over:
@@ -123,25 +124,27 @@ class _Holder:
             answer = self._link.wait()
         if answer is not None and "unavailable" in answer:
             raise StoreUnavailableError(answer["unavailable"])
+        if answer is not None and "unanswered" in answer:
+            raise UnknownOutcomeError(answer["unanswered"])
         if answer is not None and "invalid" in answer:
             raise InvalidError(*answer["invalid"])
-        # An answer without it is one to another question: somebody reads our line beside us.
+        # An answer to another question has no such field: another process reads our line, too.
         if answer is None or not answer.get("held"):
             raise PreemptedError("the lease is over or another worker's")
 
 
 class Runner:
-    """Runs what its worker sends, until there has been enough or the worker is gone.
+    """Runs what its worker sends, until it has run enough tasks or the worker has exited.
 
-    Made once, before any runner is forked; each calls `run` on its own copy, which alone has a
-    link, a process and a stop. What is made in a child costs each child.
+    One is made before any runner is forked, because what is made in a child costs time in each
+    child. Each runner calls `run` on its own copy, which alone has a link, a process and a `Stop`.
 
     Args:
         find: the handler of a type; None: there is none.
         log: this process's log.
         open_schedules: opens a collection on the store that the tasks come from.
-        judge: judges a row whose trigger is of a user's own; see `psched.core.trigger_verdicts`.
-        tasks: how many it runs before it exits.
+        judge: judges a row whose trigger is of a user's own; see `psched.core.remote_policy`.
+        tasks: how many tasks it runs before it exits.
     """
 
     _link: Link
@@ -153,7 +156,7 @@ class Runner:
         *,
         find: Callable[[str], Any],
         log: Log,
-        open_schedules: "Callable[[], ScheduleCollection]",
+        open_schedules: Callable[[], Schedules],
         judge: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         tasks: int,
     ) -> None:
@@ -163,34 +166,34 @@ class Runner:
         self._judge = judge
         self._tasks = tasks
 
-    def run(self, link: Link, note: StopFlags) -> int:
-        """Its life, in its own process; the exit status.
+    def run(self, link: Link, stop_flags: StopFlags) -> int:
+        """A runner's life, in its own process; the exit status.
 
         Args:
             link: to the worker.
-            note: why TERM comes.
+            stop_flags: tell why TERM was sent.
         """
         self._link = link
         # In UTF-8, a payload that is stored as text may have more bytes than it has characters.
         link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
-        self._stop = Stop(note)
+        self._stop = Stop(stop_flags)
         self._log.process = "task"
         set_title("runner: idle")
         left = self._tasks
         while left and (message := link.wait()) is not None:
-            note.begun = True
+            stop_flags.begun = True
             if "judge" in message:
-                # A process that asks triggers runs no tasks, and never will.
+                # A process that asks triggers never runs tasks.
                 if not self._answer(message["judge"]):
                     return 0
                 continue
             if left < self._tasks:
-                # What the task before has left behind was killed, and is nobody's to wait for.
+                # What the last task has left behind was killed; the zombies are reaped here.
                 for _ in reap():
                     pass
             if "run" not in message:
-                break  # an answer to a question that a task has not waited for
+                break  # an answer for which the last task has not waited
             end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
             end["last"] = not left
@@ -200,7 +203,7 @@ class Runner:
         return 0
 
     def _perform(self, assignment: Mapping[str, Any], stored: bytes) -> dict[str, object]:
-        """Run one task; what is to be said of its end."""
+        """Run one task; the message that reports its end."""
         limit = assignment["data_limit"]
         holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
         try:
@@ -209,7 +212,7 @@ class Runner:
             return {"quarantine": text_of(error)}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
-        # What it prints is to be where the log is now, not where it was at the fork.
+        # What the task prints must go into the log file that is open now, not at the fork.
         self._log.follow()
         self._log.subject = occurrence
         failure = None
@@ -221,11 +224,11 @@ class Runner:
                 self._stop.end()
         except BaseException as error:
             if os.getpid() != self._process:
-                raise  # it ends as a program would that raised this
+                raise  # a child that the handler has forked ends like any program that raises
             failure = _told(error)
             _report(task, error, failure)
         if os.getpid() != self._process:
-            # The handler has forked, and this is the child: it must not speak for the task.
+            # This is a child that the handler has forked: it must not speak for the task.
             sys.exit()
         flush_output()
         holder.close()
@@ -233,7 +236,7 @@ class Runner:
         return {"done": failure, "last": True, "store": holder.has_opened}
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
-        """Have a trigger asked; whether this process is fit to be asked again."""
+        """Have a trigger asked; whether this process can be used again."""
         set_title("trigger helper")
         self._log.follow()
         failed = False
@@ -242,7 +245,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  # whatever a user's code raises
             failed, answer = True, {"failed": described(error)}
         if os.getpid() != self._process:
-            # The trigger has forked, and this is the child: it must not speak for it.
+            # This is a child that the trigger has forked: it must not speak for it.
             sys.exit()
         flush_output()
         last = failed or not _is_clean()
@@ -269,7 +272,7 @@ class Runner:
 
 
 def _told(error: BaseException) -> str:
-    """What went wrong, in a line."""
+    """What went wrong, in one line."""
     if isinstance(error, ProcessStopError):
         return f"stopped: {text_of(error) or type(error).__name__}"
     if isinstance(error, _OWN_ERRORS):
@@ -287,7 +290,7 @@ def _report(task: Task, error: BaseException, failure: str) -> None:
 
 
 def _is_clean() -> bool:
-    """Whether no thread is left that would work on beside the next task."""
+    """Whether no thread is left that would go on working beside the next task."""
     try:
         return threads() == 1
     except OSError:  # no descriptor is left either

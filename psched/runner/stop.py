@@ -1,11 +1,11 @@
-"""A runner's side of being stopped: TERM becomes an exception, or a call, in a handler's work.
+"""How a task is stopped: in its runner, TERM becomes an exception, or a call of the handler's.
 
-Python calls some functions where no exception can leave them: the hooks of `os.register_at_fork`,
-``__del__``, callbacks of weak references and of the garbage collector. It reports an exception
-that is raised there to `sys.unraisablehook`, and ignores it. If TERM arrives in such a function,
-the handler would never learn that it is to stop. That hook shows exactly when this has happened;
-then a timer sends TERM to this process again, until it arrives where it can be raised. Whoever
-has caught the exception is cleaning up, and is left alone.
+Python calls some functions from which no exception can propagate: the hooks of
+`os.register_at_fork`, ``__del__``, callbacks of weak references and of the garbage collector. An
+exception that is raised there is reported to `sys.unraisablehook`, and ignored. If TERM arrived in
+such a function, the handler would never learn that it is to stop. So that hook is watched: if it
+gets the exception, a timer sends TERM to this process again, until the exception can propagate. A
+handler that has caught the exception is cleaning up, and is left alone.
 """
 
 import os
@@ -21,25 +21,25 @@ from psched.process.signals import is_received, receive
 from psched.runner.stop_flags import Reason, StopFlags
 
 _AGAIN = 0.05
-"""Seconds until TERM comes again that came where nothing can be raised."""
+"""Seconds until TERM is sent again that arrived where no exception can propagate."""
 
 _MARK = "_psched_stop"
-"""The attribute of an exception that tells that TERM has raised it."""
+"""The attribute that marks an exception which TERM has raised."""
 
 
 class Stop:
     """Receives TERM for the task that runs in this process.
 
-    To be used in a child that was forked with the handlers of an inbox, but for CHLD: a handler's
-    own children may be what it waits for. What else may be sent to every process of a service at
-    once, such as HUP and USR1, is received too, and costs no task.
+    To be used in a child that was forked with the handlers of an inbox, except for CHLD, because a
+    handler may wait for its own children. Other signals that may be sent to every process of a
+    service at once, such as HUP and USR1, are received too, and do not stop the task.
 
     Args:
-        note: says whether TERM is the worker's, and why it comes.
+        stop_flags: tell whether the worker has sent TERM, and why.
     """
 
-    def __init__(self, note: StopFlags) -> None:
-        self._note = note
+    def __init__(self, stop_flags: StopFlags) -> None:
+        self._stop_flags = stop_flags
         self._kill: Callable[[str], object] | None = None
         self._running = False
         self._raised = False
@@ -51,21 +51,23 @@ class Stop:
         receive(self._arrived)
         self._mask: set[int] = set()
         os.register_at_fork(
-            before=self._hold, after_in_parent=self._let_in, after_in_child=self._forget
+            before=self._before_fork,
+            after_in_parent=self._after_fork,
+            after_in_child=self._after_fork_in_child,
         )
 
     def begin(self) -> None:
-        """A task runs from here on; raises if it has been stopped before it could begin."""
+        """A task begins; raises if it was stopped before it could begin."""
         self._kill, self._running, self._raised, self._pending = None, True, False, False
         self._act()
 
     def end(self) -> None:
-        """It runs no longer."""
+        """The task has ended."""
         self._running = False
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Hold TERM back: what is half read from the link must not be lost."""
+        """Hold TERM back: a message that is half read from the link must not be lost."""
         self._guarded = True
         try:
             yield
@@ -76,33 +78,33 @@ class Stop:
                 self._act()
 
     def offer(self, kill: Callable[[str], object]) -> None:
-        """The handler has a ``kill(reason)`` of its own: TERM calls that, as often as it comes.
+        """The handler has a ``kill(reason)`` of its own: every TERM calls that.
 
-        Otherwise it raises a `ProcessStopError`, once: what a handler does to clean up is not
-        to be interrupted by the next TERM.
+        Otherwise TERM raises a `ProcessStopError`, once, because a handler that is cleaning up must
+        not be interrupted by the next one.
         """
         self._kill = kill
 
-    def _hold(self) -> None:
-        """A handler forks: what is sent to the child is not to meet our handler there."""
+    def _before_fork(self) -> None:
+        """The task's handler forks: a signal to the child must not run our handler there."""
         self._forking = True  # nothing is raised from here on
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
-    def _let_in(self) -> None:
+    def _after_fork(self) -> None:
         if not self._forking:
-            return  # TERM was raised in `_hold` before it could hold anything
+            return  # TERM was raised in `_before_fork`, before anything was blocked
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         self._forking = False
         if self._pending:
             self._pending = False
             self._send_again()
 
-    def _forget(self) -> None:
-        """In the child that a handler has forked: TERM ends it, as its maker expects."""
+    def _after_fork_in_child(self) -> None:
+        """In the child that a task has forked: TERM ends it, as the task expects."""
         if is_received(signal.SIGTERM):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._pending = False  # that was for the parent
-        self._let_in()
+        self._after_fork()
 
     def _arrived(self, number: int) -> None:
         if number != signal.SIGTERM:
@@ -113,10 +115,10 @@ class Stop:
             self._act()
 
     def _act(self) -> None:
-        reason = self._note.read()
+        reason = self._stop_flags.read()
         if not self._running or reason is Reason.NONE:
-            return  # somebody else's, sent to everybody
-        self._watch_for_the_ignored()
+            return  # not the worker's: it was sent to every process of the service
+        self._watch_unraisable()
         try:
             self._interrupt(reason.name.lower())
         except BaseException as error:
@@ -130,8 +132,8 @@ class Stop:
             self._raised = True
             raise ProcessStopError(reason)
 
-    def _watch_for_the_ignored(self) -> None:
-        """Be told of exceptions that Python ignores, before whoever else is told of them."""
+    def _watch_unraisable(self) -> None:
+        """Be told of exceptions that Python ignores; others are passed on to the hook before."""
         before = sys.unraisablehook
         if before is self._hook:
             return
@@ -145,16 +147,16 @@ class Stop:
         self._hook = sys.unraisablehook = hook
 
     def _was_ignored(self) -> None:
-        """What TERM has raised was ignored: raise it again soon, where the handler gets it."""
+        """The exception that TERM has raised was ignored: raise it again soon."""
         guarded = self._guarded
-        self._guarded = True  # nor is anything to be raised in here
+        self._guarded = True  # nothing can be raised in here either
         self._raised = self._pending = False
         self._send_again()
         self._guarded = guarded
 
     def _send_again(self) -> None:
-        # By the kernel: Python has nobody who could do it outside of this call but a thread.
-        with suppress(OSError):  # it has no timer to give; KILL will do
+        # By a timer of the kernel's: in Python only a thread could do it after this call.
+        with suppress(OSError):  # there is no timer left, and KILL will end the task
             if self._timer is None:
                 self._timer = Timer(signal.SIGTERM)
             self._timer.set(time.clock_gettime(time.CLOCK_BOOTTIME) + _AGAIN)

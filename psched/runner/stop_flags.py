@@ -1,9 +1,9 @@
 """Two bytes that a worker shares with a runner: why it is being stopped, and whether it has begun.
 
-A message on their link would not do: TERM interrupts the runner anywhere, in the middle of
-reading that link too. And a TERM without a note is no order of the worker's: it was sent to
-every process of the service, as ``systemctl kill`` does, and costs no task. That a runner has
-taken up its task is noted rather than said, so that no worker is woken to hear it.
+A message on their link would not do, because TERM interrupts the runner anywhere, even while it
+reads that link. If the flags name no reason, TERM was not sent by the worker: it was sent to every
+process of the service, as ``systemctl kill`` does, and does not stop the task. That a runner has
+begun its task is a flag, and not a message, so that the worker is not woken for it.
 """
 
 import mmap
@@ -13,13 +13,13 @@ _SIZE = 2
 
 
 class Reason(IntEnum):
-    """Why a task is asked to stop; its name in lower case is what a handler is told."""
+    """Why a task is asked to stop; a handler is told the name in lower case."""
 
     NONE = 0
     TIMEOUT = 1
     """It has run for ``kill_timeout``."""
     SHUTDOWN = 2
-    """Its worker is to go."""
+    """Its worker is to exit."""
     DELETED = 3
     """Its schedule has been deleted."""
     LEASE = 4
@@ -29,40 +29,45 @@ class Reason(IntEnum):
 
 
 class StopFlagTable:
-    """One for each place that a runner can have; to be made before the fork.
+    """The flags of all places that a runner can have; to be made before the fork.
 
     Args:
-        count: how many.
+        count: how many places.
     """
 
     def __init__(self, count: int) -> None:
         self._page = mmap.mmap(-1, count * _SIZE)
 
     def at(self, place: int) -> "StopFlags":
-        """That of a place."""
+        """The flags of a place."""
         return StopFlags(self._page, place * _SIZE)
 
 
 class StopFlags:
-    """The bytes."""
+    """The flags of one runner.
+
+    Args:
+        page: shared memory.
+        offset: where they are in it.
+    """
 
     def __init__(self, page: mmap.mmap, offset: int) -> None:
         self._page: mmap.mmap | bytearray = page
         self._offset = offset
 
     def write(self, reason: Reason) -> None:
-        """The parent's side: take down a reason, or NONE to take it back."""
+        """For the worker: set a reason, or NONE to withdraw it."""
         self._page[self._offset] = reason
 
     def read(self) -> Reason:
-        """The child's side."""
+        """For the runner."""
         value = self._page[self._offset]
-        # Mostly there is none, and a runner pays for each function of an enumeration's.
+        # Mostly there is no reason, and each function of an enumeration costs a runner time.
         return Reason(value) if value else Reason.NONE
 
     @property
     def begun(self) -> bool:
-        """The parent's side: whether the child has taken up a task since it was last unset."""
+        """Whether the runner has begun a task since this was last unset."""
         return bool(self._page[self._offset + 1])
 
     @begun.setter
@@ -70,5 +75,5 @@ class StopFlags:
         self._page[self._offset + 1] = value
 
     def close(self) -> None:
-        """Let go of the page, where another may have the place; this can still be written."""
+        """Leave the shared page, where the place may be another runner's; writing has no effect."""
         self._page, self._offset = bytearray(_SIZE), 0

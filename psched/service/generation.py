@@ -1,9 +1,9 @@
-"""Where a generation of workers comes from: a configuration file, or a program of the user's.
+"""Where a generation of workers comes from: a configuration file, or a user's program.
 
-Both make a `GenerationSpec` for the master. The difference is who can read the settings. A file is
-read by the master. A program is the user's code: it runs in each worker, and the first worker
-of a generation tells the master what it found. So the master stays clean of user code, and
-every restart reads all of it anew.
+Both kinds of source make a `GenerationSpec` for the master; they differ in who reads the settings.
+The master reads a configuration file itself. A program is user code, which the master must not run:
+each worker runs the program, and the first worker of a generation reports the settings to the
+master. Every restart reads the file, or runs the program, again.
 """
 
 import logging
@@ -17,69 +17,84 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from psched.app import Configuration, read_config
+from psched.app import ConfigLike, read_config
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.config import SETTINGS, Config, withhold
 from psched.handlers.configured import load_handlers
-from psched.master.generation_spec import BAD_HANDLERS, GenerationSpec, Place, PlanError, nothing
+from psched.master.generation_spec import (
+    BAD_HANDLERS,
+    GenerationSpec,
+    SpecError,
+    WorkerIdentity,
+    nothing,
+)
 from psched.process.link import Link
-from psched.service.worker_boot import NUMBERS, WorkerBoot, about, log_by
+from psched.service.worker_boot import (
+    MASTER_NUMBERS,
+    WorkerBoot,
+    redirect_log,
+    service_description,
+)
 from psched.worker.worker import prepare_process
 
 _log = logging.getLogger("psched.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class FromFile:
-    """A generation made of a configuration.
+class ConfigSource:
+    """Generations from a configuration, which the master reads.
 
     Attributes:
         given: where the settings come from.
-        environment: which section of a file.
-        overrides: settings from the command line.
-        log: the process's log; workers go on with it.
+        environment: the section of a file.
+        overrides: the command line's settings, which replace those.
+        log: the master's log; its workers write to it, too.
     """
 
-    given: Configuration
+    given: ConfigLike
     environment: str | None
     overrides: Mapping[str, object]
     log: Log
 
-    def plan(self, _reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """See `psched.master.generation_spec.Plan`."""
-        try:
-            settings = read_settings(self.given, self.environment, self.overrides)
-        except ConfigError as error:
-            raise PlanError(str(error)) from error
-        numbers = {name: getattr(settings, name) for name in NUMBERS}
-        told = about(settings)
-        adopt = partial(_adopt, self.log, settings.log, settings.log_level, told)
-        live = partial(self._live, settings)
-        return _blueprint(numbers, live, self.log, adopt=adopt, about=told)
+    def read_spec(self, _reported: Mapping[str, Any] | None) -> GenerationSpec:
+        """Read the configuration; a `psched.master.generation_spec.ReadSpec`.
 
-    def _live(self, settings: Config, seat: WorkerBoot) -> int:
-        # In this process alone: the master reads the settings again for the next generation.
+        Raises:
+            SpecError: the settings cannot be used.
+        """
+        try:
+            settings = read_config(self.given, self.environment, self.overrides)
+        except ConfigError as error:
+            raise SpecError(str(error)) from error
+        numbers = {name: getattr(settings, name) for name in MASTER_NUMBERS}
+        about = service_description(settings)
+        adopt = partial(_adopt, self.log, settings.log, settings.log_level, about)
+        boot = partial(self._boot, settings)
+        return _generation_spec(numbers, boot, self.log, adopt=adopt, about=about)
+
+    def _boot(self, settings: Config, worker: WorkerBoot) -> int:
+        # Only in this process: the master needs the secrets to read the next generation's settings.
         withhold(settings.withheld)
         try:
             dispatch = load_handlers(settings)
         except LoadError as error:
-            # With the traceback of the user's code, if it is that which raised.
+            # With the traceback, if the user's code raised.
             _log.error("%s", error, exc_info=error.__cause__)
             return BAD_HANDLERS
-        return seat.serve(settings, dispatch, report=False)
+        return worker.serve(settings, dispatch, report=False)
 
 
 @dataclass(frozen=True, slots=True)
-class FromProgram:
-    """A generation made by a program that calls `psched.Worker.run`.
+class ProgramSource:
+    """Generations from a program that calls `psched.Worker.run` or `psched.start`.
 
     Attributes:
-        name: the program: its path, or its module's name.
-        is_module: it is a module's name (``python -m``).
-        safe_path: its folder, or for a module the current one, is not searched for modules.
-        arguments: its ``sys.argv[1:]``.
-        log: the process's log; workers go on with it.
+        name: the program's path, or its module's name.
+        is_module: ``name`` is a module's (``python -m``).
+        safe_path: do not search the program's folder (a module's: the current folder) for modules.
+        arguments: the program's ``sys.argv[1:]``.
+        log: the master's log; its workers write to it, too.
     """
 
     name: str
@@ -88,18 +103,22 @@ class FromProgram:
     arguments: Sequence[str]
     log: Log
 
-    def plan(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """See `psched.master.generation_spec.Plan`."""
+    def read_spec(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
+        """Use the reported settings, or start one worker, which reports them.
+
+        A `psched.master.generation_spec.ReadSpec`.
+        """
         if reported is None:
-            return _blueprint({**_defaults(), "processors": 1}, self._live, self.log)
+            defaults = {name: SETTINGS[name].default for name in MASTER_NUMBERS}
+            return _generation_spec({**defaults, "processors": 1}, self._boot, self.log)
         path = Path(reported["log"]) if reported["log"] else None
         about = reported["about"]
         adopt = partial(_adopt, self.log, path, reported["log_level"], about)
-        return _blueprint(reported, self._live, self.log, adopt=adopt, about=about)
+        return _generation_spec(reported, self._boot, self.log, adopt=adopt, about=about)
 
-    def _live(self, seat: WorkerBoot) -> int:
-        global _seat  # noqa: PLW0603  # the program reaches it by a call without arguments
-        _seat = (os.getpid(), seat)
+    def _boot(self, worker: WorkerBoot) -> int:
+        global _current  # noqa: PLW0603  # the program reaches it by a call without arguments
+        _current = (os.getpid(), worker)
         sys.argv = [self.name, *self.arguments]
         if not self.safe_path:
             # As the interpreter does.
@@ -110,7 +129,7 @@ class FromProgram:
             else:
                 runpy.run_path(self.name, run_name="__main__")
         except SystemExit as leaving:
-            if isinstance(leaving, Served):
+            if isinstance(leaving, WorkerExit):
                 return leaving.status
             _log.error("%s has called sys.exit(%r)", self.name, leaving.code)
         except BaseException:  # noqa: BLE001  # whatever a program raises
@@ -120,11 +139,11 @@ class FromProgram:
         return BAD_HANDLERS
 
 
-class Served(SystemExit):
-    """The program's worker has ended: the rest of the program is not to run.
+class WorkerExit(SystemExit):
+    """The worker in this process has stopped; raised so that the program's other lines do not run.
 
     Attributes:
-        status: the exit status.
+        status: the worker's exit status.
     """
 
     def __init__(self, status: int) -> None:
@@ -132,40 +151,29 @@ class Served(SystemExit):
         self.status = status
 
 
-_seat: tuple[int, WorkerBoot] | None = None
+_current: tuple[int, WorkerBoot] | None = None
+"""The worker that runs a program in this process, and this process's pid."""
 
 
 def current_worker_boot() -> WorkerBoot | None:
-    """The seat of this process, if it runs a program for a master."""
-    # A process that this one has forked may import the program once more, under another name.
-    return _seat[1] if _seat is not None and _seat[0] == os.getpid() else None
-
-
-def read_settings(
-    given: Configuration, environment: str | None, overrides: Mapping[str, object]
-) -> Config:
-    """The settings as they are now, with those of the command line on top.
-
-    Raises:
-        ConfigError: they cannot be used.
-    """
-    changes: dict[str, Any] = {**overrides}
-    return read_config(given, environment).with_settings(**changes)
+    """The worker for which this process runs a program; None: this process is no such worker."""
+    # Compared by pid, because a child of the worker may import the program under another name.
+    return _current[1] if _current is not None and _current[0] == os.getpid() else None
 
 
 def _adopt(journal: Log, path: Path | None, level: str, about: Mapping[str, str]) -> None:
-    """Have the master follow a generation's log, and tell there what rows can run."""
+    """Let the master log as a new generation does, and log what rows can run."""
     try:
-        log_by(journal, path, level)
+        redirect_log(journal, path, level)
     except ConfigError as error:
-        _log.error("%s; the master goes on where it was", error)
+        _log.error("%s; the master keeps its log", error)
     _log.info("%s", about["programs"])
     _log.info("%s", about["triggers"])
 
 
-def _blueprint(
+def _generation_spec(
     numbers: Mapping[str, Any],
-    live: Callable[[WorkerBoot], int],
+    boot: Callable[[WorkerBoot], int],
     log: Log,
     *,
     adopt: Callable[[], object] = nothing,
@@ -173,13 +181,13 @@ def _blueprint(
 ) -> GenerationSpec:
     master = os.getpid()
 
-    def sit(link: Link, place: Place, nonces: Sequence[str] | None = None) -> int:
-        return live(WorkerBoot(link, place, prepare_process(log, place), log, master, nonces))
+    def work(link: Link, place: WorkerIdentity, nonces: Sequence[str] | None = None) -> int:
+        return boot(WorkerBoot(link, place, prepare_process(log, place), log, master, nonces))
 
     return GenerationSpec(
         processors=numbers["processors"],
-        work=sit,
-        clean_up=sit,
+        work=work,
+        clean_up=work,
         start_timeout=numbers["start_timeout"],
         heartbeat_limit=numbers["child_heartbeat_limit"],
         graceful_timeout=numbers["graceful_timeout"],
@@ -187,7 +195,3 @@ def _blueprint(
         about=about,
         adopt=adopt,
     )
-
-
-def _defaults() -> dict[str, Any]:
-    return {name: SETTINGS[name].default for name in NUMBERS}

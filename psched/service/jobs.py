@@ -1,4 +1,4 @@
-"""Jobs: what a program's own code runs, as a schedule and the handler for it."""
+"""The jobs of a program: for each, a handler and, unless it is for pushed tasks, a schedule."""
 
 import dataclasses
 import inspect
@@ -9,101 +9,118 @@ from typing import Any, ClassVar
 from psched.application.dispatch import Dispatch, Target, check_handler
 from psched.application.task import Task
 from psched.base.errors import InvalidError, LoadError
-from psched.core.definition import NAME_LENGTH, check_name
-from psched.core.shorthands import of_program
+from psched.config import Config
+from psched.core.columns import NAME_LENGTH, check_name
+from psched.core.declare import declare
+from psched.core.model import Row
+from psched.core.shorthands import name_main_class
 
-_WAYS = frozenset({"cron", "every", "at", "trigger", "next_time"})
-"""The fields that say when a schedule runs."""
+_TRIGGERS = frozenset({"cron", "every", "at", "trigger", "next_time"})
+"""The fields of which one says when a schedule runs."""
 
 
 class Jobs:
     """All jobs of one program.
 
     Args:
-        program: the program's name, for classes that it defines itself.
-        label: whose the jobs are. It is in the types of those with a schedule: another program
-            may have a job of the same name.
-        check: refuses a schedule that makes no sense: in the user's own line, and not in a
-            worker's log.
+        program: the program's name, which replaces ``__main__`` in the import paths of its classes.
+        label: the owner of the jobs. The type of a job with a schedule begins with it, because
+            another program may have a job of the same name.
+        settings: the defaults of the schedules' fields.
+
+    Attributes:
+        routes: from types to handlers.
+        schedules: the fields of each job's schedule.
     """
 
-    def __init__(
-        self, program: str, label: str, check: Callable[[Mapping[str, Any]], object]
-    ) -> None:
-        self._check = check
+    def __init__(self, program: str, label: str, settings: Config) -> None:
+        self.label = label
+        self.settings = settings
         self._program = program
-        self._label = label
         self._keys: set[str] = set()
         self.routes: dict[str | re.Pattern[str], Target] = {}
         self.schedules: list[dict[str, Any]] = []
-        """What is to be declared of each that runs by itself."""
 
     def add(self, key: str, run: object, fields: Mapping[str, Any]) -> None:
-        """Note a job.
+        """Add a job.
 
         Args:
-            key: its name.
-            run: a function of the task or of nothing; a class as handlers are; or an object with
-                ``run()``, which is stored by its class's name and its parameters.
-            fields: of its schedule; without any trigger it has none, and is a type for the queue,
-                unless it is an object with ``next_at(after)``, which is its own trigger then.
+            key: the job's name.
+            run: a function, with the task as its parameter or without parameters; a handler class;
+                or an object with ``run()``, which is stored as its class's name and parameters.
+            fields: the schedule's fields. Without a trigger, an object with ``next_at(after)`` is
+                its own trigger; any other job has no schedule, and its key is a type of tasks.
 
         Raises:
-            InvalidError: it makes no sense; its ``field`` names what.
+            InvalidError: a value is not valid; the error's ``field`` names it.
         """
         check_name("key", key)
         if key in self._keys:
-            raise InvalidError("key", f"{key!r} is that of another job here")
+            raise InvalidError("key", f"{key!r} is the key of another job of this program")
         if "type" in fields:
-            raise InvalidError("type", "follows from the job's key; leave it out")
+            raise InvalidError("type", "is derived from the job's key; leave it out")
         fields = {name: value for name, value in fields.items() if value is not None}
         if not (callable(run) or callable(getattr(run, "run", None))):
             raise InvalidError("run", "must be a function, a class, or an object with run()")
         try:
-            route, data = self._routed(run)
+            route, data = self._handler_of(run)
             check_handler(route, key)
         except LoadError as error:
             raise InvalidError("run", str(error)) from None
         if data is not None:
             if "data" in fields:
-                raise InvalidError("data", "is an object's own: it holds the parameters of that")
+                raise InvalidError(
+                    "data", "must be left out: it stores the parameters of the object"
+                )
             fields["data"] = data
         fields |= _trigger(run, data, fields)
-        if _WAYS & {*fields}:
-            type_ = f"{self._label}/{key}"
+        if _TRIGGERS & {*fields}:
+            type_ = f"{self.label}/{key}"
             if len(type_) > NAME_LENGTH:
                 raise InvalidError(
-                    "key", f"and the label {self._label!r} have more than {NAME_LENGTH} characters"
+                    "key",
+                    f"is too long: with the label {self.label!r} and a slash, it has more than"
+                    f" {NAME_LENGTH} characters",
                 )
             schedule = {"key": key, "type": type_, **fields}
-            self._check(schedule)
+            self.row(schedule)  # raises here, at the user's line, and not in a worker
             self.schedules.append(schedule)
         elif fields:
             raise InvalidError(
-                "cron", "is missing, and so are every, at and trigger: when is it to run?"
+                "cron", "is missing, and so are every, at and trigger: set one of them"
             )
         else:
             type_ = key
         self._keys.add(key)
         self.routes[type_] = route
 
+    def row(self, schedule: Mapping[str, Any]) -> Row:
+        """The row of one of the `schedules`; also if its last time has passed.
+
+        Raises:
+            InvalidError: a value is not valid.
+        """
+        fields = {name: value for name, value in schedule.items() if name != "key"}
+        fields["label"] = self.label
+        return declare(schedule["key"], fields, self.settings, lambda: 0)
+
     def dispatch(self) -> Dispatch:
-        """The routes from jobs to what runs them."""
+        """A dispatch with the jobs' routes."""
 
         class Routes(Dispatch):
             routes: ClassVar[Mapping[str | re.Pattern[str], Target]] = self.routes
 
         return Routes()
 
-    def _routed(self, run: Any) -> tuple[Target, dict[str, Any] | None]:  # noqa: ANN401
+    def _handler_of(self, run: Any) -> tuple[Target, dict[str, Any] | None]:  # noqa: ANN401
         if inspect.isclass(run):
             return run, None
         if callable(getattr(run, "run", None)):
-            return _object_run(type(run)), self._described(run)
-        return _of_task(run), None
+            return _object_handler(type(run)), self._as_data(run)
+        return _with_task(run), None
 
-    def _described(self, run: object) -> dict[str, Any]:
-        """An object as its class's import path and the parameters that make it again."""
+    def _as_data(self, run: object) -> dict[str, Any]:
+        """The data of an object's schedule: the class's import path, and parameters to make it."""
         kind = type(run)
         module = self._program if kind.__module__ == "__main__" else kind.__module__
         if dataclasses.is_dataclass(run):
@@ -116,8 +133,8 @@ class Jobs:
         except TypeError as error:
             raise InvalidError(
                 "run",
-                f"cannot be made again from its attributes: {kind.__qualname__} {error}; make it a"
-                " dataclass",
+                f"cannot be made again from its attributes: {kind.__qualname__} {error}; turn the"
+                " class into a dataclass",
             ) from None
         return {"job": f"{module}:{kind.__qualname__}", "parameters": parameters}
 
@@ -125,20 +142,20 @@ class Jobs:
 def _trigger(
     run: object, data: Mapping[str, Any] | None, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The field ``trigger`` of a job, if it has one, as its workers know it."""
+    """The field ``trigger`` of a job, if it has one, in the form that workers can import."""
     if "trigger" in fields:
-        return {"trigger": of_program(fields["trigger"])}
-    if data is not None and not _WAYS & {*fields} and callable(getattr(run, "next_at", None)):
-        return {"trigger": of_program((type(run), data["parameters"]))}
+        return {"trigger": name_main_class(fields["trigger"])}
+    if data is not None and not _TRIGGERS & {*fields} and callable(getattr(run, "next_at", None)):
+        return {"trigger": name_main_class((type(run), data["parameters"]))}
     return {}
 
 
-def _of_task(function: Callable[..., object]) -> Target:
-    """A function of a task, whether or not it wants to see that."""
+def _with_task(function: Callable[..., object]) -> Target:
+    """A function with the task as its parameter, made of one that may have no parameters."""
     try:
         signature = inspect.signature(function)
         signature.bind()
-    except (TypeError, ValueError):  # one of the interpreter's own does not say
+    except (TypeError, ValueError):  # it needs an argument, or is a builtin without a signature
         return function
     if "task" in signature.parameters:
         return function
@@ -146,8 +163,8 @@ def _of_task(function: Callable[..., object]) -> Target:
     return lambda _task: function()
 
 
-def _object_run(kind: type[Any]) -> type[Any]:
-    """The handler that makes an object anew, as the task's row describes it, and runs it."""
+def _object_handler(kind: type[Any]) -> type[Any]:
+    """A handler that makes an object of this class from the task's data, and runs it."""
 
     class Run:
         def __init__(self, task: Task) -> None:
@@ -157,7 +174,7 @@ def _object_run(kind: type[Any]) -> type[Any]:
                 self.kill = self._job.kill
 
         def run(self) -> None:
-            run: Any = _of_task(self._job.run)
+            run: Any = _with_task(self._job.run)
             run(self._task)
 
     return Run

@@ -1,4 +1,4 @@
-"""Running a master: pid file, daemon, log, signals, and the loop."""
+"""Run a master: background, log, pid file, signals, cgroup; then the master's loop."""
 
 import gc
 import logging
@@ -10,20 +10,21 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import croniter  # noqa: F401  # all workers share what the master has loaded
+import croniter  # noqa: F401  # loaded once, in the master, and shared by all workers
 
 from psched import memory
-from psched.app import CLOCK, Configuration, draw_nonce
+from psched.app import CLOCK, ConfigLike, new_nonce, read_config
 from psched.base import log
 from psched.base.errors import ConfigError
 from psched.base.log import Log
 from psched.base.regular_files import NotRegularError
 from psched.config import Config
-from psched.master import leftover_processes, nonce_file, status_socket
-from psched.master.generation_spec import GenerationSpec, Plan, PlanError
+from psched.master import leftover_processes, nonce_file
+from psched.master.generation_spec import GenerationSpec, ReadSpec, SpecError
 from psched.master.master import Master
 from psched.master.pidfile import AlreadyRunningError, PidFile
 from psched.master.respawn import Respawn
+from psched.master.runtime_folders import socket_folders
 from psched.master.sd_notify import Notifier
 from psched.master.status import Status
 from psched.master.status_socket import StatusSocket
@@ -31,9 +32,10 @@ from psched.master.workers import Workers
 from psched.process import kernel, secrecy
 from psched.process.cgroup import MasterCgroup, UnavailableError
 from psched.process.signals import SIGNALS, SignalInbox, forget_handlers, unblock
+from psched.process.spawner import SystemSpawner
 from psched.process.titles import set_title
-from psched.service.generation import FromFile, FromProgram, read_settings
-from psched.service.worker_boot import log_by
+from psched.service.generation import ConfigSource, ProgramSource
+from psched.service.worker_boot import redirect_log
 from psched.triggers.zone import find_zone
 
 _log = logging.getLogger("psched.master")
@@ -43,19 +45,19 @@ ALREADY_RUNNING = 75
 
 
 def run_configured(
-    given: Configuration,
+    given: ConfigLike,
     environment: str | None,
     overrides: Mapping[str, object],
     *,
     daemon: bool,
 ) -> int:
-    """Be a master by a configuration until told to stop; the exit status.
+    """Run a master for a configuration until it is told to stop; the exit status.
 
     Args:
-        given: where the settings come from; read again at every restart.
-        environment: which section of a file.
-        overrides: settings from the command line.
-        daemon: leave the terminal and go on in the background.
+        given: where the settings come from; every restart reads them again.
+        environment: the section of a file.
+        overrides: the command line's settings, which replace those.
+        daemon: run in the background, detached from the terminal.
 
     Raises:
         AlreadyRunningError: another master holds the pid file.
@@ -63,29 +65,32 @@ def run_configured(
     """
     _open_closed_streams()
     hidden = secrecy.hide()
-    settings = read_settings(given, environment, overrides)
-    told = _leave_terminal(settings) if daemon else None
+    settings = read_config(given, environment, overrides)
+    ready = _daemonize(settings) if daemon else None
     journal = log.start(None, settings.log_level, "master")
     with ExitStack() as undo:
         inbox = SignalInbox(SIGNALS)
-        _go_by(settings.log, settings.log_level, settings.pid_file, journal, undo)
+        _open_log_and_pid_file(settings.log, settings.log_level, settings.pid_file, journal, undo)
         cgroup = _make_cgroup(settings.cgroup, undo)
-        if told is not None:
-            os.write(told, b".")
-            os.close(told)
+        if ready is not None:
+            os.write(ready, b".")
+            os.close(ready)
         _log.info("psched on %s, table %s", settings.safe_url, settings.table)
-        plan = FromFile(given, environment, overrides, journal).plan
-        return _run(plan, inbox, journal, cgroup, hidden=hidden)
+        read_spec = ConfigSource(given, environment, overrides, journal).read_spec
+        return _run(read_spec, inbox, journal, cgroup, hidden=hidden)
 
 
 def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Sequence[str]) -> int:
-    """Be the master of a program that calls `psched.Worker.run`; the exit status.
+    """Run the master of a program that calls `psched.Worker.run` or `psched.start`.
 
     Args:
-        name: the path of its file, or its module's name.
-        is_module: it is a module's name.
-        safe_path: its folder, or for a module the current one, is not searched for modules.
-        arguments: its ``sys.argv[1:]``.
+        name: the program's path, or its module's name.
+        is_module: ``name`` is a module's.
+        safe_path: do not search the program's folder (a module's: the current folder) for modules.
+        arguments: the program's ``sys.argv[1:]``.
+
+    Returns:
+        The exit status.
     """
     _open_closed_streams()
     hidden = secrecy.hide()
@@ -93,104 +98,121 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
     with ExitStack() as undo:
         inbox = SignalInbox(SIGNALS)
         cgroup = _make_cgroup("auto", undo)
-        taken = False
+        is_set_up = False
 
-        def plan(reported: Mapping[str, Any] | None) -> GenerationSpec:
-            nonlocal taken
-            if reported is not None and not taken:
+        def read_spec(reported: Mapping[str, Any] | None) -> GenerationSpec:
+            # The log, the pid file and the cgroup wait for the first report, because only the
+            # program knows the settings.
+            nonlocal is_set_up
+            if reported is not None and not is_set_up:
                 paths = [Path(reported[n]) if reported[n] else None for n in ("log", "pid_file")]
                 try:
-                    _go_by(paths[0], reported["log_level"], paths[1], journal, undo)
+                    _open_log_and_pid_file(paths[0], reported["log_level"], paths[1], journal, undo)
                     if cgroup is None and reported["cgroup"] == "on":
                         _make_cgroup("on", undo)
                 except AlreadyRunningError as error:
-                    raise PlanError(str(error), ALREADY_RUNNING) from error
+                    raise SpecError(str(error), ALREADY_RUNNING) from error
                 except ConfigError as error:
-                    raise PlanError(str(error)) from error
-                taken = True
-            return source.plan(reported)
+                    raise SpecError(str(error)) from error
+                is_set_up = True
+            return source.read_spec(reported)
 
-        source = FromProgram(name, is_module, safe_path, arguments, journal)
-        return _run(plan, inbox, journal, cgroup, hidden=hidden)
+        source = ProgramSource(name, is_module, safe_path, arguments, journal)
+        return _run(read_spec, inbox, journal, cgroup, hidden=hidden)
 
 
 def _run(
-    plan: Plan, inbox: SignalInbox, journal: Log, cgroup: MasterCgroup | None, *, hidden: bool
+    read_spec: ReadSpec,
+    inbox: SignalInbox,
+    journal: Log,
+    cgroup: MasterCgroup | None,
+    *,
+    hidden: bool,
 ) -> int:
     if not hidden:
         _log.warning(
-            "psched would not see its own processes in /proc if their memory were kept from tasks:"
-            " tasks can read it, and the secrets in it. Is /proc mounted with hidepid? See"
-            " docs/tls.md"
+            "tasks can read the memory of psched's processes, and the secrets in it: psched cannot"
+            " hide it here, because it would not see its own processes in /proc. Is /proc mounted"
+            " with hidepid? See docs/tls.md"
         )
-    # Orphans of a worker that has died come to us, and are killed.
+    # The children of a worker that has died become ours, and are killed.
     kernel.adopt_orphans()
-    # A service manager's watchdog sends ABRT first: it says where the master hangs.
+    # A service manager's watchdog sends ABRT first; the traceback shows where the master hangs.
     journal.dump_crashes()
     kernel.handle_signals_on_the_stack()
-    ours = nonce_file.make(os.environ)
     leftover_processes.kill()
-    # Two may name the same.
-    dead = {*nonce_file.inherited(ours), *(cgroup.nonces if cgroup is not None else ())}
+    nonces = nonce_file.make(os.environ, CLOCK)
     workers = Workers(
-        CLOCK, draw_nonce, lambda: journal.descriptors, cgroup=cgroup, dead=dead, will=ours
+        CLOCK,
+        SystemSpawner(),
+        draw_nonce=new_nonce,
+        keep=lambda: journal.descriptors,
+        cgroup=cgroup,
+        nonce_file=nonces,
+        inherited=nonces.inherit(),
     )
     master = Master(
-        plan,
+        read_spec,
         workers,
-        inbox=inbox,
         clock=CLOCK,
         respawn=Respawn(random.Random()),  # noqa: S311  # jitter
         reopen_logs=journal.reopen,
         status=Status(
             notifier=Notifier(),
-            control=StatusSocket(status_socket.folders(os.environ)),
+            socket=StatusSocket(socket_folders(os.environ), CLOCK),
             set_title=lambda state: set_title(f"master: {state}"),
             recent=journal.recent,
             clock=CLOCK,
         ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
-    # Read once for all: no worker is to need a descriptor for that, when there may be none.
+    # Read before any worker is forked, because a worker may have no file descriptor left for it.
     find_zone("UTC")
-    # What is here stays as it is. Workers share it, if they do not search it for garbage: that
-    # writes to all of it.
+    # Workers share the master's memory as long as nobody writes to it, and a garbage collection
+    # writes to every object that is not frozen.
     gc.freeze()
     try:
         with leftover_processes.marked():
-            return master.run()
+            return master.run(inbox)
     finally:
         memory.remove(os.getpid())
 
 
 def _open_closed_streams() -> None:
-    """Have standard streams, if only of nothing: another file must not get such a number."""
+    """Open /dev/null for each closed standard stream, so that no other file gets its number."""
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
-            # It gets the lowest number that is free, and so the stream's own.
+            # The lowest free number is the stream's own, because the streams are opened in order.
             number = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)  # noqa: FBT003  # its parameter has no name
             setattr(sys, name, os.fdopen(number, mode))
 
 
-def _go_by(
+def _open_log_and_pid_file(
     path: Path | None, level: str, pid_file: Path | None, journal: Log, undo: ExitStack
 ) -> None:
-    """Log where and what the settings say, and take the pid file.
+    """Set the log's file and level, and lock the pid file.
+
+    Args:
+        path: the log's file; None: standard error.
+        level: the log's level.
+        pid_file: None: there is none.
+        journal: the log.
+        undo: gets the removal of the pid file.
 
     Raises:
-        AlreadyRunningError: another master holds it.
-        ConfigError: one of the two cannot be written.
+        AlreadyRunningError: another master holds the pid file.
+        ConfigError: the log or the pid file cannot be written.
     """
-    log_by(journal, path, level)
+    redirect_log(journal, path, level)
     if pid_file is None:
         return
     ours = PidFile(pid_file)
     try:
-        ours.take()
+        ours.acquire()
     except NotRegularError as error:
-        # A task can have put a folder there, and is not to keep the service down by it.
-        _log.error("pid_file: %s %s: going on without", pid_file, error.strerror)
+        # A task may have put a folder there, and must not keep the service from starting.
+        _log.error("pid_file: %s %s: running without a pid file", pid_file, error.strerror)
         return
     except OSError as error:
         raise ConfigError(f"pid_file: cannot be written: {error}") from None
@@ -198,10 +220,10 @@ def _go_by(
 
 
 def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
-    """The master's cgroup, as the setting of that name says; None: it has none.
+    """Make the master's cgroup, as the setting ``cgroup`` (``mode``) says; None: there is none.
 
     Raises:
-        ConfigError: it must have one, and cannot.
+        ConfigError: the setting is on, and the cgroup cannot be made.
     """
     if mode == "off":
         return None
@@ -210,58 +232,60 @@ def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
     except UnavailableError as error:
         if mode == "on":
             raise ConfigError(
-                f"cgroup: is on, but cannot be: {error}; set Delegate=yes in the systemd unit,"
-                " or cgroup to auto"
+                f"cgroup: is on, but no cgroup can be made: {error}; set Delegate=yes in the"
+                " systemd unit, or cgroup to auto"
             ) from None
-        _log.info("without cgroups: %s", error)
+        _log.info("running without cgroups: %s", error)
         return None
     undo.callback(made.close)
     _log.info("each task runs in a cgroup of its own, below %s", made.path)
     return made
 
 
-def _leave_terminal(settings: Config) -> int:
-    """Go on in the background; what can be refused is refused before.
+def _daemonize(settings: Config) -> int:
+    """Go on in the background; settings that make that impossible are refused before.
 
-    Whoever started us is kept waiting until the pid file can be read.
+    The process that the user started exits when the daemon is ready, that is when its pid file
+    can be read.
 
     Returns:
-        A descriptor to write a byte to when that is so.
+        A descriptor: a byte written to it says that the daemon is ready.
     """
     from daemon import DaemonContext  # noqa: PLC0415
 
     if settings.log is None:
         raise ConfigError("log: must be set for a daemon, which has no standard error")
     with ExitStack() as undo:
-        _go_by(None, settings.log_level, settings.pid_file, Log(None, ""), undo)
+        _open_log_and_pid_file(None, settings.log_level, settings.pid_file, Log(None, ""), undo)
     if str(settings.log) in log.STANDARD:
         raise ConfigError(f"log: must be a file for a daemon, which has no {settings.log.name}")
     try:
         output = os.fdopen(log.open_file(str(settings.log)), "ab", buffering=0)
     except OSError as error:
         raise ConfigError(f"log: cannot be opened: {error}") from None
-    told, tell = os.pipe()
-    if os.fork() != 0:  # noqa: TID251  # nothing is there yet that a child should not have
-        # This process is no master, and an end of it is none of the daemon's.
+    reader, writer = os.pipe()
+    if os.fork() != 0:  # noqa: TID251  # no locks, threads or connections yet that must not be forked
+        # This process is not the master: signals act as in any program.
         forget_handlers()
         unblock()
-        os.close(tell)
-        if not os.read(told, 1):
-            sys.exit(f"Error: it has ended before it was ready; {settings.log} says why")
+        os.close(writer)
+        if not os.read(reader, 1):
+            sys.exit(f"Error: the daemon has exited before it was ready; {settings.log} says why")
         sys.exit()
     DaemonContext(
-        # Where it was started, as in the foreground: handlers may name files relatively.
+        # The current folder, as in the foreground: handlers may name files by relative paths.
         working_directory=str(Path.cwd()),
         umask=_umask(),
         stdout=output,
         stderr=output,
-        files_preserve=[tell],
+        files_preserve=[writer],
         prevent_core=False,
-        # It is not to guess: by ssh, standard input is a socket as if inetd had started us.
+        # Without it, DaemonContext takes the standard input of ssh, a socket, for that of inetd,
+        # and does not detach.
         detach_process=True,
         signal_map={},
     ).open()
-    return tell
+    return writer
 
 
 def _umask() -> int:

@@ -1,7 +1,8 @@
-"""A process that the master has forked, before it is a worker."""
+"""How a process that the master has forked becomes a worker."""
 
 import logging
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,51 +16,52 @@ from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError
 from psched.base.log import Log
 from psched.base.texts import cut
-from psched.client.collection import ScheduleCollection
 from psched.config import Config, withhold
 from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.remote_policy import answer_request
+from psched.core.schedule import Schedules
 from psched.core.store_protocol import Store
-from psched.core.trigger_verdicts import judged
-from psched.handlers.builtin import built_in
-from psched.handlers.exec_type import who_can_run_code, who_is_called
-from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, Place
+from psched.handlers.configured import built_in_handlers
+from psched.handlers.permissions import describe_programs, describe_triggers
+from psched.master.generation_spec import BAD_CONFIG, BAD_HANDLERS, DRAINED, WorkerIdentity
 from psched.memory import MEMORY
 from psched.process.cgroup import Cgroup
+from psched.process.deadman import DeadMan
 from psched.process.link import Link
 from psched.process.signals import SignalInbox
-from psched.runner.pool import RunnerPool
+from psched.runner.forking_runner_pool import ForkingRunnerPool
 from psched.runner.runner import Runner
+from psched.worker.composition import make_worker
 from psched.worker.worker import Worker, clean_up
 
 _log = logging.getLogger("psched.worker")
 
-NUMBERS = (
+MASTER_NUMBERS = (
     "processors",
     "start_timeout",
     "child_heartbeat_limit",
     "graceful_timeout",
     "graceful_kill_limit",
 )
-"""The settings that a master goes by."""
-
-_PATHS = ("log", "pid_file")
+"""The numbers among the settings that a master needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerBoot:
-    """The process.
+    """What a freshly forked process has got from its master.
 
     Attributes:
-        link: to the master.
-        place: where it stands.
-        inbox: its signals.
-        log: its log.
-        master: that one's pid; it may have died since.
-        nonces: dead workers to clean up after, if that is all it is for.
+        link: the connection to the master.
+        place: the worker's number, generation, nonce and cgroup.
+        inbox: the process's signals.
+        log: the process's log.
+        master: the master's pid; the master may have died since.
+        nonces: None for a worker; else the process is a cleaner, which only releases the leases
+            of the dead workers with these nonces.
     """
 
     link: Link
-    place: Place
+    place: WorkerIdentity
     inbox: SignalInbox
     log: Log
     master: int
@@ -73,13 +75,13 @@ class WorkerBoot:
         report: bool,
         prepare: Callable[[Store], Iterator[None]] | None = None,
     ) -> int:
-        """Be a worker; the exit status.
+        """Run as a worker or cleaner until it stops; the exit status.
 
         Args:
-            settings: what this generation goes by.
-            dispatch: the user's routes.
-            report: the master does not know the settings yet.
-            prepare: what is to be done in the store first, step by step.
+            settings: the generation's settings.
+            dispatch: the user's routes; None: there are none.
+            report: send the settings to the master, which could not read them.
+            prepare: work in the store that precedes all tasks, as steps of an iterator.
         """
         if os.getppid() != self.master:
             _log.error("the master has died")
@@ -88,14 +90,16 @@ class WorkerBoot:
         try:
             if settings.url == MEMORY_URL:
                 MEMORY.join(self.master)
-            log_by(self.log, settings.log, settings.log_level)
+            redirect_log(self.log, settings.log, settings.log_level)
             for number in self.inbox.take_over():
-                _log.error("a module has changed what %s does: psched needs it", number.name)
+                _log.error(
+                    "a module has replaced the handler of %s, which psched needs", number.name
+                )
             if self.nonces is not None:
                 work = partial(clean_up, make_store(settings), settings, self.nonces)
             else:
                 worker = self._worker(settings, dispatch, prepare)
-                work = partial(worker.run, report_of(settings) if report else None)
+                work = partial(worker.run, settings_report(settings) if report else None)
         except ConfigError as error:
             _log.error("%s", error)
             return BAD_CONFIG
@@ -113,76 +117,79 @@ class WorkerBoot:
         dispatch: Dispatch | None,
         prepare: Callable[[Store], Iterator[None]] | None,
     ) -> Worker:
-        """Make it.
+        """Make the worker and start its runners.
 
         Raises:
             ConfigError: the settings cannot be used.
-            LoadError: this process must not fork.
+            LoadError: this process has a second thread, and must not fork.
         """
-        runners = self._runners(settings, dispatch)
-        try:
-            # Before there is a store, which runners do without.
-            runners.start()
-        except RuntimeError as error:
-            raise LoadError(str(error)) from None
-        except OSError:
-            pass  # it is tried again, and told, before each claim
-        store = make_store(settings)
-        return Worker(
-            self.link,
-            self.place,
-            settings=settings,
-            runners=runners,
-            store=store,
-            inbox=self.inbox,
-            log=self.log,
-            clock=CLOCK,
-            prepare=None if prepare is None else partial(prepare, store),
-        )
-
-    def _runners(self, settings: Config, dispatch: Dispatch | None) -> RunnerPool:
-        return make_runners(
+        pool = make_runner_pool(
             settings,
-            Router(dispatch, built_in(settings)).find,
+            Router(dispatch, built_in_handlers(settings)).find,
             partial(open_schedules, settings),
             log=self.log,
             clock=CLOCK,
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
         )
+        try:
+            # Before the store is made, because runners must not inherit it.
+            pool.start()
+        except RuntimeError as error:
+            raise LoadError(str(error)) from None
+        except OSError:
+            pass  # the worker tries again, and logs the failure, before each claim
+        store = make_store(settings)
+        # No child may inherit a connection. Of SQLite it would inherit the list of open files and
+        # locks, but not the locks, and would believe that it holds them:
+        # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
+        pool.before_server_fork = store.disconnect
+        return make_worker(
+            self.link,
+            self.place,
+            settings,
+            store=store,
+            pool=pool,
+            deadman=DeadMan(self.place.deadline),
+            inbox=self.inbox,
+            log=self.log,
+            clock=CLOCK,
+            rng=random.Random(),  # noqa: S311  # jitter; made after the fork, so it is its own
+            startup=None if prepare is None else partial(prepare, store),
+        )
 
 
-def make_runners(
+def make_runner_pool(
     settings: Config,
     find: Callable[[str], Any],
-    open_schedules: Callable[[], ScheduleCollection],
+    open_schedules: Callable[[], Schedules],
     *,
     log: Log,
     clock: Clock,
     cgroup: Cgroup | None = None,
-) -> RunnerPool:
-    """A worker's runners, none of them forked yet.
+) -> ForkingRunnerPool:
+    """Make a worker's pool of runners; none of them is forked yet.
 
     Args:
-        settings: the installation's.
-        find: the handler of a type; None: there is none.
-        open_schedules: opens a collection on the worker's store, for a task.
-        log: this process's log.
-        clock: this host's clocks.
-        cgroup: see `RunnerPool`.
+        settings: the settings; the number of runners and their time limits are among them.
+        find: returns the handler of a type, or None if it has none.
+        open_schedules: opens the schedules of the worker's store, for a task that asks for them.
+        log: this process's log; runners write to it, too.
+        clock: measures the time limits of runners.
+        cgroup: the worker's; each runner gets one below it.
     """
     runner = Runner(
         find=find,
         log=log,
         open_schedules=open_schedules,
-        judge=partial(judged, settings=settings),
+        judge=partial(answer_request, settings=settings),
         tasks=settings.max_tasks_per_child,
     )
-    return RunnerPool(
+    return ForkingRunnerPool(
         runner.run,
         keep=log.descriptors,
         clock=clock,
         concurrency=settings.concurrency,
-        # For which a lease's deadlines allow, as for a request.
+        # A fork may block as long as a request: the deadlines of leases allow for that.
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
@@ -190,8 +197,8 @@ def make_runners(
     )
 
 
-def log_by(journal: Log, path: Path | None, level: str) -> None:
-    """Log where and what the settings say.
+def redirect_log(journal: Log, path: Path | None, level: str) -> None:
+    """Set a log's file (None: standard error) and level.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -203,19 +210,19 @@ def log_by(journal: Log, path: Path | None, level: str) -> None:
     logging.getLogger().setLevel(level.upper())
 
 
-def report_of(settings: Config) -> dict[str, Any]:
-    """What the master goes by, as a message; `message_shapes.SETTINGS` is its shape."""
-    numbers = {name: getattr(settings, name) for name in (*NUMBERS, "log_level", "cgroup")}
-    paths = {name: getattr(settings, name) for name in _PATHS}
-    strings = {name: path and str(path) for name, path in paths.items()}
-    return numbers | strings | {"about": about(settings)}
+def settings_report(settings: Config) -> dict[str, Any]:
+    """The settings that a master needs, as a message; `master.messages.SETTINGS` is its shape."""
+    values = {name: getattr(settings, name) for name in (*MASTER_NUMBERS, "log_level", "cgroup")}
+    paths = {"log": settings.log, "pid_file": settings.pid_file}
+    texts = {name: path and str(path) for name, path in paths.items()}
+    return values | texts | {"about": service_description(settings)}
 
 
-def about(settings: Config) -> dict[str, str]:
-    """What is served, and what its rows can run; no secret is in it."""
+def service_description(settings: Config) -> dict[str, str]:
+    """Which table is served, and what its rows can run; without secrets."""
     return {
         "url": settings.safe_url,
         "table": settings.table,
-        "programs": cut(who_can_run_code(settings)),
-        "triggers": cut(who_is_called(settings)),
+        "programs": cut(describe_programs(settings)),
+        "triggers": cut(describe_triggers(settings)),
     }

@@ -1,4 +1,4 @@
-"""Stores by the configuration's ``type``, imported when they are asked for."""
+"""Makes the store that the configuration's ``type`` names; imports only that one."""
 
 import random
 
@@ -7,81 +7,56 @@ from psched.base.clock import Clock
 from psched.base.errors import ConfigError, LoadError, described
 from psched.config import Config
 from psched.core.store_protocol import Store
+from psched.stores.parameters import StoreParameters
 
 
-@loader.undisturbed()
+@loader.gc_paused()
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
-    """The store that a configuration names; not yet connected.
+    """Make the store that a configuration names; it is not connected yet.
 
     Args:
-        settings: the installation's.
+        settings: name the type of the store, and give its parameters.
         clock: this host's clocks.
-        rng: draws the pauses between tries.
+        rng: draws the pauses between two tries for a lock.
 
     Raises:
         ConfigError: its url cannot be used.
     """
-    if settings.type == "redis":
-        return _redis(settings, clock)
     if ":" in settings.type:
-        return _own(settings, clock, rng)
-    # SQLAlchemy takes its time.
-    if settings.type == "rdb_compat":
-        from psched.contrib.perfectsched.store.store import PerfectSchedStore  # noqa: PLC0415
-
-        return PerfectSchedStore(
-            settings.url,
-            tls=settings.tls,
-            table=settings.table,
-            timeout=settings.driver_timeout,
-            alive_time=settings.alive_time,
-            clock=clock,
-            rng=rng,
-        )
+        loader.extend_path(settings.load_path)
+        return _by_path(settings.type, settings, clock, rng)
+    if path := settings.store_kind.class_path:
+        return _by_path(path, settings, clock, rng)
+    parameters = StoreParameters.of(settings)
+    if settings.type == "redis":
+        return _redis(parameters, clock)
+    # Imported here, because importing SQLAlchemy takes long.
     from psched.stores.sql.store import SqlStore  # noqa: PLC0415
 
-    return SqlStore(
-        settings.url,
-        tls=settings.tls,
-        table=settings.table,
-        timeout=settings.driver_timeout,
-        compress_above=settings.compress_above,
-        only=settings.only,
-        strategy=None if settings.claim_strategy == "auto" else settings.claim_strategy,
-        clock=clock,
-        rng=rng,
-    )
+    return SqlStore(parameters, clock=clock, rng=rng)
 
 
-def _redis(settings: Config, clock: Clock) -> Store:
+def _redis(parameters: StoreParameters, clock: Clock) -> Store:
     try:
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "redis":
             raise
         raise ConfigError("url: needs the driver redis: pip install 'psched[redis]'") from None
-    return RedisStore(
-        settings.url,
-        table=settings.table,
-        timeout=settings.driver_timeout,
-        clock=clock,
-        tls=settings.tls,
-        compress_above=settings.compress_above,
-        only=settings.only,
-        replicas=settings.wait_replicas,
-    )
+    return RedisStore(parameters, clock=clock)
 
 
-def _own(settings: Config, clock: Clock, rng: random.Random) -> Store:
-    """A store of the user's own, by its class's import path."""
-    loader.extend_path(settings.load_path)
+def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:
+    """A store by its class's import path; most are a user's own."""
     try:
-        make = loader.load_object(settings.type)
+        make = loader.load_object(path)
     except LoadError as error:
         raise ConfigError(f"type: {error}") from error
     try:
         store: Store = make(settings, clock=clock, rng=rng)
+    except ConfigError:
+        raise
     except Exception as error:
-        # Most likely something is missing in the setting that is all its own.
+        # Most likely, its own setting lacks something.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
     return store

@@ -1,8 +1,8 @@
-"""Waiting for a database no longer than was promised, whatever it does in the meantime.
+"""Sockets that wait for a database no longer than was promised, whatever it does in the meantime.
 
-A driver's own timeouts hold for one answer, or for one packet of it. A request is several
-answers, a connection a dozen, and a server that sends a byte now and then never comes to an end.
-See `psched.base.lease_times` for what depends on it.
+A driver's own timeouts limit the wait for one answer, or for one packet of it. But a request
+consists of several answers, connecting of a dozen, and the answer of a server that sends a byte now
+and then never ends. `psched.base.lease_times` says what depends on the limit.
 """
 
 import socket
@@ -11,20 +11,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from typing_extensions import override
+
 from psched.base.clock import Clock
 
 
 class Budget:
-    """How long the present request may still take.
+    """The time that the present request may still take.
 
-    A request may have several steps: to connect, to greet, a statement, another. None begins when
-    the request has used up more than the time that an answer is given. A step has that time, too;
-    one of many answers has it for each, but its request ends after twice that time. So a request
-    is given up after the time in which nothing arrives, and after twice the time in any case.
+    A request consists of steps: to connect, to set up the session, a statement, another one. A
+    step may take ``seconds``; a step with many answers may take that for each of them, but its
+    request ends after twice that time. No step begins when its request has already taken longer
+    than ``seconds``. So a request fails when nothing has arrived for ``seconds``, and after twice
+    that time in any case.
 
     Args:
-        clock: this host's clocks.
-        seconds: that an answer is given.
+        clock: measures the time.
+        seconds: how long an answer may take, the setting ``database_timeout``.
     """
 
     def __init__(self, clock: Clock, seconds: float) -> None:
@@ -35,22 +38,22 @@ class Budget:
         self._latest: float | None = None
 
     def begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         self._begun = self._clock.monotonic()
         self.renew()
 
     def renew(self) -> None:
-        """A step begins, however long those before have taken."""
+        """Begin a step, however long the steps before it have taken."""
         self._ends, self._latest = self._clock.monotonic() + self._seconds, None
 
     def step(self, *, answers: bool = False) -> None:
-        """A step begins.
+        """Begin a step.
 
         Args:
-            answers: it is several, and each is given the whole time.
+            answers: whether it has several answers, each of which may take the whole time.
 
         Raises:
-            TimeoutError: those before have taken too long.
+            TimeoutError: the steps before it have taken too long.
         """
         used = self._clock.monotonic() - self._begun
         if used > self._seconds:
@@ -62,13 +65,13 @@ class Budget:
             self._latest = self._begun + 2 * self._seconds
 
     def answered(self) -> None:
-        """Something has arrived."""
+        """Note that something has arrived."""
         if self._latest is not None:
             self._ends = min(self._clock.monotonic() + self._seconds, self._latest)
 
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
-        """Give a step no more than this share of the time that is left."""
+        """Allow what is done within no more than this share of the time that is left."""
         ends, now = self._ends, self._clock.monotonic()
         self._ends = now + max(ends - now, 0.0) * share
         try:
@@ -78,10 +81,10 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds.
+        """The seconds that are left.
 
         Raises:
-            TimeoutError: none are.
+            TimeoutError: no time is left.
         """
         left = self._ends - self._clock.monotonic()
         if left <= 0:
@@ -94,70 +97,77 @@ class _Socket(socket.socket):
 
     budget: Budget
 
-    def recv(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401  # socket's
+    @override
+    def recv(self, *args: Any, **more: Any) -> bytes:
         self.settimeout(self.budget.left)
         received = super().recv(*args, **more)
         self.budget.answered()
         return received
 
-    def recv_into(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # socket's
+    @override
+    def recv_into(self, *args: Any, **more: Any) -> int:
         self.settimeout(self.budget.left)
         received = super().recv_into(*args, **more)
         self.budget.answered()
         return received
 
-    def sendall(self, *args: Any, **more: Any) -> None:  # noqa: ANN401  # socket's
+    @override
+    def sendall(self, *args: Any, **more: Any) -> None:
         self.settimeout(self.budget.left)
         super().sendall(*args, **more)
 
 
 class _EncryptedSocket(ssl.SSLSocket):
-    """The same, encrypted. It is made by its context, which knows the budget."""
+    """The same for an encrypted connection. Its context creates it, and keeps the budget."""
 
-    def do_handshake(self, *args: Any, **more: Any) -> None:  # noqa: ANN401  # ssl's
-        self._bound()
+    @override
+    def do_handshake(self, *args: Any, **more: Any) -> None:
+        self._limit()
         super().do_handshake(*args, **more)
         self._budget.answered()
 
-    def recv(self, *args: Any, **more: Any) -> bytes:  # noqa: ANN401  # ssl's
-        self._bound()
+    @override
+    def recv(self, *args: Any, **more: Any) -> bytes:
+        self._limit()
         received = super().recv(*args, **more)
         self._budget.answered()
         return received
 
-    def recv_into(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # ssl's
-        self._bound()
+    @override
+    def recv_into(self, *args: Any, **more: Any) -> int:
+        self._limit()
         received = super().recv_into(*args, **more)
         self._budget.answered()
         return received
 
-    def send(self, *args: Any, **more: Any) -> int:  # noqa: ANN401  # ssl's
-        self._bound()
+    @override
+    def send(self, *args: Any, **more: Any) -> int:
+        self._limit()
         return super().send(*args, **more)
 
-    def _bound(self) -> None:
+    def _limit(self) -> None:
         self.settimeout(self._budget.left)
 
     @property
     def _budget(self) -> Budget:
-        budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `bound`
+        budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `limit`
         return budget
 
 
-def bound(context: ssl.SSLContext, budget: Budget) -> None:
-    """Have the sockets that a context encrypts keep to a budget."""
+def limit(context: ssl.SSLContext, budget: Budget) -> None:
+    """Limit the sockets that a context encrypts to a budget."""
     context.sslsocket_class = _EncryptedSocket
     context.budget = budget  # type: ignore[attr-defined]
 
 
 def connect(host: str, port: int, budget: Budget) -> socket.socket:
-    """Open a connection, to whichever of the host's addresses takes it first.
+    """Connect to the first of a host's addresses that accepts.
 
     Raises:
-        OSError: none does, or not in time.
+        OSError: none accepts, or not in time.
     """
     failure: OSError | None = None
-    # As text, the tables for names in other scripts are loaded for every name.
+    # A text would make Python load the tables for names in other scripts, whatever the name.
     name = host.encode() if host.isascii() else host
     for family, kind, protocol, _, address in socket.getaddrinfo(
         name, port, type=socket.SOCK_STREAM
@@ -178,11 +188,11 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
     raise failure or OSError(f"{host} has no address")
 
 
-def connect_here(path: str, budget: Budget) -> socket.socket:
-    """Open a connection through a socket of this host's.
+def connect_unix(path: str, budget: Budget) -> socket.socket:
+    """Connect through a Unix socket.
 
     Raises:
-        OSError: nobody listens there, or not in time.
+        OSError: no server listens there, or it does not accept in time.
     """
     opened = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened.budget = budget

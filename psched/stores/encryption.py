@@ -1,4 +1,4 @@
-"""Encryption as the settings ask for it, for drivers that take a context of ours."""
+"""Encryption as the settings ask for it, for drivers that accept an SSL context."""
 
 import ssl
 from typing import NoReturn
@@ -6,14 +6,14 @@ from typing import NoReturn
 from psched.config.tls import Tls
 
 
-def context_of(tls: Tls) -> ssl.SSLContext:
-    """What encrypts connections. The files are read anew by each call.
+def ssl_context(tls: Tls) -> ssl.SSLContext:
+    """An SSL context by the settings ``ssl_…``, whose files each call reads again.
 
     Raises:
         ValueError: a file cannot be used; the text names the setting.
     """
-    # Not of ssl.create_default_context: from Python 3.13 on it refuses the certificates that
-    # MySQL makes for itself.
+    # From Python 3.13 on, ssl.create_default_context refuses the certificates that MySQL makes for
+    # itself.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.verify == "full"
     if tls.verify == "none":
@@ -26,11 +26,11 @@ def context_of(tls: Tls) -> ssl.SSLContext:
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key, _refuse_to_ask)
     except OSError as error:
-        # The text of a missing file, or OpenSSL's, names none.
+        # Neither the error for a missing file nor OpenSSL's names the file.
         raise ValueError(f"{reading} cannot be used: {error}") from None
     return context
 
 
 def _refuse_to_ask() -> NoReturn:
-    """OpenSSL would ask at the terminal."""
+    """Stand in for OpenSSL, which would ask at the terminal."""
     raise ValueError("ssl_key is encrypted; decrypt it: openssl pkey -in OLD -out NEW")

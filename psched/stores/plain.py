@@ -1,7 +1,7 @@
-"""The protocol of a store, on rows that are read and written as a whole.
+"""A store on rows that are read and written as a whole: a base class for small stores.
 
-For stores of one's own that are small: whoever can lock, read and write a mapping of rows has a
-store. It is also the shortest statement of what every store does.
+A subclass that can lock, read and write a mapping of rows is a store. This is also the shortest
+statement of what every store does.
 """
 
 import abc
@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import floor, inf
 
+from typing_extensions import override
+
 from psched.base.errors import AlreadyExistsError, NotFoundError
 from psched.base.lease_times import lease_time
 from psched.core.model import DELETING, MARKS, Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled
+from psched.core.store_protocol import Claimed, Settled, Store
 
 Rows = MutableMapping[str, Row]
 """All rows of a store, by their keys."""
@@ -25,45 +27,47 @@ _DECLARED = (
 _SETTLED = ("next_time", "attempt", "status", "reason")
 
 
-class PlainStore(abc.ABC):
-    """All of `psched.core.store_protocol.Store`, but for three methods.
+class PlainStore(Store, abc.ABC):
+    """All of `psched.core.store_protocol.Store`, except three methods: `all`, `now`, `examine`.
 
-    What `all` raises, every method does: it must be one of the errors that are named there.
+    Every method may raise what `all` raises, which must be an error that `Store` names.
     """
 
     only: Collection[str] = ()
-    """The types of rows that claims take; none: all."""
+    """The types of rows that claims lease; empty: all types."""
 
     @abc.abstractmethod
     def all(self) -> AbstractContextManager[Rows]:
-        """All rows, for us alone until the end of the block, which writes what it has changed.
+        """A context manager that locks the store and yields all rows by key.
 
-        What is changed is written as a whole, or, if the block raises, not at all. The rows
-        themselves are not to be changed, but replaced.
+        At the end of its block, all changes to the mapping are written together; if the block
+        raises, none is. The rows themselves are never changed, but replaced.
         """
 
+    @override
     @abc.abstractmethod
     def now(self) -> float:
-        """See `Backend.now`: the same clock for all who share the store."""
+        """The store's clock, Unix seconds; the same for all that share the store."""
 
+    @override
     @abc.abstractmethod
-    def examine(self) -> Sequence[tuple[str, str]]:
-        """See `Backend.examine`."""
+    def examine(self) -> Sequence[tuple[str, str]]: ...
 
+    @override
     def init(self) -> Sequence[str]:
-        """See `Backend.init`."""
         with self.all():
             return []
 
+    @override
     def try_rights(self) -> None:
-        """See `Backend.try_rights`."""
         self.init()
 
-    def disconnect(self) -> None:  # noqa: B027  # there may be nothing to close
-        """See `Backend.disconnect`."""
+    @override
+    def disconnect(self) -> None:
+        pass  # there may be nothing to close
 
+    @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        """See `Backend.add`."""
         with self.all() as found:
             taken = [row.key for row in rows if row.key in found]
             if taken:
@@ -73,33 +77,33 @@ class PlainStore(abc.ABC):
                 declared = {name: getattr(row, name) for name in _DECLARED}
                 found[row.key] = Row(**declared, settled_by=nonce, created_at=now)
 
+    @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        """See `Backend.look`."""
         with self.all() as found:
             return {key: found[key] for key in keys if key in found}
 
+    @override
     def get(self, key: str) -> Row | None:
-        """See `Backend.get`."""
         return self.look([key]).get(key)
 
+    @override
     def rows(self) -> Iterator[Row]:
-        """See `Backend.rows`."""
         with self.all() as found:
             return iter(sorted(found.values(), key=_by_time))
 
+    @override
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """See `Backend.marked`."""
         return {key: row.status for key, row in self.look(keys).items() if row.status in MARKS}
 
+    @override
     def replace(self, seen: Row, new: Row) -> bool:
-        """See `Backend.replace`."""
         with self.all() as found:
             row = found.get(seen.key)
             if row is None or (row.version, row.token) != (seen.version, seen.token):
                 return False
             if row.status != seen.status:
                 return False
-            # A lease's end may have moved meanwhile; a free row's due time may not.
+            # The end of a lease may have moved since; the due time of a free row must not have.
             if row.owner is None and row.next_run_time != seen.next_run_time:
                 return False
             found[row.key] = replace(
@@ -113,8 +117,8 @@ class PlainStore(abc.ABC):
             )
             return True
 
+    @override
     def delete(self, key: str) -> bool:
-        """See `Backend.delete`."""
         with self.all() as found:
             if key not in found:
                 raise NotFoundError(f"no schedule has the key {key!r}")
@@ -126,10 +130,10 @@ class PlainStore(abc.ABC):
                 found[key] = replace(row, status=DELETING, version=row.version + 1)
             return False
 
+    @override
     def claim(
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
-        """See `Backend.claim`."""
         with self.all() as found:
             now = self.now()
             ours = (row for row in found.values() if not self.only or row.type in self.only)
@@ -152,16 +156,16 @@ class PlainStore(abc.ABC):
                 more=len(due) >= limit,
             )
 
+    @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """See `Backend.held`."""
         with self.all() as found:
             held = [r for r in found.values() if r.owner == owner and self.now() < _time(r) < inf]
             return [row for row in held if not keys or row.key in keys]
 
+    @override
     def extend(
         self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
     ) -> frozenset[str]:
-        """See `Backend.extend`."""
         with self.all() as found:
             held = [key for key, token in leases.items() if _holds(found.get(key), token)]
             for key in held:
@@ -169,21 +173,21 @@ class PlainStore(abc.ABC):
                 found[key] = replace(found[key], next_run_time=floor(self.now()) + length + 1)
             return frozenset(held)
 
+    @override
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """See `Backend.settle`."""
         with self.all() as found:
             return {end.key: _settle(found, end, floor(self.now())) for end in settlements}
 
+    @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """See `Backend.update_data`."""
         with self.all() as found:
             if not _holds(found.get(key), token):
                 return False
             found[key] = replace(found[key], data=data, version=found[key].version + 1)
             return True
 
+    @override
     def purge(self, limit: int) -> int:
-        """See `Backend.purge`."""
         with self.all() as found:
             resting = [row for row in found.values() if row.next_run_time is None]
             over = [row.key for row in resting if _until(row) <= self.now()][:limit]
@@ -191,8 +195,8 @@ class PlainStore(abc.ABC):
                 del found[key]
             return len(over)
 
+    @override
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        """See `Backend.recover`."""
         with self.all() as found:
             now, freed = floor(self.now()), []
             for row in [*found.values()]:
@@ -216,7 +220,7 @@ def _settle(found: Rows, end: Settlement, now: int) -> Settled:
     if end.remove:
         del found[end.key]
         return Settled.DONE
-    # The clock was read to the second that has begun.
+    # ``now`` is rounded down: without one second more, the wait could be too short.
     by_outcome = now + end.wait + 1 if end.wait else now
     found[end.key] = replace(
         row,

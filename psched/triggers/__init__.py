@@ -1,1 +1,1 @@
-"""When a schedule runs: cron lines, intervals, classes of the user's own, and time zones."""
+"""When a schedule runs: cron lines, intervals, users' classes, and time zones."""

@@ -1,17 +1,17 @@
-"""A cron line as PerfectSched's workers read it, in psched's words.
+"""Cron lines as PerfectSched's workers read them, rewritten for `psched.triggers.cron`.
 
-PerfectSched reads lines with chrono (r7kamura/chrono on GitHub), whose reading differs from that
-of `psched.triggers.cron`:
+PerfectSched reads lines with the Ruby library chrono (r7kamura/chrono on GitHub). It differs from
+`psched.triggers.cron`:
 
 * a day field is unrestricted if it is exactly ``*``; ``*/2`` is a restriction like any other, and
   where both day fields restrict, one of them is enough;
-* a mere ``L`` in the day of month is its last day, whatever the weekday says; in a list it is
-  nothing;
-* ``5/15`` is just 5;
-* in the weekday, every digit 7 becomes 0 before anything else is read: ``0-7`` is ``0-0``, Sunday,
-  and ``5-7`` is empty;
+* ``L`` alone in the day of month is the last day, and the weekday is ignored; in a list ``L`` has
+  no effect;
+* ``5/15`` means only 5;
+* in the weekday, every digit 7 is first replaced by 0: ``0-7`` is ``0-0``, Sunday, and ``5-7`` is
+  empty;
 * ranges do not wrap, and there is no ``?``, ``15W``, ``FRI#3``, ``5L`` nor ``@midnight``;
-* a comma at the end of a list is no mistake, and ``1*`` is read with the range in the star's place.
+* a comma may end a list, and the star in ``1*`` is replaced by the field's range.
 """
 
 import re
@@ -25,12 +25,12 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?(?:/([0-9]+))?")
 
 
 def rewritten(text: str) -> str:
-    """Return the line that means to `psched.triggers.cron` what this one means to PerfectSched.
+    """Return a line that `psched.triggers.cron` reads as PerfectSched reads this one.
 
-    It is the same one if both agree.
+    It is unchanged if both read it alike.
 
     Raises:
-        InvalidError: PerfectSched refuses it: its workers could not go on with such a row.
+        InvalidError: PerfectSched refuses it; its workers could not process such a row.
     """
     if text in _LINES:
         return text
@@ -46,7 +46,7 @@ def rewritten(text: str) -> str:
     elif "*" in {day.written, weekday.written}:
         days = [day.same, weekday.same]
     else:
-        # Neither may begin with a star now: psched would want both days to match.
+        # Neither may begin with a star now, because psched would require both fields to match.
         days = [part.listed if part.written[0] == "*" else part.same for part in (day, weekday)]
     line = [minute.same, hour.same, days[0], month.same, days[1]]
     return text if line == fields else " ".join(line)
@@ -54,14 +54,14 @@ def rewritten(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What chrono takes in one of the five fields.
+    """What chrono accepts in one of the five fields.
 
     Attributes:
         low: the least number.
         high: the greatest number.
-        names: what is put in the place of what, before anything is read.
-        pattern: what the whole field must look like, before that.
-        plain: an item that psched reads in the same way.
+        names: texts, and what each is replaced by before the field is parsed.
+        pattern: what the whole field must match before that.
+        plain: matches an item that psched reads in the same way.
     """
 
     name: str
@@ -72,7 +72,7 @@ class _Field:
     plain: re.Pattern[str]
 
     def numbers(self, written: str) -> frozenset[int]:
-        """Return what the field, written like this, stands for."""
+        """Return the numbers that a text of the field stands for."""
         if not self.pattern.fullmatch(written):
             raise self._refusal(written)
         items = written.rstrip(",").split(",")
@@ -100,10 +100,10 @@ class _Field:
 
 
 class _Part:
-    """One field of a line, read.
+    """One field of a line, parsed.
 
     Attributes:
-        written: as it was.
+        written: its text.
     """
 
     def __init__(self, kind: _Field, written: str) -> None:
@@ -120,12 +120,12 @@ class _Part:
 
     @property
     def same(self) -> str:
-        """The field for psched; as it was written, if psched reads that in the same way."""
+        """The field for psched; unchanged if psched reads it in the same way."""
         return self.written if self._plain else self.listed
 
 
 def _field(name: str, low: int, high: int) -> _Field:
-    """A field of mere numbers."""
+    """A field whose numbers have no names."""
     plain = _plain("[0-9]+", "[0-9]+")
     return _Field(name, low, high, {}, re.compile(".*"), plain)
 
@@ -139,9 +139,9 @@ def _named_field(
         name: for messages.
         low: the least number.
         high: the greatest number.
-        names: what is put in the place of what.
-        digits: of the numbers that psched reads in the same way.
-        end: what may follow the last item.
+        names: texts, and what each is replaced by.
+        digits: matches a digit of the numbers that psched reads in the same way.
+        end: matches what may follow the last item.
     """
     words = "|".join(word for word in names if word.isalpha())
     atom = f"(?:[0-9]+|{words})"
@@ -151,7 +151,7 @@ def _named_field(
 
 
 def _plain(atom: str, step: str) -> re.Pattern[str]:
-    """An item that psched and PerfectSched read alike: a step follows a star or a whole range."""
+    """Matches an item that psched and PerfectSched read alike, with a step only after a range."""
     return re.compile(rf"(?:\*|{atom}-{atom})(?:/{step})?|{atom}|7", re.IGNORECASE)
 
 

@@ -1,8 +1,8 @@
 """A cron line in a time zone, as a function of an instant.
 
 **The line** is that of crontab(5): minute, hour, day of month, month, day of week; or one of
-seven names such as ``@daily``. When neither day field begins with ``*``, a day has to match
-one of the two; otherwise it has to match both. Beyond crontab(5), ranges wrap (``22-2``,
+seven names such as ``@daily``. If neither day field begins with ``*``, a day must match
+one of the two; otherwise it must match both. Beyond crontab(5), ranges wrap (``22-2``,
 ``FRI-MON``), ``5/15`` is ``5-59/15``, ``?`` is ``*`` in a day field, and there are ``L`` (last
 day of the month), ``15W`` (the day from Monday to Friday nearest the 15th, in its month),
 ``FRI#3`` (third Friday) and ``5L`` or ``L5`` (last Friday).
@@ -10,17 +10,17 @@ day of the month), ``15W`` (the day from Monday to Friday nearest the 15th, in i
 **The clock changes.** A line whose minute or hour begins with ``*`` is a *wildcard* line, every
 other is a *fixed-time* line. Under the policy ``debian``, which is that of Debian's cron(8):
 
-* a wildcard line runs at every real minute whose wall time matches. Skipped times are gone,
-  repeated ones run both times: hourly stays hourly;
+* a wildcard line runs at every real minute whose wall time matches. It does not run at skipped
+  times, and runs at repeated ones both times: hourly stays hourly;
 * a fixed-time line some of whose times are skipped runs once, at the instant of the change;
 * a fixed-time line runs only the first time that a repeated wall time is shown;
 * a change of three hours or more forward, or of more than three back, is a correction and not
-  daylight saving: nothing is made up and nothing suppressed, for either kind.
+  daylight saving: neither kind of line makes up for skipped times or suppresses repeated ones.
 
 Under ``wallclock``, PerfectSched's policy, every line is treated as a wildcard line.
 
-The calendar half is croniter's: it searches among wall times only, in lines rewritten to what
-it gets right. The zone half, and with it every decision about a clock change, is ours.
+croniter does the calendar half: it searches among wall times only, with lines that are rewritten so
+that it interprets them correctly. The zone half, with every decision about a clock change, is here.
 """
 
 import re
@@ -32,7 +32,7 @@ from psched.base.errors import InvalidError
 from psched.triggers.zone import Zone, find_zone
 
 DST_POLICIES = ("debian", "wallclock")
-ALIASES = {  # Those of crontab(5) but @reboot, which is no point in time.
+ALIASES = {  # Those of crontab(5) except @reboot, which is not a time.
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -43,30 +43,33 @@ ALIASES = {  # Those of crontab(5) but @reboot, which is no point in time.
 }
 
 # All in seconds.
-CORRECTION = 3 * 3600  # From here on, a change of the clock is no daylight saving.
-_GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years; then every date has its day of the week again.
-_RARE = 40 * 366 * 86_400  # Within this, every date (29 February!) has had every day of the week.
-_BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are answered as this one.
-_END = 253_402_214_400  # 9999-12-31T00:00Z; none later, so that each can be shown in every zone.
+CORRECTION = 3 * 3600  # Such a change of the clock is a correction, not daylight saving.
+_GREGORIAN_CYCLE = (
+    146_097 * 86_400
+)  # 400 years; then every date has the same day of the week again.
+_RARE = 40 * 366 * 86_400  # In this time every date, even 29 February, has every day of the week.
+_BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are treated as this one.
+_END = 253_402_214_400  # 9999-12-31T00:00Z; no later time, so that each can be shown in every zone.
 
 
 def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "crontab") -> "Cron":
-    """Read a cron line; what is accepted here is never refused by `Cron.next_after`.
+    """Parse a cron line; `Cron.next_after` of the result raises no errors.
 
     Args:
         text: the line.
-        timezone: the zone whose clocks it speaks of.
+        timezone: the zone of its times.
         dst_policy: one of `DST_POLICIES`.
-        reading: ``crontab``, or ``perfectsched``, which is told in `psched.triggers.chrono`.
+        reading: ``crontab`` or ``perfectsched``; the latter is described in
+            `psched.triggers.chrono`.
 
     Raises:
-        InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
-            text names the field of the line and the mend.
+        InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (the error's field) is invalid; the
+            text names the field of the line and the fix.
     """
     if dst_policy not in DST_POLICIES:
         raise InvalidError("dst_policy", f"{dst_policy!r} is not one of {', '.join(DST_POLICIES)}")
     if reading == "perfectsched":
-        from psched.triggers.chrono import rewritten  # noqa: PLC0415  # few read lines so
+        from psched.triggers.chrono import rewritten  # noqa: PLC0415  # few lines are read so
 
         minute, hour, day, month, weekday = _split(rewritten(text))
     else:
@@ -87,7 +90,7 @@ def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "cronta
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron line, as it was written, in a zone. Made by `parse_cron`; equal by its first fields.
+    """A cron line in a zone. Made by `parse_cron`; its first four fields decide about equality.
 
     Threads may share it.
 
@@ -96,7 +99,7 @@ class Cron:
         timezone: the name of the zone.
         dst_policy: one of `DST_POLICIES`.
         reading: see `parse_cron`.
-        hourly: it knows every hour of the day.
+        hourly: it matches every hour of the day.
         fixed: it is treated as a fixed-time line.
         zone: the zone.
         match_after: the first match strictly after a wall time; both are wall times.
@@ -112,12 +115,12 @@ class Cron:
     match_after: Callable[[int], int] = field(repr=False, compare=False)
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first time strictly after an instant, or None: never again."""
+        """Return the first time strictly after an instant, or None if there is none."""
         instant = max(instant, _BEGIN)
         if instant >= _END:
             return None
         wall = self.zone.wall(instant)
-        if len(self.zone.instants(wall)) == 1:  # All but some hours of the year.
+        if len(self.zone.instants(wall)) == 1:  # In all but a few hours of the year.
             return self._next(wall, instant)
         repeated = self.zone.change(wall)
         in_first_pass = instant < repeated.instant
@@ -125,12 +128,12 @@ class Cron:
             return self._next(wall if in_first_pass else repeated.end - 1, instant)
         following = self._next(wall, instant)
         if in_first_pass and (following is None or following >= repeated.instant):
-            # The second pass may show a match from before ``wall`` once more, and sooner.
+            # The second pass may show a match before ``wall`` again, and earlier than that.
             return self._next(repeated.start - 1, instant)
         return following
 
     def _next(self, wall: int, instant: int) -> int | None:
-        """Return the first time later than ``instant`` of the matches later than ``wall``."""
+        """Return the first time after ``instant`` among the matches after ``wall``."""
         match = self.match_after(wall)
         while match < _END:
             for time in self.zone.instants(match):
@@ -140,7 +143,7 @@ class Cron:
             if self.fixed and skipped.size < CORRECTION:
                 return skipped.instant
             if match > wall + _RARE:
-                # Every match falls into a gap: say, the Sundays on which summer time begins.
+                # Every match is skipped, as on the Sundays on which summer time begins.
                 return None
             match = self.match_after(skipped.end - 1)
         return None
@@ -155,7 +158,7 @@ class _Field:
         high: the greatest number; 7 for the day of week, where it is Sunday like 0.
         size: how many different values there are.
         allowed: what may be written, for error messages.
-        names: the names of the numbers from ``low`` on.
+        names: the names of the numbers, beginning with ``low``.
     """
 
     name: str
@@ -166,7 +169,7 @@ class _Field:
     names: tuple[str, ...] = ()
 
     def is_all(self, written: str) -> bool:
-        """Whether a list of numbers, without ranges and steps, has all there are."""
+        """Whether a list of numbers, without ranges and steps, contains every value."""
         return written == "*" or written.count(",") + 1 == self.size
 
     def number(self, word: str) -> int:
@@ -178,7 +181,7 @@ class _Field:
         raise self._refusal(word)
 
     def words(self, items: list[str]) -> list[str]:
-        """Return the numbers that the items of a list stand for, each once and in order."""
+        """Return the numbers that the items of a list stand for, sorted and without duplicates."""
         if items == ["*"]:
             return items
         return [str(n) for n in sorted({n for item in items for n in self._numbers(item)})]
@@ -192,12 +195,12 @@ class _Field:
         last = begin if parts["begin"] and not parts["step"] else self.low + self.size - 1
         end = self.number(parts["end"]) if parts["end"] else last
         if end < begin:
-            end += self.size  # Past the field's end, and on from its beginning.
+            end += self.size  # The range wraps around the end of the field.
         return (self.low + (n - self.low) % self.size for n in range(begin, end + 1, step))
 
     def _refusal(self, part: str) -> InvalidError:
-        mend = f"use {self.allowed}, ranges such as 1-5, steps from /1 on, and lists"
-        return InvalidError("cron", f"{self.name} {part!r} is not allowed; {mend}")
+        fix = f"use {self.allowed}, ranges such as 1-5, steps from /1 on, and lists"
+        return InvalidError("cron", f"{self.name} {part!r} is not allowed; {fix}")
 
 
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
@@ -215,7 +218,7 @@ _OF_MONTH = re.compile(r"(?P<day>\w+)(?:#(?P<nth>[1-5])|L)|L(?P<last>\w+)")
 
 
 def _split(text: str) -> list[str]:
-    """Return the five fields of a line, in upper case and without names for whole lines."""
+    """Return the five fields of a line in upper case; a name such as ``@daily`` is replaced."""
     line = text.strip(" \t")
     if line.startswith("@"):
         if line not in ALIASES:
@@ -232,16 +235,16 @@ def _split(text: str) -> list[str]:
 
 
 def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tuple[str, bool]:
-    """Write a line as croniter gets it right, and tell whether one matching day field is enough.
+    """Rewrite a line for croniter, and return whether a day must match only one of its day fields.
 
-    Ranges and steps become lists: croniter takes ``5-5`` for the whole field and miscounts a
-    step in a range that wraps.
+    Ranges and steps are replaced by lists, because croniter takes ``5-5`` for the whole field and
+    miscounts steps in a range that wraps.
     """
     day, weekday = ("*" if days == "?" else days for days in (day, weekday))
     either = not (day.startswith("*") or weekday.startswith("*"))
     days, months, weekdays = _days(day), _MONTH.words(month.split(",")), _weekdays(weekday)
     if (day.endswith("W") or "#" in weekday or "L" in weekday) and "*" not in (day, weekday):
-        # croniter, which keeps these apart from its fields, would want both days to match.
+        # croniter, which handles these separately, would require both fields to match.
         pair = f"day of month {day!r} and day of week {weekday!r}"
         raise InvalidError("cron", f"{pair} do not go together; write * for one of them")
     longest = max((monthrange(2000, int(n))[1] for n in months if n != "*"), default=31)
@@ -249,7 +252,7 @@ def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tupl
         if not either:
             never = f"day of month {day!r} does not come in month {month!r}"
             raise InvalidError("cron", f"{never}; use a day that does, or L for the last one")
-        days = ["*"]  # The weekdays are left. croniter would search 50 years for the date first.
+        days = ["*"]  # Only the weekdays count; croniter would search 50 years for the date first.
     times = [_MINUTE.words(minute.split(",")), _HOUR.words(hour.split(","))]
     return " ".join(",".join(words) for words in (*times, days, months, weekdays)), either
 
@@ -278,16 +281,16 @@ def _place(match: re.Match[str]) -> str:
 def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
     """Return the function from a wall time to the first match strictly after it.
 
-    All of croniter is in here, and loaded when the first line is read: many a command reads none.
-    Its object keeps the time that it was last asked about, so each call has a copy of it: threads
-    share the line.
+    Only this function uses croniter, which is imported when the first line is parsed, because many
+    commands parse none. croniter's object stores the time that it was last asked about, so each
+    call makes a copy of it: threads share the line.
     """
     from croniter import croniter  # noqa: PLC0415
 
     untouched = vars(croniter(line, start_time=0.0, ret_type=float, day_or=either))
 
     def match_after(wall: int) -> int:
-        # In a year of the first cycle, croniter is far from the limits of datetime.
+        # In a year of the first cycle croniter stays far from the limits of datetime.
         cycles, wall = divmod(wall, _GREGORIAN_CYCLE)
         search = croniter.__new__(croniter)  # copy.copy() takes ten times as long
         search.__dict__.update(untouched)

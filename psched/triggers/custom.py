@@ -1,23 +1,23 @@
-"""A trigger of the user's own: a class that says when the next time is.
+"""A user's trigger: a class that computes the next time.
 
-It is named by where it can be imported from, with the arguments it is made with, as JSON::
+Its text is the class's import path, and the arguments of its constructor as JSON::
 
     @call myapp.triggers:Tides {"port": "Brest"}
 
 The class has one method, ``next_at(after)``: the first time after an instant, or None if there is
-none. The instant is whole Unix seconds; where the parameter is annotated as a `datetime`, it is an
-aware datetime in UTC. The answer is whole Unix seconds or an aware datetime, whatever was given. It
-is asked again and again, on every host, about instants in any order, by processes that have other
-things to do: the answer has to be quick, and to depend on nothing but the instant and those
-arguments.
+none. The instant is in whole Unix seconds; if the parameter is annotated as a `datetime`, it is an
+aware datetime in UTC. The result is whole Unix seconds or an aware datetime in either case.
+``next_at`` is called often, on every host, with instants in any order, by processes that have other
+work to do. So it must be a fast, pure function of the instant and the arguments.
 
-Whoever may write into the table can name any module. So a module is imported only if the operator
+Anybody who may write to the table can name any module. So a module is imported only if the operator
 allows it: by the setting ``triggers``, or, without that, by a file in one of the folders of
 ``load_path``. ``__main__``, the program that runs, is never imported, and always allowed.
 
-Who finds and asks the class depends on the process (`found_by`). A program does it itself (`here`).
-A worker never does (`withheld`): a process of its own does it, see `worker.trigger_helpers`. The
-command line has it done by a child, see `psched.cli.schedules.trigger_child`.
+`loading_by` chooses which process loads the class. A program does it itself (`load_here`). A worker
+never does (`refuse_to_ask`): a separate process does it for the worker, see
+`worker.trigger_helpers`. The command line starts a child for it, see
+`psched.cli.trigger_helper`.
 """
 
 import inspect
@@ -41,25 +41,25 @@ _NAME = rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*"
 _TEXT = re.compile(rf"@call[ \t]+(?P<name>{_NAME})(?:[ \t]+(?P<arguments>\{{.*\}}))?", re.DOTALL)
 
 DEADLINE = 10.0
-"""Seconds in which a process answers that is asked by another, the import of a class included."""
+"""Seconds in which a process must answer that loads classes for another; an import included."""
 
 _QUESTIONS = 5
-"""Times that are looked at when a schedule is declared."""
+"""The number of times that are computed as a trial when a schedule is declared."""
 
 _LONGEST_NUMBER = 64
-"""Bits; a longer number is not written out in an error."""
+"""Bits; an error does not show a longer number."""
 
 _PROGRAM = "__main__"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a trigger's text names, and what of it is allowed.
+    """A parsed text of a user's trigger, and which modules are allowed.
 
     Attributes:
-        text: the trigger's.
+        text: the trigger's text.
         name: ``module:Class``.
-        load_path: folders in which modules are looked for first.
+        load_path: folders that are searched for modules first.
         triggers: the modules that are allowed; None: those below ``load_path``.
     """
 
@@ -69,35 +69,35 @@ class Call:
     triggers: tuple[str, ...] | None
 
 
-Answer = Callable[[int], int | None]
-"""The first time after an instant; raises an `InvalidError` if that cannot be had."""
+NextAfter = Callable[[int], int | None]
+"""The method ``next_at`` on Unix seconds, with its result checked; raises `InvalidError`."""
 
 
-class WithheldError(Exception):
-    """A trigger of the user's own would have had to be asked in a process that does not do that."""
+class AskElsewhereError(Exception):
+    """A user's trigger is needed in a process that does not load such; ask another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class CustomTrigger:
-    """A trigger of the user's own. Made by `parse_call`; equal by its text."""
+    """A user's trigger. Made by `parse_call`; its text decides about equality."""
 
     text: str
-    _answer: Answer = field(repr=False, compare=False)
+    _next_after: NextAfter = field(repr=False, compare=False)
 
     def next_after(self, instant: int) -> int | None:
-        """See `psched.triggers.trigger.Trigger.next_after`.
+        """Return the first time strictly after an instant, or None if there is none.
 
         Raises:
-            InvalidError: it raised, or what it answers is no later time.
-            WithheldError: see `withheld`.
+            InvalidError: ``next_at`` raised, or its result is not a later time.
+            AskElsewhereError: this process does not load users' triggers.
         """
-        return self._answer(instant)
+        return self._next_after(instant)
 
     def check(self, instant: int) -> None:
-        """Ask for a few times after an instant, to see that they are times, and stay the same.
+        """Compute a few times after an instant, each twice.
 
         Raises:
-            InvalidError: they are not.
+            InvalidError: they are not valid, or not the same both times.
         """
         for _ in range(_QUESTIONS):
             answer = self.next_after(instant)
@@ -115,12 +115,12 @@ def parse_call(
 
     Args:
         text: without blanks around it.
-        load_path: folders in which modules are looked for first.
+        load_path: folders that are searched for modules first.
         triggers: the modules that are allowed; None: those below ``load_path``.
 
     Raises:
-        NotLoadedError: there is no such thing in this process, or it is not allowed.
-        InvalidError: the text, or what it names, makes no sense.
+        NotLoadedError: the class cannot be imported in this process, or is not allowed.
+        InvalidError: the text or the class is invalid.
     """
     match = _TEXT.fullmatch(text)
     if match is None or ".py:" in match["name"]:
@@ -129,26 +129,26 @@ def parse_call(
         )
     _arguments(text)
     allowed = None if triggers is None else tuple(triggers)
-    return _called(_find, Call(text, match["name"], tuple(load_path), allowed))
+    return _loaded(_load, Call(text, match["name"], tuple(load_path), allowed))
 
 
 @lru_cache(maxsize=1024)
-def _called(find: Callable[[Call], Answer], call: Call) -> CustomTrigger:
-    return CustomTrigger(call.text, find(call))
+def _loaded(load: Callable[[Call], NextAfter], call: Call) -> CustomTrigger:
+    return CustomTrigger(call.text, load(call))
 
 
-def name_of(text: str) -> str:
-    """What a trigger's text calls, ``module:Class``; for people, and to tell them apart."""
+def class_name(text: str) -> str:
+    """``module:Class`` of a user's trigger, for people; if there is none, the text itself."""
     match = _TEXT.fullmatch(text.strip(" \t"))
     return match["name"] if match else text
 
 
-def here(call: Call) -> Answer:
-    """Import a class in this process, and make it.
+def load_here(call: Call) -> NextAfter:
+    """Import a class in this process, and make an instance.
 
     Raises:
-        NotLoadedError: there is no such thing in this process, or it is not allowed.
-        InvalidError: it makes no sense.
+        NotLoadedError: the class cannot be imported in this process, or is not allowed.
+        InvalidError: the class is invalid.
     """
     loader.extend_path(call.load_path)
     _refuse_unlisted(call)
@@ -157,24 +157,24 @@ def here(call: Call) -> Answer:
     except LoadError as error:
         problem = str(error)
         if call.name.startswith(f"{_PROGRAM}:"):
-            problem = f"{call.name!r} is of the program that declared it: only its workers have it"
+            problem = f"{call.name!r} is in the program that declared it: only its workers have it"
         raise NotLoadedError("cron", problem) from error
     try:
-        is_one = inspect.isclass(found) and callable(getattr(found, "next_at", None))
-        made: Any = found(**_arguments(call.text)) if is_one else None
-        next_at: Callable[[Any], object] | None = made.next_at if is_one else None
+        is_trigger = inspect.isclass(found) and callable(getattr(found, "next_at", None))
+        made: Any = found(**_arguments(call.text)) if is_trigger else None
+        next_at: Callable[[Any], object] | None = made.next_at if is_trigger else None
         dated = next_at is not None and _takes_datetime(next_at)
     except (Exception, SystemExit) as error:
         raise InvalidError("cron", f"{call.name} cannot be made: {described(error)}") from error
     if next_at is None:
         raise InvalidError("cron", f"{call.name!r} is not a class with a method next_at(after)")
 
-    def answer(instant: int) -> int | None:
+    def next_after(instant: int) -> int | None:
         try:
             answered = next_at(datetime.fromtimestamp(instant, UTC) if dated else instant)
             seconds, problem = _seconds(answered)
         except MemoryError:
-            raise  # it may be others who have used up the memory
+            raise  # other code may have used up the memory
         except (Exception, SystemExit) as error:
             asked = _asked(call.text, instant)
             raise InvalidError("cron", f"{asked} raised {described(error)}") from error
@@ -184,34 +184,34 @@ def here(call: Call) -> Answer:
             raise _refusal(call.text, instant, problem)
         return seconds if seconds is not None and seconds < LATEST else None
 
-    return answer
+    return next_after
 
 
-def withheld(call: Call) -> Answer:
-    """Find nothing and ask nothing: whoever needs to know has to have it asked elsewhere."""
+def refuse_to_ask(call: Call) -> NextAfter:
+    """Do not import the class; the caller must have another process ask it."""
 
-    def answer(_instant: int) -> NoReturn:
-        raise WithheldError(call.name)
+    def next_after(_instant: int) -> NoReturn:
+        raise AskElsewhereError(call.name)
 
-    return answer
+    return next_after
 
 
-_find: Callable[[Call], Answer] = here
+_load: Callable[[Call], NextAfter] = load_here
 
 
 @contextmanager
-def found_by(find: Callable[[Call], Answer]) -> Iterator[None]:
-    """Have triggers of the users' own found in another way, in this process and for a while.
+def loading_by(load: Callable[[Call], NextAfter]) -> Iterator[None]:
+    """Choose how this process loads users' triggers, within a with statement.
 
     Args:
-        find: `here`, `withheld`, or another; it raises what `here` raises.
+        load: `load_here`, `refuse_to_ask`, or another function; it raises what `load_here` raises.
     """
-    global _find  # noqa: PLW0603  # who asks is a matter of the process, not of a row
-    before, _find = _find, find
+    global _load  # noqa: PLW0603  # it depends on the process, not on a row
+    before, _load = _load, load
     try:
         yield
     finally:
-        _find = before
+        _load = before
 
 
 def _refuse_unlisted(call: Call) -> None:
@@ -234,10 +234,10 @@ def _refuse_unlisted(call: Call) -> None:
 
 
 def _takes_datetime(next_at: Callable[[Any], object]) -> bool:
-    """Whether its parameter is annotated as a datetime."""
+    """Whether the parameter of ``next_at`` is annotated as a datetime."""
     try:
         parameters = inspect.signature(next_at).parameters.values()
-    except (TypeError, ValueError):  # one of the interpreter's own does not say
+    except (TypeError, ValueError):  # a built-in method has no signature
         return False
     hint = next((each.annotation for each in parameters), None)
     if isinstance(hint, str):  # as with ``from __future__ import annotations``
@@ -246,7 +246,7 @@ def _takes_datetime(next_at: Callable[[Any], object]) -> bool:
 
 
 def _seconds(answer: object) -> tuple[int | None, str | None]:
-    """An answer as Unix seconds, rounded up: nothing runs early; or what is wrong with it."""
+    """An answer in Unix seconds, rounded up so that nothing runs early; or why it is invalid."""
     if isinstance(answer, datetime):
         if answer.utcoffset() is None:
             return None, "answered a datetime without a zone"
@@ -257,11 +257,11 @@ def _seconds(answer: object) -> tuple[int | None, str | None]:
 
 
 def _asked(text: str, instant: int) -> str:
-    return f"next_at({instant}) of {name_of(text)}"
+    return f"next_at({instant}) of {class_name(text)}"
 
 
 def _shown(number: int) -> str:
-    # Python refuses to write out one of thousands of digits.
+    # Python refuses to convert a number of thousands of digits.
     return str(number) if number.bit_length() <= _LONGEST_NUMBER else "a huge number"
 
 

@@ -1,7 +1,7 @@
-"""When a schedule runs: its text as a function of an instant.
+"""Triggers: the text that says when a schedule runs, parsed to a function of an instant.
 
-Three kinds: a cron line in a time zone (`cron`), ``@every SECONDS``, and a class of the
-user's own (`psched.triggers.custom`).
+There are three kinds: a cron line in a time zone (`cron`), ``@every SECONDS``, and a user's class
+(`psched.triggers.custom`).
 """
 
 import re
@@ -16,17 +16,17 @@ from psched.triggers.custom import LATEST, CustomTrigger, parse_call
 from psched.triggers.zone import find_zone
 
 LONGEST_TEXT = 256
-"""Characters; bounds what reading a text can cost."""
+"""Characters; it limits the time that parsing takes."""
 
 LONGEST_INTERVAL = 366 * 86_400
 """Seconds."""
 
 
 class Trigger(Protocol):
-    """What decides when a schedule runs: a pure function of an instant."""
+    """Decides when a schedule runs: a pure function of an instant."""
 
     def next_after(self, instant: int) -> int | None:
-        """Return the first time strictly after an instant, or None: never again.
+        """Return the first time strictly after an instant, or None if there is none.
 
         Both are whole Unix seconds.
         """
@@ -35,20 +35,21 @@ class Trigger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """The times, in whatever zone, that have the same distance from each other since ever.
+    """Equally spaced times, counted from 1970 whatever the zone.
 
-    So every host finds the same times, also after a pause, and nothing drifts.
+    So all hosts compute the same times, even after a pause, and nothing drifts.
 
     Attributes:
         gap: the interval in seconds.
-        phase: less than that; the first of the times at or after 1970-01-01T00:00Z.
+        phase: the offset in seconds, less than `gap`: the first time at or after
+            1970-01-01T00:00Z.
     """
 
     gap: int
     phase: int = 0
 
     def next_after(self, instant: int) -> int | None:
-        """See `Trigger.next_after`."""
+        """Return the first time strictly after an instant, or None if there is none."""
         time = instant + self.gap - (instant - self.phase) % self.gap
         return time if time < LATEST else None
 
@@ -67,47 +68,47 @@ def parse(
     load_path: Sequence[str] = (),
     allowed: Sequence[str] | None = None,
 ) -> Trigger:
-    """Read a trigger's text.
+    """Parse a trigger's text.
 
-    What is accepted here is never refused by ``next_after``, but for what is of the user's own.
-    Equal arguments give the same object; threads may share it.
+    ``next_after`` of the result raises no errors, unless it is a user's class. Equal arguments give
+    the same object, which threads may share.
 
     Args:
-        text: the trigger's.
-        timezone: the zone whose clocks it speaks of.
-        dst_policy: what becomes of times that a clock change skips or repeats.
-        reading: ``perfectsched`` reads cron lines as PerfectSched does, and nothing else.
-        load_path: folders in which a class of the user's own is looked for first.
-        allowed: the setting ``triggers``: modules of which such a class may be.
+        text: the trigger's text.
+        timezone: the zone of its times.
+        dst_policy: what happens to times that a clock change skips or repeats.
+        reading: ``perfectsched``: only cron lines, read as PerfectSched does.
+        load_path: folders that are searched first for a user's class.
+        allowed: the setting ``triggers``: the modules that a user's class may be in.
 
     Raises:
-        NotLoadedError: a class of the user's own cannot be imported here, or is not allowed.
-        InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (its field) makes no sense; the
-            text names the part of it and the mend.
+        NotLoadedError: a user's class cannot be imported in this process, or is not allowed.
+        InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (the error's field) is invalid; the
+            text names the invalid part and the fix.
     """
-    # Looked at before the cache, which can hold text only.
+    # Checked before the cached call, whose arguments must be hashable.
     for name, value in (("cron", text), ("timezone", timezone), ("dst_policy", dst_policy)):
         if not isinstance(value, str):
             raise InvalidError(name, f"must be text, not {type(value).__name__}")
     if len(text) > LONGEST_TEXT:
         raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
-    if reading == "crontab" and is_called(text):
+    if reading == "crontab" and is_custom(text):
         find_zone(timezone)
-        # Not kept here: who asks it depends on the process, see `psched.triggers.custom.found_by`.
+        # Not cached here: who asks it depends on the process, see `triggers.custom.loading_by`.
         return parse_call(text.strip(" \t"), load_path, allowed)
     return _parse(text, timezone, dst_policy, reading)
 
 
-def is_called(text: str) -> bool:
-    """Whether a trigger's text names a class of the user's own."""
+def is_custom(text: str) -> bool:
+    """Whether a trigger's text names a user's class."""
     return re.match(r"[ \t]*@call\b", text) is not None
 
 
 def check(trigger: Trigger | None, instant: int) -> None:
-    """Try what nobody has vouched for, a class of the user's own, on times after an instant.
+    """Try a user's class on times after an instant; all other triggers are known to be valid.
 
     Raises:
-        InvalidError: its answers make no sense.
+        InvalidError: its answers are invalid.
     """
     if isinstance(trigger, CustomTrigger):
         trigger.check(instant)

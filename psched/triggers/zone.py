@@ -1,16 +1,16 @@
-"""A time zone as psched sees it: what its clocks show, in whole seconds.
+"""Time zones: what the clocks of a zone show, in whole seconds.
 
-Two counts of seconds are kept apart by their names throughout psched:
+There are two counts of seconds, which have different names throughout psched:
 
 * an *instant* is a point in time, in Unix seconds;
 * a *wall* time is what the zone's clocks show, counted as if they showed UTC: its minute
   is ``wall // 60 % 60`` whatever the zone.
 
-A wall time is shown once, but for those around a clock change: set back, the clock shows
-some of them twice; set forward, it leaves some out.
+A wall time is shown once, except near a clock change: a clock that is set back shows some wall
+times twice, and one that is set forward skips some.
 
-Zone data come from the PyPI package ``tzdata``, never from the system: two hosts with
-different files would compute different next times for one row. The files are read straight
+Zone data come from the PyPI package ``tzdata``, never from the system, because two hosts with
+different files would compute different next times for one row. The files are read directly
 from the package, because the ways to make ``zoneinfo`` prefer it (``PYTHONTZPATH``,
 ``zoneinfo.reset_tzpath``) would change every zone of the process, the handlers' included.
 """
@@ -34,7 +34,7 @@ VERSION: str = tzdata.IANA_VERSION
 _DAY = 86_400
 
 _LONGEST_NAME = 64
-"""Characters of a refused name that are looked at and shown; no zone's name is as long."""
+"""Characters of an unknown name that errors show; every zone's name is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Change:
 class Zone:
     """The clock of one zone. Made by `find_zone`.
 
-    It answers for the years 1 to 9999 less a day at either end, `datetime`'s own limits,
-    and relies on a zone's clock not being changed twice within `Change.size` of each other:
-    since 1970, all changes of any zone are at least six days apart.
+    It works for the years 1 to 9999, which are `datetime`'s limits, except for a day at either end.
+    It assumes that no zone changes its clock twice within `Change.size`: since 1970, all changes of
+    a zone are at least six days apart.
     """
 
     name: str
@@ -87,8 +87,8 @@ class Zone:
         For a wall time that is shown once, a change of size 0.
         """
         old, new = self._readings(wall)
-        # Read by the old offset, a repeated wall time lies before the change and a skipped one
-        # after it; by the new offset it is the other way round. So the change is in between.
+        # By the old offset, a repeated wall time is before the change, and a skipped one after it;
+        # by the new offset it is the other way round. So the change is between the two.
         early, late = sorted((old, new))
         instant = early + bisect_left(
             range(early, late), x=True, key=lambda moment: self.wall(moment) - moment != wall - old
@@ -98,7 +98,7 @@ class Zone:
     def changes(self, start: int, end: int) -> Iterator[Change]:
         """Find the clock changes after an instant and up to another, in order.
 
-        A forward change skips its wall times, a backward one shows them twice: `instants` tells.
+        `instants` of a wall time in the change says whether it is skipped or shown twice.
         """
         offset = self._offset(start)
         for day in range(start, end, _DAY):
@@ -118,10 +118,10 @@ class Zone:
         return self.wall(instant) - instant
 
     def _readings(self, wall: int) -> tuple[int, int]:
-        """Read a wall time by the offset before, and by the one after, a change close to it.
+        """Convert a wall time by the offset before a near change, and by the one after it.
 
-        Equal for a wall time that is shown once. Of one shown twice the first is the
-        earlier, of one that is skipped the later (PEP 495, "fold").
+        For a wall time that is shown once both are equal. For one shown twice the first instant is
+        the earlier one, and for a skipped one the later (PEP 495, "fold").
         """
         shown = datetime.fromtimestamp(wall, UTC).replace(tzinfo=self._info)
         return int(shown.timestamp()), int(shown.replace(fold=1).timestamp())
@@ -131,9 +131,9 @@ def find_zone(name: str) -> Zone:
     """Return the zone of an IANA name.
 
     Raises:
-        InvalidError: the name (``timezone``) is not in tzdata's own list. So nothing outside
-            the package is ever opened, and neither are the zones that count leap seconds
-            (``right/…``) or depend on the host (``localtime``).
+        InvalidError: the name (``timezone``) is not in tzdata's own list. So no file outside the
+            package is ever opened, nor a zone that counts leap seconds (``right/…``) or depends on
+            the host (``localtime``).
     """
     if name not in zone_names():
         raise InvalidError("timezone", f"{name[:_LONGEST_NAME]!r} is not a zone; {_hint(name)}")
@@ -143,7 +143,7 @@ def find_zone(name: str) -> Zone:
 @cache
 def zone_names() -> frozenset[str]:
     """Return every accepted name."""
-    # Factory is no zone: it stands for one that has not been chosen yet.
+    # Factory is not a zone, but stands for one that has not been chosen yet.
     return frozenset(files(tzdata).joinpath("zones").read_text("ascii").split()) - {"Factory"}
 
 

@@ -1,1 +1,4 @@
-"""The worker: it leases due rows and watches over the tasks that it runs on them."""
+"""The worker: what it leases, runs and settles. `composition` shows its parts.
+
+Reading order: `worker`, `lease_loop`, `claimer`, `store_gateway`, `task_table`, `task_guard`.
+"""

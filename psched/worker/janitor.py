@@ -1,61 +1,58 @@
-"""Removing what has ended long ago, a little at a time, beside everything else."""
+"""Deleting tasks that ended long ago, a few at a time, beside everything else."""
 
 import logging
 import random
 
 from psched.base.clock import Clock
 from psched.core.store_protocol import Store
-from psched.worker.store_backoff import StoreBackoff
+from psched.worker.store_gateway import StoreGateway
 
 _log = logging.getLogger("psched.worker")
 
-_LOT = 500
-"""Rows that are removed at once, at most: few locks, for a short time."""
+_BATCH = 500
+"""Rows that are deleted at once, at most: few locks, for a short time."""
 
 _INTERVAL = 60.0
-"""Seconds between two looks; several workers share the work by chance."""
+"""Seconds between two purges of one worker; several workers share the work by chance."""
 
-_WHILE_THERE_ARE_MORE = 1.0
-"""Seconds, after a full lot."""
+_NEXT_BATCH = 1.0
+"""Seconds until the next purge after a full batch."""
 
 
 class Janitor:
     """Purges tasks that have ended, when their ``retention_time`` is over.
 
     Args:
-        store: where the schedules are.
-        asker: how requests are sent.
-        clock: this host's clocks.
+        store: where they are.
+        gateway: sends the requests.
+        clock: tells when to purge.
         rng: draws the jitter.
-
-    Attributes:
-        next: when to sweep again, seconds of the monotonic clock.
     """
 
     def __init__(
-        self, store: Store, asker: StoreBackoff, *, clock: Clock, rng: random.Random
+        self, store: Store, gateway: StoreGateway, *, clock: Clock, rng: random.Random
     ) -> None:
         self._store = store
-        self._asker = asker
+        self._gateway = gateway
         self._clock = clock
         self._rng = rng
-        self.next = clock.monotonic() + _INTERVAL * rng.uniform(0, 1)
+        self._next = clock.monotonic() + _INTERVAL * rng.uniform(0, 1)
 
-    def sweep(self) -> None:
-        """Purge, if it is time to; wakes nobody for it.
+    def purge(self) -> None:
+        """Purge, if it is time to; no worker is woken for it.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
-        if self._clock.monotonic() < self.next:
+        if self._clock.monotonic() < self._next:
             return
-        # What cannot be removed is not asked for at every turn: there is other work.
-        self.next = self._later(_INTERVAL)
-        purged = self._asker.ask(lambda: self._store.purge(_LOT))
+        # A purge that fails is not repeated at every tick, because there is other work.
+        self._next = self._in(_INTERVAL)
+        purged = self._gateway.request(lambda: self._store.purge(_BATCH))
         if purged:
             _log.debug("purged %d tasks that had ended", purged)
-        if purged >= _LOT:
-            self.next = self._later(_WHILE_THERE_ARE_MORE)
+        if purged >= _BATCH:
+            self._next = self._in(_NEXT_BATCH)
 
-    def _later(self, pause: float) -> float:
+    def _in(self, pause: float) -> float:
         return self._clock.monotonic() + pause * self._rng.uniform(0.5, 1)

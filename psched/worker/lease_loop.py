@@ -1,50 +1,53 @@
-"""A worker's tick: hear, settle, look, recover, claim. It waits for no task.
+"""A worker's tick: receive, settle, stop what was deleted, recover, claim. It waits for no task.
 
-Leases are extended whenever one is due, before each of these and before each single request.
-
-A request that fails ends the tick's dealings with the store; the loop comes back before any
-deadline (see `psched.base.lease_times`), and asks again after a pause.
+Each request to the store is sent by `StoreGateway`, which guards the tasks and extends the leases
+that are due first. A request that fails ends the tick's dealings with the store. The next tick
+comes before any deadline (see `psched.base.lease_times`), and asks again after a pause.
 """
 
 import logging
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from math import inf, isfinite
+from math import inf
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreBusyError, StoreUnavailableError
+from psched.base.errors import StoreBusyError, TransientStoreError
 from psched.config import Config
 from psched.core.model import DELETING, QUARANTINED, Release
 from psched.core.settling import Ending, Settler
 from psched.core.store_protocol import Settled, Store
 from psched.runner.stop_flags import Reason
-from psched.worker.claimer import Claimer, Waiting
+from psched.worker.claimer import Claimer
 from psched.worker.janitor import Janitor
-from psched.worker.lease_extender import LeaseExtender
-from psched.worker.running_task import RunningTask, tell, tell_end
+from psched.worker.running_task import RunningTask
 from psched.worker.startup_steps import StartupSteps
-from psched.worker.store_backoff import Slowness, StoreBackoff
+from psched.worker.store_backoff import StoreBackoff
+from psched.worker.store_gateway import StoreGateway
 from psched.worker.task_guard import IMMEDIATE
 from psched.worker.task_table import TaskTable
+from psched.worker.trigger_helpers import TriggerHelpers
+from psched.worker.unstarted_leases import UnstartedLeases
 
 _log = logging.getLogger("psched.worker")
 
 
 class LeaseLoop:
-    """Leases due occurrences and sees each through to its settle.
+    """Leases due occurrences, and settles each lease when its task has ended.
+
+    `psched.worker.composition.make_lease_loop` makes one with its parts.
 
     Args:
         store: where the schedules are.
-        settings: the installation's.
-        nonce: drawn for this worker alone; its leases carry it.
-        tasks: runs what is leased.
-        clock: this host's clocks.
-        rng: draws the jitter of polls.
-        prepare: see `StartupSteps`.
-
-    Attributes:
-        recovered: nonces of dead workers of which nothing is held any more.
+        settings: the pace, and what recovered rows wait for.
+        tasks: owns the running tasks.
+        unstarted: owns the leases on which nothing runs.
+        backoff: owns the state of the store: whether it answers, and when to ask again.
+        gateway: sends the requests, and extends the leases.
+        triggers: owns the questions to triggers of the users' own.
+        claimer: owns the time of the next claim.
+        startup: what is to be done in the store first.
+        janitor: purges tasks that ended long ago.
+        clock: tells what is due.
     """
 
     def __init__(
@@ -52,62 +55,44 @@ class LeaseLoop:
         store: Store,
         settings: Config,
         *,
-        nonce: str,
         tasks: TaskTable,
+        unstarted: UnstartedLeases,
+        backoff: StoreBackoff,
+        gateway: StoreGateway,
+        triggers: TriggerHelpers,
+        claimer: Claimer,
+        startup: StartupSteps,
+        janitor: Janitor,
         clock: Clock,
-        rng: random.Random,
-        prepare: Callable[[], Iterator[None]] | None = None,
     ) -> None:
         self._store = store
         self._settings = settings
         self._tasks = tasks
+        self._unstarted = unstarted
+        self._backoff = backoff
+        self._gateway = gateway
+        self._triggers = triggers
+        self._claimer = claimer
+        self._startup = startup
+        self._janitor = janitor
         self._clock = clock
-        self._asker = StoreBackoff(
-            clock=clock,
-            rng=rng,
-            longest_pause=min(5.0, settings.alive_time / 20),
-            before=self._brace,
-            slowness=Slowness(settings, clock),
-        )
-        self._extender = LeaseExtender(
-            store,
-            self._asker,
-            settings,
-            clock=clock,
-            held=lambda: self._held,
-        )
-        self._claimer = Claimer(
-            store,
-            self._asker,
-            self._extender,
-            settings,
-            nonce=nonce,
-            tasks=tasks,
-            clock=clock,
-            rng=rng,
-        )
-        self._preparation = StartupSteps(prepare, self._asker)
-        self._janitor = Janitor(store, self._asker, clock=clock, rng=rng)
-        self._triggers = self._claimer.triggers
-        self._settler = Settler(settings, clock, self._triggers.conclude, self._asker.ask)
+        self._settler = Settler(settings, clock, triggers.conclude, gateway.request)
         self._dead: list[str] = []
-        self.recovered: list[str] = []
-        self._next_look = 0.0
+        self._recovered: list[str] = []
+        self._next_marks = 0.0
         self._stop_at: float | None = None
-        self._hurry = False
-        self._quiet = False
+        self._stop_limit: float | None = None
 
     def pause(self) -> None:
-        """Claim no more; what runs goes on."""
-        self._claimer.stopped = True
-        self._quiet = False
+        """Claim no more; running tasks go on."""
+        self._claimer.stop()
 
     def stop(self, timeout: float | None, *, hurry: bool = False) -> None:
         """Claim no more, and end.
 
         Args:
             timeout: seconds that running tasks are given; None: as long as they take.
-            hurry: when they are taken down, they are not given their time to clean up.
+            hurry: after that, they are not given ``graceful_kill_limit`` to clean up.
         """
         self.pause()
         self._triggers.dismiss()
@@ -115,32 +100,38 @@ class LeaseLoop:
         if timeout is not None:
             at = self._clock.monotonic() + timeout
             self._stop_at = at if self._stop_at is None else min(at, self._stop_at)
-            self._hurry = self._hurry or hurry
+            if hurry:
+                self._stop_limit = IMMEDIATE
 
     def recover(self, nonces: Sequence[str]) -> None:
-        """Release what these dead workers still hold."""
+        """Release what these dead workers still hold, at the next tick."""
         self._dead += nonces
-        self._quiet = False
+
+    def pop_recovered(self) -> list[str]:
+        """The nonces of dead workers of which nothing is held any more, each once."""
+        recovered, self._recovered = self._recovered, []
+        return recovered
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is held and nothing is owed."""
-        return not (self._tasks or self._claimer.owes or self._dead)
+        """Whether no lease is held, and nothing is to be written."""
+        held = self._tasks or self._unstarted or self._claimer.has_unknown
+        return not (held or self._dead)
 
     @property
     def asks(self) -> bool:
         """Whether a trigger is being asked what comes after a task that is over."""
-        return any(self._triggers.awaits(slot.row) for slot in self._tasks)
+        return any(self._triggers.awaits(task.row) for task in self._tasks)
 
     @property
-    def looked(self) -> bool:
-        """Whether due rows have been looked for, with success."""
-        return self._claimer.looked
+    def has_polled(self) -> bool:
+        """Whether a claim has been answered."""
+        return self._claimer.has_polled
 
     @property
     def away(self) -> str | None:
-        """Why the store does not answer, if that is so."""
-        return self._asker.away
+        """Why the store does not answer; None: it does."""
+        return self._backoff.away
 
     def tick(self) -> float:
         """Do what is due.
@@ -148,179 +139,133 @@ class LeaseLoop:
         Returns:
             Seconds until something is due again.
         """
-        self._tasks.hear(self)
-        self._triggers.hear()
-        self._claimer.go_on()
-        if self._asker.ready:
+        self._tasks.receive(self._gateway)
+        self._triggers.receive()
+        self._claimer.resume()
+        if self._backoff.ready:
             try:
-                self._settle()
-                self._move()
-                self._look()
+                self._end_leases()
+                self._write_settlements()
+                self._stop_marked()
+                # Its first step may create the table, without which no lease can be released.
+                self._startup.step()
                 self._recover()
-                self._preparation.go_on()
                 self._claimer.claim()
-                self._janitor.sweep()
-                self._asker.all_answered()
-            except StoreUnavailableError:
-                # Reported where it is asked. The store is back when a claim is answered, too.
-                self._claimer.next_poll = 0.0
+                self._janitor.purge()
+                self._backoff.all_answered()
+            except TransientStoreError:
+                # It has been logged. The store is back when a claim is answered, too.
+                self._claimer.poll_now()
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
-            for slot in self._tasks:
-                self._tasks.stop(slot, Reason.SHUTDOWN, IMMEDIATE if self._hurry else None)
-        guarded = self._tasks.watch()
-        self._quiet = guarded == inf and self._has_only_to_look
-        wakes = min(guarded, self._wakes(), self._triggers.wakes)
+            self._tasks.stop_all(Reason.SHUTDOWN, self._stop_limit)
+        wakes = min(self._tasks.guard(), self._wakes(), self._triggers.wakes)
         return max(0.0, wakes - self._clock.monotonic())
 
-    def look(self, now: float) -> float | None:
-        """Do the one thing that a worker does all the time that has nothing to do.
-
-        The same as a tick then, but short: a process that wakes once a second finds its caches
-        cold, and waits for each line of code that it comes through. To be called after a tick
-        since when nobody has said anything, no runner has either, and none has ended.
-
-        Args:
-            now: seconds of the monotonic clock.
-
-        Returns:
-            Seconds until the next look; None: there is more to do, which is a tick's.
-        """
-        if not self._quiet or now >= self._janitor.next:
-            return None
-        try:
-            self._claimer.claim()
-        except StoreUnavailableError:
-            # It is reported where it is asked.
-            self._quiet = False
-        else:
-            self._quiet = self.idle
-        return self._claimer.next_poll - self._clock.monotonic() if self._quiet else None
-
-    @property
-    def _has_only_to_look(self) -> bool:
-        # It has looked: the first time is news to the master, which a tick brings.
-        settled = self.looked and not self._asker.away and not self._preparation.pending
-        return self.idle and settled and not self._claimer.stopped
-
-    def extend_now(self, slot: RunningTask) -> bool:
-        """See `Lessor.extend_now`."""
-        self._extender.extend([slot])
-        return not slot.lost
-
-    def update_data(self, slot: RunningTask, data: str) -> bool:
-        """See `Lessor.update_data`."""
-        return self._asker.ask(partial(self._store.update_data, slot.row.key, slot.row.token, data))
-
-    def _brace(self) -> None:
-        """Something may hold us up now: stop what must be stopped, extend what is due."""
-        self._tasks.brace()
-        if self._extender.keep():
-            # The kernel's timer is to know of it.
-            self._tasks.brace()
-
-    @property
-    def _held(self) -> Sequence[RunningTask | Waiting]:
-        """The leases that are extended."""
-        return [*self._tasks, *self._claimer.waiting.values()]
-
-    def _settle(self) -> None:
-        """End the leases whose tasks have ended with all they had started."""
-        # First what may change what is known of these leases.
-        self._asker.before()
+    def _end_leases(self) -> None:
+        """End the leases of tasks whose trees are gone, and those that are to be given back."""
+        # First, because this may change what is known of these leases.
+        self._gateway.keep_leases()
         # Also those that seem to be lost: their end may have been written, and never answered.
-        endings = [_ending(slot) for slot in self._tasks if self._is_over(slot)]
-        endings += [Ending(row, Release()) for row in self._claimer.returns.values()]
+        endings = [task.ending for task in self._tasks if self._can_end(task)]
+        endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
         if not endings:
             return
         try:
             results = self._settler.settle(self._store, endings)
         except StoreBusyError as busy:
-            self._close(busy.answered)
+            self._remove(busy.answered)
             raise
-        self._close(results)
-        self._claimer.next_poll = 0.0
+        self._remove(results)
+        self._claimer.poll_now()
 
-    def _is_over(self, slot: RunningTask) -> bool:
-        """Whether it can be settled; its trigger may still be asked what comes next."""
-        return slot.empty and not self._triggers.awaits(slot.row)
+    def _can_end(self, task: RunningTask) -> bool:
+        """Whether a task's lease can be ended; its trigger may still be asked what comes next."""
+        return task.empty and not self._triggers.awaits(task.row)
 
-    def _close(self, results: Mapping[str, Settled]) -> None:
-        """These leases have ended, or are another's."""
+    def _remove(self, results: Mapping[str, Settled]) -> None:
+        """Forget the leases that have ended, or are another worker's."""
         for key, result in results.items():
-            if self._claimer.returns.pop(key, None) is not None:
+            if self._unstarted.released(key):
                 continue
-            slot = self._tasks.slots.pop(key)
-            self._triggers.forget(slot.row)
-            unsure = self._settler.forget(_ending(slot))
+            task = self._tasks.remove(key)
+            self._triggers.forget(task.row)
+            unsure = self._settler.forget(task.ending)
             # A row that is gone counts as removed by us, unless its lease was lost before.
-            if result is Settled.DONE and (unsure or not slot.lost):
-                tell_end(slot)
+            if result is Settled.DONE and (unsure or not task.lost):
+                task.log_end()
             elif unsure:
                 text = "its end was not answered, and by now its lease is over or another's"
                 text += ": nobody knows whether what it did counts"
-                tell(slot, text, level=logging.ERROR)
+                task.log(text, level=logging.ERROR)
             else:
-                tell(slot, "preempted: what it did counts for nothing", level=logging.ERROR)
+                task.log("preempted: what it did counts for nothing", level=logging.ERROR)
 
-    def _move(self) -> None:
+    def _write_settlements(self) -> None:
         """Settle the rows of which there is nothing to run."""
-        moves = self._claimer.moves
-        if not moves:
+        settlements = self._unstarted.settlements
+        if not settlements:
             return
-        results = self._asker.ask(partial(self._store.settle, [*moves.values()]))
+        results = self._gateway.request(partial(self._store.settle, [*settlements.values()]))
         for key, result in results.items():
-            move = moves[key]
-            if result is Settled.DONE and move.reason:
-                aside = "quarantined: " if move.status == QUARANTINED else ""
-                _log.warning("%s: %s%s", key, aside, move.reason)
+            settlement = settlements[key]
+            if result is Settled.DONE and settlement.reason:
+                aside = "quarantined: " if settlement.status == QUARANTINED else ""
+                _log.warning("%s: %s%s", key, aside, settlement.reason)
             elif result is Settled.REDEFINED:
-                # Judged by a definition that has changed: whoever claims it next judges again.
-                row = self._asker.ask(partial(self._store.get, key))
-                if row is not None and row.token == move.token:
-                    self._claimer.returns[key] = row
-            del moves[key]
-        self._claimer.next_poll = 0.0
+                # It was judged by a definition that has changed; the next claim judges it again.
+                row = self._gateway.request(partial(self._store.get, key))
+                if row is not None and row.token == settlement.token:
+                    self._unstarted.release(row)
+            self._unstarted.settled(key)
+        self._claimer.poll_now()
 
-    def _look(self) -> None:
-        """See whether a schedule was deleted or cancelled while its task runs."""
+    def _stop_marked(self) -> None:
+        """Stop the tasks whose schedules were deleted or cancelled."""
         mono = self._clock.monotonic()
-        if not self._tasks or mono < self._next_look:
+        if not self._tasks or mono < self._next_marks:
             return
-        marked = self._asker.ask(partial(self._store.marked, [*self._tasks.slots]))
+        marked = self._gateway.request(partial(self._store.marked, [*self._tasks.keys]))
         for key, mark in marked.items():
             reason = Reason.DELETED if mark == DELETING else Reason.CANCELLED
-            self._tasks.stop(self._tasks.slots[key], reason)
-        self._next_look = mono + self._settings.poll_interval
+            self._tasks.stop(self._tasks[key], reason)
+        self._next_marks = mono + self._settings.poll_interval
 
     def _recover(self) -> None:
         """Release what dead workers hold."""
         while self._dead:
-            request = partial(
+            send = partial(
                 self._store.recover,
                 self._dead[0],
                 alive_time=self._settings.alive_time,
                 retry_wait=self._settings.retry_wait,
             )
-            for key in self._asker.ask(request):
+            for key in self._gateway.request(send):
                 _log.warning("%s: released, its worker has died", key)
-            self.recovered.append(self._dead.pop(0))
-            self._claimer.next_poll = 0.0
+            self._recovered.append(self._dead.pop(0))
+            self._claimer.poll_now()
 
     def _wakes(self) -> float:
         """When the store is to be asked again, seconds of the monotonic clock."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
-        moments = [mono + slot.deadlines.extend - boot for slot in self._held if not slot.lost]
+        wakes = min(mono + self._gateway.next_extension - boot, self._claimer.wakes)
         if self._tasks:
-            moments.append(self._next_look)
-        if isfinite(self._claimer.next):
-            moments.append(self._claimer.next)
-        if self._dead or self._preparation.pending or any(map(self._is_over, self._tasks)):
-            moments.append(mono)
-        wakes = max(min(moments, default=mono + 1), self._asker.not_before)
+            wakes = min(wakes, self._next_marks)
+        if self._has_requests():
+            wakes = mono
+        if wakes == inf:
+            wakes = mono + 1
+        wakes = max(wakes, self._backoff.not_before)
         if self._stop_at is not None and self._stop_at > mono:
             wakes = min(wakes, self._stop_at)
         return wakes
 
-
-def _ending(slot: RunningTask) -> Ending:
-    return Ending(slot.row, slot.conclusion, 0.0 if slot.lost else slot.deadlines.end)
+    def _has_requests(self) -> bool:
+        """Whether there is something to write, to recover or to prepare now."""
+        unstarted = self._unstarted
+        return bool(
+            unstarted.settlements
+            or unstarted.releases
+            or self._dead
+            or self._startup.pending
+            or any(map(self._can_end, self._tasks))
+        )

@@ -1,18 +1,18 @@
-"""When a worker has worked long enough: what a module leaks does not grow for ever."""
+"""When a worker is replaced by a fresh one, so that what a module leaks does not grow for ever."""
 
 import random
 
 from psched.config import Config
 
 _JITTER = 0.1
-"""Each worker's limits are up to this part more or less, so that not all go at once."""
+"""Each worker's limits are up to this share more or less, so that not all are replaced at once."""
 
 
 class Recycling:
-    """One worker's limits.
+    """One worker's limits: ``worker_max_tasks`` and ``worker_max_age``.
 
     Args:
-        settings: the installation's.
+        settings: the limits.
         rng: draws the jitter.
         now: seconds of the monotonic clock.
 

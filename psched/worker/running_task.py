@@ -1,82 +1,46 @@
-"""A leased occurrence from the claim to the settle: what is known of it, and what it comes to."""
+"""A leased occurrence from the start of its task to the end of its lease."""
 
 import logging
-import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from psched.base.lease_times import Deadlines
 from psched.core import attempts
 from psched.core.definition import Definition
-from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry, Row
-from psched.process.child import Child, Exit
+from psched.core.model import Decision, Finish, Occurrence, Quarantine, Release, Retry
+from psched.core.settling import Ending
 from psched.process.kill_ladder import KillLadder
-from psched.process.link import Link
-from psched.runner.messages import FROM_RUNNER
-from psched.runner.stop_flags import Reason, StopFlags
-
-if TYPE_CHECKING:
-    from psched.process.cgroup import Cgroup
+from psched.runner.runner_child import RunnerChild
+from psched.runner.stop_flags import Reason
+from psched.worker.lease import Lease
 
 _log = logging.getLogger("psched.worker")
 
 
-class RunnerChild(Child):
-    """A runner as its worker sees it.
-
-    Attributes:
-        note: tells it why it is being stopped.
-        cgroup: the one that it is in, if one could be made.
-        lost_server: its fork server died before it.
-        used: it has run a task.
-    """
-
-    def __init__(self, pid: int, link: Link, now: float, note: StopFlags) -> None:
-        super().__init__(pid, link, now)
-        link.expects = FROM_RUNNER
-        self.note = note
-        self.cgroup: Cgroup | None = None
-        self.lost_server = False
-        self.used = False
-
-    @property
-    def died_with_server(self) -> bool:
-        """Whether the kernel has killed it because its fork server had died."""
-        return self.lost_server and self.exit is not None and self.exit.signal == signal.SIGKILL
-
-    def reaped(self, how: Exit) -> None:
-        """See `Child.reaped`."""
-        super().reaped(how)
-        self.note.close()
-
-
 @dataclass(slots=True, kw_only=True)
-class RunningTask:
+class RunningTask(Lease):
     """One lease, and the task that runs on it.
 
+    `TaskTable` keeps all of them. Others read the attributes, and call a method when something
+    has happened.
+
     Attributes:
-        row: as it was claimed.
-        definition: the row, understood.
-        occurrence: what runs.
-        deadlines: of the lease.
-        runner: the process it runs in.
+        definition: what the row means.
+        occurrence: the occurrence that is run.
+        runner: the process that runs it.
         started: when it was started, seconds of the monotonic clock.
-        decision: what the task has said about its end.
-        failure: what went wrong, in a line, once the run is over.
-        over: the run is over: the handler has returned or raised, or its process has ended.
-        ended: when that was, seconds of the monotonic clock.
-        empty: nothing of the task's tree is left.
-        begun: its runner has taken it up, or was killed for not doing so.
-        lost: the lease is another worker's, or nobody's.
-        lost_server: it ended because its runner's fork server died.
-        stopping: why it is being stopped.
-        ladder: the signals of that.
+        decision: how the task wants its lease to end.
+        failure: what went wrong, in one line, once the run is over.
+        over: the handler has returned or raised, or its process has ended.
+        ended: when the run was over, seconds of the monotonic clock.
+        empty: no process of the task's tree is left.
+        begun: the runner has taken the task up, or was killed because it had not.
+        lost_server: the run is over because the runner's fork server died.
+        stopping: why the task is being stopped.
+        ladder: the signals that stop it.
     """
 
-    row: Row
     definition: Definition
     occurrence: Occurrence
-    deadlines: Deadlines
     runner: RunnerChild
     started: float
     decision: Decision | None = None
@@ -85,34 +49,51 @@ class RunningTask:
     ended: float = 0.0
     empty: bool = False
     begun: bool = False
-    lost: bool = False
     lost_server: bool = False
     stopping: Reason = Reason.NONE
     ladder: KillLadder | None = None
 
-    def stop(self, reason: Reason, ladder: KillLadder) -> None:
-        """Take the task down by this ladder; a later reason is no reason to begin anew.
+    def taken_up(self) -> None:
+        """The runner has begun, or its failure to begin has been dealt with."""
+        self.begun = True
 
-        Of a run that is over only what it has left behind is taken down.
+    def decided(self, decision: Decision) -> None:
+        """The task has said how its lease is to end."""
+        self.decision = decision
+
+    def stop(self, reason: Reason, ladder: KillLadder) -> None:
+        """Stop the task by this ladder; only the first call counts.
+
+        If the run is over already, the ladder is for the processes that it has left behind.
         """
         if self.ladder is not None:
             return
         self.ladder = ladder
         if not self.over:
             self.stopping = reason
-            self.runner.note.write(reason)
+            self.runner.stop_flags.write(reason)
 
-    def end(self, failure: str | None, now: float) -> None:
-        """The run is over; only the first to say so is right about it."""
+    def run_over(self, failure: str | None, now: float) -> None:
+        """The run is over; only the first call counts."""
         if not self.over:
             self.over, self.failure, self.ended = True, failure, now
+
+    def server_died(self, now: float) -> None:
+        """The runner has died with its fork server; that is no failure of a run that was over."""
+        if not self.over:
+            self.lost_server = True
+            self.run_over("its fork server died", now)
+
+    def tree_gone(self) -> None:
+        """No process of the task's tree is left."""
+        self.empty = True
 
     @property
     def conclusion(self) -> Decision:
         """How the lease is to be settled.
 
-        What the task has decided stands, and what it has completed is done, also if it was to be
-        stopped. Of the rest, only what is the task's own fault counts as a failed attempt.
+        What the task has decided stands. A task that has returned is finished, even if it was
+        being stopped. Of the rest, only what is the task's own fault counts as a failed attempt.
         """
         if self.decision is not None:
             return self.decision
@@ -123,47 +104,56 @@ class RunningTask:
         if self.stopping is not Reason.NONE:
             return Release()
         if self.lost_server:
-            # As for a worker that died: see `Backend.recover`.
+            # As for a task whose worker died: see `Store.recover`.
             retry_wait = self.definition.settings.retry_wait
             wait = attempts.wait_after_death(self.row.attempt, retry_wait)
             return Retry(wait, self.failure)
         return Retry(reason=self.failure)
 
+    @property
+    def ending(self) -> Ending:
+        """The end of the lease, as it is written to the store."""
+        return Ending(self.row, self.conclusion, 0.0 if self.lost else self.deadlines.end)
 
-def account(slot: RunningTask, mono: float, boot: float) -> dict[str, Any]:
-    """What is to be known about a task from outside, as a message."""
-    return {
-        "occurrence": str(slot.occurrence),
-        "type": slot.definition.type,
-        "attempt": slot.row.attempt,
-        "pid": slot.runner.pid,
-        "running_for": mono - slot.started,
-        "lease_left": slot.deadlines.end - boot,
-        "state": "ended" if slot.over else slot.stopping.name.lower() if slot.ladder else "running",
-    }
+    def report(self, mono: float, boot: float) -> dict[str, Any]:
+        """What `psched status` shows of the task, as a message.
 
+        Args:
+            mono: now, seconds of the monotonic clock.
+            boot: now, seconds of the boot-time clock.
+        """
+        state = self.stopping.name.lower() if self.ladder else "running"
+        return {
+            "occurrence": str(self.occurrence),
+            "type": self.definition.type,
+            "attempt": self.row.attempt,
+            "pid": self.runner.pid,
+            "running_for": mono - self.started,
+            "lease_left": self.deadlines.end - boot,
+            "state": "ended" if self.over else state,
+        }
 
-def tell(slot: RunningTask, text: str, *values: object, level: int = logging.INFO) -> None:
-    """Log a line about a task."""
-    _log.log(level, text, *values, extra={"subject": slot.occurrence})
+    def log(self, text: str, *values: object, level: int = logging.INFO) -> None:
+        """Log a line about the task."""
+        _log.log(level, text, *values, extra={"subject": self.occurrence})
 
-
-def tell_end(slot: RunningTask) -> None:
-    """Log how a task has ended."""
-    took = slot.ended - slot.started
-    match slot.conclusion:
-        case Finish():
-            tell(slot, "finished in %.3f s", took)
-        case Quarantine(reason):
-            tell(slot, "quarantined: %s", reason, level=logging.WARNING)
-        case Release():
-            tell(slot, "released after %.3f s", took, level=logging.WARNING)
-        case Retry(_, reason) if attempts.is_spent(slot.row, slot.definition):
-            text = "failed after %.3f s, for the last time (attempt %d): %s"
-            tell(slot, text, took, slot.row.attempt, reason, level=logging.ERROR)
-        case Retry(wait, reason):
-            if wait is None:
-                wait = attempts.wait_before_next(slot.row, slot.definition)
-            what = "released" if slot.lost_server else "failed"
-            when = f"again in {wait:.3g} s" if wait else "again at once"
-            tell(slot, "%s after %.3f s, %s: %s", what, took, when, reason, level=logging.WARNING)
+    def log_end(self) -> None:
+        """Log how the task has ended."""
+        took = self.ended - self.started
+        match self.conclusion:
+            case Finish():
+                self.log("finished in %.3f s", took)
+            case Quarantine(reason):
+                self.log("quarantined: %s", reason, level=logging.WARNING)
+            case Release():
+                self.log("released after %.3f s", took, level=logging.WARNING)
+            case Retry(_, reason) if attempts.is_exhausted(self.row, self.definition):
+                text = "failed after %.3f s, for the last time (attempt %d): %s"
+                self.log(text, took, self.row.attempt, reason, level=logging.ERROR)
+            case Retry(wait, reason):
+                if wait is None:
+                    wait = attempts.retry_delay(self.row, self.definition)
+                what = "released" if self.lost_server else "failed"
+                when = f"again in {wait:.3g} s" if wait else "again at once"
+                text = "%s after %.3f s, %s: %s"
+                self.log(text, what, took, when, reason, level=logging.WARNING)

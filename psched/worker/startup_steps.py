@@ -1,22 +1,22 @@
-"""What a program has to do in the store first, in steps beside everything else."""
+"""What a program wants to be done in the store first, in steps beside everything else."""
 
 from collections.abc import Callable, Iterator
 
-from psched.base.errors import StoreUnavailableError
-from psched.worker.store_backoff import StoreBackoff
+from psched.base.errors import TransientStoreError
+from psched.worker.store_gateway import StoreGateway
 
 
 class StartupSteps:
-    """Steps that are taken one by one; from the first again if the store has been away.
+    """Takes steps one by one; begins with the first again if the store did not answer.
 
     Args:
-        begin: begins anew; each step is short, and may be taken twice. None: there are none.
-        asker: how the store is asked.
+        begin: begins anew; each step is short, and may be taken twice. None: there are no steps.
+        gateway: sends the requests of each step.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[None]] | None, asker: StoreBackoff) -> None:
+    def __init__(self, begin: Callable[[], Iterator[None]] | None, gateway: StoreGateway) -> None:
         self._begin = begin
-        self._asker = asker
+        self._gateway = gateway
         self._steps: Iterator[None] | None = None
 
     @property
@@ -24,19 +24,19 @@ class StartupSteps:
         """Whether there are steps left."""
         return self._begin is not None
 
-    def go_on(self) -> None:
-        """Take a step.
+    def step(self) -> None:
+        """Take the next step, if there is one.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         if self._begin is None:
             return
         steps = self._steps = self._steps or self._begin()
         over = object()
         try:
-            if self._asker.ask(lambda: next(steps, over)) is over:
+            if self._gateway.request(lambda: next(steps, over)) is over:
                 self._begin = None
-        except StoreUnavailableError:
+        except TransientStoreError:
             self._steps = None
             raise

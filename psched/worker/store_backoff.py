@@ -1,4 +1,4 @@
-"""Asking a store that may be away: one line when it goes, one when it is back, no hot loop."""
+"""The pace of requests to a store that may be away: pauses, and one log line at each end."""
 
 import logging
 import random
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from psched.base import lease_times
 from psched.base.clock import Clock
-from psched.base.errors import StoreError, StoreUnavailableError
+from psched.base.errors import StoreError, StoreUnavailableError, TransientStoreError
 from psched.base.texts import brief
 from psched.config import Config
 
@@ -18,19 +18,19 @@ _log = logging.getLogger("psched.worker")
 _FIRST_PAUSE = 0.1
 """Seconds; each further failure in a row doubles it."""
 
-_CALM = 10.0
+_FAST_AGAIN_AFTER = 10.0
 """Seconds without a slow answer after which the store counts as fast enough."""
 
-_REASONS = 5
-"""Said about one outage at most, each once: what has begun it need not be what keeps it up."""
+_MOST_REASONS = 5
+"""Reasons that are logged of one outage, each once: what began it need not be what prolongs it."""
 
 
 class Slowness:
     """Warns of answers that are slow for the leases: once when it begins, once when it is over.
 
     Args:
-        settings: the installation's.
-        clock: this host's clocks.
+        settings: the lease, and the driver's timeout.
+        clock: measures how long it lasts.
     """
 
     def __init__(self, settings: Config, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class Slowness:
         self._last = 0.0
         self._given_back = 0
 
-    def note(self, took: float) -> None:
+    def answered(self, took: float) -> None:
         """A request was answered.
 
         Args:
@@ -50,13 +50,13 @@ class Slowness:
         now = self._clock.monotonic()
         if took > self._limit:
             self._begin(f"the store answers slowly: a request took {took:.1f} s", took, now)
-        elif self._since is not None and now >= self._last + _CALM:
+        elif self._since is not None and now >= self._last + _FAST_AGAIN_AFTER:
             text = "the store answers in time again, after %.1f s; leases given back unrun: %d"
             _log.warning(text, now - self._since, self._given_back)
             self._since, self._given_back = None, 0
 
     def gave_back(self, key: str, lease: float) -> None:
-        """A lease was given back, because there was not enough left of it to start its task.
+        """A lease was given back because too little of it was left to start its task.
 
         Args:
             key: the row's.
@@ -72,7 +72,7 @@ class Slowness:
         if self._since is not None:
             return
         self._since = now
-        # A claim is two answers: so each of them may take twice as long as it did.
+        # A claim consists of two answers, so each of them may take twice as long as it did.
         enough = lease_times.sufficient_alive_time(took, self._settings.database_timeout)
         _log.warning(
             "%s; with alive_time %d, tasks can be killed although the store answers: set"
@@ -84,46 +84,35 @@ class Slowness:
 
 
 class StoreBackoff:
-    """The pace of requests to a store.
+    """Sends requests, and leaves a store that has failed alone for a while.
 
     Args:
-        clock: this host's clocks.
+        clock: measures the pauses and the answers.
         rng: draws the jitter, so that workers do not come back in step.
         longest_pause: seconds between two tries at most.
-        before: called before each request, which may hold the caller up for two driver timeouts;
-            it may send requests of its own.
         slowness: is told how long each answered request took.
 
     Attributes:
-        before: the same; to be called also before other things that may hold the caller up.
-        slowness: the same.
-        not_before: when to ask again, seconds of the monotonic clock.
+        not_before: when the store may be asked, seconds of the monotonic clock.
     """
 
     def __init__(
-        self,
-        *,
-        clock: Clock,
-        rng: random.Random,
-        longest_pause: float,
-        before: Callable[[], object],
-        slowness: "Slowness",
+        self, *, clock: Clock, rng: random.Random, longest_pause: float, slowness: Slowness
     ) -> None:
-        self.before = before
-        self.slowness = slowness
         self._clock = clock
         self._rng = rng
         self._longest_pause = longest_pause
+        self._slowness = slowness
         self._pause = _FIRST_PAUSE
+        self.not_before = 0.0
         self._away_since: float | None = None
         self._answered = False
         self._reason = ""
-        self._said: set[str] = set()
-        self.not_before = 0.0
+        self._logged: set[str] = set()
 
     @property
     def away(self) -> str | None:
-        """Why the store does not answer, if that is so."""
+        """Why the store does not answer; None: it does."""
         return None if self._away_since is None else self._reason
 
     @property
@@ -135,32 +124,30 @@ class StoreBackoff:
         """Send a request.
 
         Raises:
-            StoreUnavailableError: it failed, has been reported, and the store is to be left
-                alone until `not_before`; or that is so already, and it was not sent. Whatever
-                the store's reason is, a missing table or a wrong password too: somebody may be
-                about to mend it.
+            TransientStoreError: the request failed, which has been logged, and the store is
+                left alone until `not_before`; or the store is being left alone, and the request
+                was not sent. Whatever the reason is, a missing table or a wrong password too:
+                somebody may be about to correct it.
         """
-        if self.ready:
-            self.before()
-        if not self.ready:
-            raise StoreUnavailableError(self._reason)
         begun = self._clock.monotonic()
+        if begun < self.not_before:
+            raise StoreUnavailableError(self._reason)
         try:
             answer = request()
-        except StoreUnavailableError as error:
+        except TransientStoreError as error:
             self._failed(error)
             raise
         except StoreError as error:
             self._failed(error)
             raise StoreUnavailableError(str(error)) from error
         self._answered = True
-        self.slowness.note(self._clock.monotonic() - begun)
+        self._slowness.answered(self._clock.monotonic() - begun)
         return answer
 
     def all_answered(self) -> None:
-        """Of all that there was to ask, nothing has failed: the store is back, if it was away.
+        """Every request that was due has been answered: the store is back, if it was away.
 
-        One answer does not say that: what cannot be written, say, can often still be read.
+        A single answer does not show that: what cannot be written can often still be read.
         """
         if self._away_since is not None and self._answered:
             away = self._clock.monotonic() - self._away_since
@@ -171,10 +158,10 @@ class StoreBackoff:
         now, self._reason = self._clock.monotonic(), brief(str(error))
         self._answered = False
         if self._away_since is None:
-            self._away_since, self._said = now, {self._reason}
+            self._away_since, self._logged = now, {self._reason}
             _log.error("%s; running tasks go on while their leases last", error)
-        elif self._reason not in self._said and len(self._said) < _REASONS:
-            self._said.add(self._reason)
+        elif self._reason not in self._logged and len(self._logged) < _MOST_REASONS:
+            self._logged.add(self._reason)
             _log.info("the store is still away: %s", error)
         self.not_before = now + self._pause * self._rng.uniform(0.5, 1)
         self._pause = min(2 * self._pause, self._longest_pause)

@@ -1,128 +1,142 @@
-"""What must happen to running tasks whether or not the store answers: limits, ladders, fences."""
+"""What must happen to running tasks even if the store does not answer: limits, ladders, leases."""
 
 import logging
 import signal
 from collections.abc import Iterable
+from math import inf
+from typing import Protocol
 
 from psched.base.clock import Clock
 from psched.config import Config
-from psched.process.deadman import DeadMan
 from psched.process.kill_ladder import KillLadder
-from psched.runner.pool import RunnerPool
+from psched.runner.runner_pool import RunnerPool
 from psched.runner.stop_flags import Reason
-from psched.worker.running_task import RunningTask, tell
+from psched.worker.running_task import RunningTask
 
 IMMEDIATE = 2.0
-"""Seconds from TERM to KILL when everything is to end at once."""
+"""Seconds from TERM to KILL in an immediate stop."""
 
-_LEAVING = 5.0
+_LONGEST_EXIT = 5.0
 """Seconds that a runner may take to exit after its last task."""
 
-_NEVER = float("inf")
+
+class KillTimer(Protocol):
+    """Kills this process at an instant; see `psched.process.deadman.DeadMan`."""
+
+    def set(self, at: float | None) -> None:
+        """Kill it at an instant of the boot-time clock; None: do not."""
+        ...
+
+    def hasten(self, at: float) -> None:
+        """Kill it at an instant, or earlier, if that is what was set."""
+        ...
 
 
 class TaskGuard:
-    """Stops tasks at their time limit, and before their lease can be another's.
+    """Stops tasks at their time limit, and before their lease can be another worker's.
 
     Args:
-        settings: the installation's.
-        runners: where the tasks run.
-        clock: this host's clocks.
+        settings: the limits.
+        pool: kills the runners.
+        clock: tells what is due.
         deadman: kills this process if `watch` is not called in time.
     """
 
     def __init__(
-        self, settings: Config, *, runners: RunnerPool, clock: Clock, deadman: DeadMan
+        self, settings: Config, *, pool: RunnerPool, clock: Clock, deadman: KillTimer
     ) -> None:
         self._settings = settings
-        self._runners = runners
+        self._pool = pool
         self._clock = clock
         self._deadman = deadman
 
-    def begin(self, slot: RunningTask) -> None:
-        """A task begins: nothing runs unguarded, not even for an instant."""
-        self._deadman.hasten(slot.deadlines.deadman)
+    def begin(self, task: RunningTask) -> None:
+        """Set the kernel's timer for a task that is about to be started."""
+        self._deadman.hasten(task.deadlines.deadman)
 
-    def watch(self, slots: Iterable[RunningTask]) -> float:
-        """Send the signals that are due.
+    def watch(self, tasks: Iterable[RunningTask]) -> float:
+        """Send the signals that are due, and set the kernel's timer.
+
+        To be called at the returned time, and before every call that may block for long: a request
+        to the store, a fork.
 
         Returns:
-            When to call again, seconds of the monotonic clock; to be called besides before each
-            request to the store, which may hold the caller up for a driver timeout.
+            When the next signal is due, seconds of the monotonic clock.
         """
         mono, boot = self._clock.monotonic(), self._clock.boottime()
-        running = [slot for slot in slots if not slot.empty]
-        wakes = _NEVER
-        for slot in running:
-            self._limit(slot, mono)
-            self._fence(slot, boot)
-            # By the clock as it is now: what is to be killed at once does not wait for a next tick.
-            self._climb(slot, self._clock.monotonic())
-            wakes = min(wakes, self._wakes(slot, mono, boot))
-        # Where KILL does not help, the end of this process would not either.
-        deadmen = [slot.deadlines.deadman for slot in running if not slot.runner.stuck]
+        running = [task for task in tasks if not task.empty]
+        wakes = inf
+        for task in running:
+            self._limit(task, mono)
+            self._guard_lease(task, boot)
+            # The clock is read again, so that a KILL that has just become due is sent now.
+            self._climb(task, self._clock.monotonic())
+            wakes = min(wakes, self._wakes(task, mono, boot))
+        # Where KILL does not help, the end of this process would not help either.
+        deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
         self._deadman.set(min(deadmen, default=None))
         return wakes
 
-    def stop(self, slot: RunningTask, reason: Reason, limit: float | None = None) -> None:
-        """Begin to take a task down.
+    def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
+        """Begin to stop a task; if that has begun, bring the KILL forward.
 
         Args:
-            slot: the task's.
-            reason: what it is told.
+            task: which.
+            reason: what its handler is told.
             limit: seconds until KILL; default: ``graceful_kill_limit``.
         """
         now, settings = self._clock.monotonic(), self._settings
         limit = settings.graceful_kill_limit if limit is None else limit
-        if slot.ladder is not None:
-            slot.ladder.hasten(now, limit)
+        if task.ladder is not None:
+            task.ladder.hasten(now, limit)
             return
-        if limit and not slot.over:
-            tell(slot, "stopping it: %s", reason.name.lower(), level=logging.WARNING)
-        slot.stop(reason, KillLadder(now, slot.definition.settings.kill_interval, limit))
+        if limit and not task.over:
+            task.log("stopping it: %s", reason.name.lower(), level=logging.WARNING)
+        task.stop(reason, KillLadder(now, task.definition.settings.kill_interval, limit))
 
-    def _limit(self, slot: RunningTask, mono: float) -> None:
-        limit = slot.definition.settings.kill_timeout
-        if limit and slot.ladder is None and not slot.over and mono >= slot.started + limit:
-            self.stop(slot, Reason.TIMEOUT)
-        if not slot.begun and mono >= slot.started + self._settings.start_timeout:
-            # It hangs in what somebody has registered with os.register_at_fork, say.
-            if not (slot.over or slot.runner.note.begun):
-                tell(slot, "killing it: its process does not begin", level=logging.ERROR)
-                self._runners.kill(slot.runner)
-            slot.begun = True
+    def _limit(self, task: RunningTask, mono: float) -> None:
+        limit = task.definition.settings.kill_timeout
+        if limit and task.ladder is None and not task.over and mono >= task.started + limit:
+            self.stop(task, Reason.TIMEOUT)
+        if not task.begun and mono >= task.started + self._settings.start_timeout:
+            # It may hang in a function that somebody has registered with os.register_at_fork.
+            if not (task.over or task.runner.stop_flags.begun):
+                task.log("killing it: its process does not begin", level=logging.ERROR)
+                self._pool.kill(task.runner)
+            task.taken_up()
 
-    def _fence(self, slot: RunningTask, boot: float) -> None:
-        """Nothing of a task may run when its lease can be granted to another."""
-        if slot.lost or boot >= slot.deadlines.kill:
-            if slot.ladder is None or not slot.ladder.killing:
-                why = "its lease is lost" if slot.lost else "its lease could not be extended"
-                tell(slot, "killing it: %s", why, level=logging.ERROR)
-            self.stop(slot, Reason.LEASE, 0)
-        elif boot >= slot.deadlines.warn:
-            self.stop(slot, Reason.LEASE, slot.deadlines.kill - boot)
+    def _guard_lease(self, task: RunningTask, boot: float) -> None:
+        """See to it that the task is dead before its lease can be granted to another worker."""
+        if task.lost or boot >= task.deadlines.kill:
+            if task.ladder is None or not task.ladder.killing:
+                why = "its lease is lost" if task.lost else "its lease could not be extended"
+                task.log("killing it: %s", why, level=logging.ERROR)
+            self.stop(task, Reason.LEASE, 0)
+        elif boot >= task.deadlines.warn:
+            self.stop(task, Reason.LEASE, task.deadlines.kill - boot)
 
-    def _climb(self, slot: RunningTask, mono: float) -> None:
-        if slot.over and slot.runner.exit is None and mono >= slot.ended + _LEAVING:
-            self._runners.kill(slot.runner)
-        if slot.ladder is None or (number := slot.ladder.due(mono)) is None:
+    def _climb(self, task: RunningTask, mono: float) -> None:
+        """Send the signal of the task's ladder that is due."""
+        if task.over and task.runner.exit is None and mono >= task.ended + _LONGEST_EXIT:
+            self._pool.kill(task.runner)
+        if task.ladder is None or (number := task.ladder.due(mono)) is None:
             return
         if number is signal.SIGKILL:
-            self._runners.kill(slot.runner)
-        elif not slot.over:
-            slot.runner.send(number)
+            self._pool.kill(task.runner)
+        elif not task.over:
+            task.runner.send(number)
 
-    def _wakes(self, slot: RunningTask, mono: float, boot: float) -> float:
-        limit = slot.definition.settings.kill_timeout
+    def _wakes(self, task: RunningTask, mono: float, boot: float) -> float:
+        limit = task.definition.settings.kill_timeout
         moments = [
-            mono + deadline - boot for deadline in (slot.deadlines.warn, slot.deadlines.kill)
+            mono + deadline - boot for deadline in (task.deadlines.warn, task.deadlines.kill)
         ]
-        if slot.ladder is not None:
-            moments.append(slot.ladder.wakes)
+        if task.ladder is not None:
+            moments.append(task.ladder.wakes)
         elif limit:
-            moments.append(slot.started + limit)
-        if slot.over:
-            moments.append(slot.ended + _LEAVING)
-        if not slot.begun:
-            moments.append(slot.started + self._settings.start_timeout)
+            moments.append(task.started + limit)
+        if task.over:
+            moments.append(task.ended + _LONGEST_EXIT)
+        if not task.begun:
+            moments.append(task.started + self._settings.start_timeout)
         return min((moment for moment in moments if moment > mono), default=mono + 1)

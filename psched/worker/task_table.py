@@ -1,88 +1,93 @@
-"""A worker's running tasks: the side of them that is processes. The store's side: `leaser`."""
+"""The running tasks of a worker, as processes. What is written to the store: `lease_loop`."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from typing import Any, Protocol
 
 from psched.application.task import assignment
 from psched.base.clock import Clock
-from psched.base.errors import InvalidError, StoreUnavailableError, text_of
+from psched.base.errors import InvalidError, TransientStoreError, UnknownOutcomeError, text_of
+from psched.base.fault_log import FaultLog
 from psched.base.lease_times import Deadlines
-from psched.base.outage import Outage
 from psched.base.texts import brief
 from psched.core.model import Finish, Occurrence, Quarantine, Release, Retry, Row
 from psched.core.policy import Run
 from psched.process.signals import Waitable
-from psched.runner.pool import RunnerPool
+from psched.runner.runner_pool import RunnerPool
 from psched.runner.stop_flags import Reason
-from psched.worker.running_task import RunningTask, tell
+from psched.worker.running_task import RunningTask
 from psched.worker.task_guard import TaskGuard
 
 _log = logging.getLogger("psched.worker")
 
 
 class LeaseWriter(Protocol):
-    """Writes for a running task."""
+    """Writes to the store what a running task asks for."""
 
-    def extend_now(self, slot: RunningTask) -> bool:
-        """Extend its lease; whether it was still held.
+    def extend_now(self, task: RunningTask) -> bool:
+        """Extend the task's lease; whether it was still held.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         ...
 
-    def update_data(self, slot: RunningTask, data: str) -> bool:
-        """Replace its schedule's payload; whether its lease was still held.
+    def update_data(self, task: RunningTask, data: str) -> bool:
+        """Replace the payload of the task's schedule; whether its lease was still held.
 
         Raises:
-            StoreUnavailableError: the store did not answer.
+            TransientStoreError: the store did not answer.
         """
         ...
 
 
 class TaskTable:
-    """Starts tasks in runners, hears what they say, and knows when nothing of them is left.
+    """Owns the running tasks: starts them in runners, and records what their runners report.
 
     Args:
-        runners: where tasks run.
-        guard: stops them when they must stop.
-        clock: this host's clocks.
+        pool: the runners.
+        guard: stops tasks when they must stop.
+        clock: tells when a task was started, and when it ended.
 
     Attributes:
-        slots: the leases that have a task, by key.
         started: how many tasks have been started so far.
-        no_forks: that there is no process to be had.
+        no_forks: the outage during which no process can be forked.
     """
 
-    def __init__(self, runners: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
-        self.slots: dict[str, RunningTask] = {}
+    def __init__(self, pool: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
         self.started = 0
-        self.no_forks = Outage("cannot fork", _log, clock)
-        self._runners = runners
+        self.no_forks = FaultLog("cannot fork", _log, clock)
+        self._tasks: dict[str, RunningTask] = {}
+        self._pool = pool
         self._guard = guard
         self._clock = clock
 
     def __len__(self) -> int:
-        return len(self.slots)
+        return len(self._tasks)
 
     def __iter__(self) -> Iterator[RunningTask]:
-        return iter([*self.slots.values()])
+        return iter([*self._tasks.values()])
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._tasks
+
+    def __getitem__(self, key: str) -> RunningTask:
+        return self._tasks[key]
 
     @property
-    def running(self) -> bool:
-        """Whether anything of any task may still be alive."""
-        return any(not slot.empty for slot in self)
+    def keys(self) -> KeysView[str]:
+        """The keys of the rows whose tasks are here."""
+        return self._tasks.keys()
 
     @property
-    def runners(self) -> RunnerPool:
-        """Where tasks run."""
-        return self._runners
+    def alive(self) -> bool:
+        """Whether a process of any task may still be alive."""
+        return any(not task.empty for task in self)
 
     @property
-    def links(self) -> list[Waitable]:
-        """The lines to all runners."""
-        return self._runners.links
+    def links(self) -> Sequence[Waitable]:
+        """The lines to all runners and their fork servers."""
+        return self._pool.links
 
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
         """Have a runner waiting; see `RunnerPool.prepare`.
@@ -90,23 +95,23 @@ class TaskTable:
         Raises:
             OSError: the system has no process or memory left; it has been logged.
         """
-        if unused or not self._runners.waiting:
-            self.brace()
+        if unused or not self._pool.waiting:
+            self.guard_before_blocking()
         try:
-            self._runners.prepare(count, unused=unused)
+            self._pool.prepare(count, unused=unused)
         except OSError as error:
             self.no_forks.failed(error)
             raise
         self.no_forks.passed()
 
     def dismiss(self) -> None:
-        """No task will follow: let the waiting runners go."""
-        self._runners.dismiss()
+        """No task will follow: let the waiting runners exit."""
+        self._pool.dismiss()
 
     def start(self, row: Row, run: Run, deadlines: Deadlines) -> None:
         """Start the task of a leased row, in a runner that `prepare` has made."""
-        runner = self._runners.take()
-        slot = RunningTask(
+        runner = self._pool.acquire()
+        task = RunningTask(
             row=row,
             definition=run.definition,
             occurrence=Occurrence(row.key, run.scheduled_time),
@@ -114,106 +119,124 @@ class TaskTable:
             runner=runner,
             started=self._clock.monotonic(),
         )
-        self.slots[row.key] = slot
+        self._tasks[row.key] = task
         self.started += 1
-        tell(slot, "started, %s, attempt %d", run.definition.type, row.attempt)
-        self._guard.begin(slot)
+        task.log("started, %s, attempt %d", run.definition.type, row.attempt)
+        self._guard.begin(task)
         runner.link.data_limit = run.definition.settings.data_limit
         message = {"run": assignment(row, run.definition, run.scheduled_time)}
         runner.link.send(message, _stored(row.data))
 
-    def hear(self, lessor: LeaseWriter) -> None:
-        """Take what runners say, answer what they ask, and see which have ended."""
-        for slot in self:
-            if slot.empty:
-                continue  # its runner may have another's task by now
-            link = slot.runner.link
-            link.flush()
-            self._take(slot, link.receive(), lessor)
-            if self._runners.cut_off(slot.runner):
-                slot.end(f"its process has sent {link.fault}", self._clock.monotonic())
-        self._reap(lessor)
+    def remove(self, key: str) -> RunningTask:
+        """The lease of a task has ended: forget the task, and return it."""
+        return self._tasks.pop(key)
 
-    def _reap(self, lessor: LeaseWriter) -> None:
-        """See which runners have ended, and of which nothing is left."""
-        by_runner = {slot.runner: slot for slot in self if not slot.empty}
-        for runner in self._runners.reap():
-            slot_or_none = by_runner.get(runner)
-            if slot_or_none is not None:
-                self._take(slot_or_none, runner.last_words, lessor)
-                if runner.died_with_server and not slot_or_none.over:
-                    slot_or_none.lost_server = True
-                    slot_or_none.end("its fork server died", self._clock.monotonic())
-                slot_or_none.end(f"its process {runner.exit}", self._clock.monotonic())
-        for runner in self._runners.cleared():
+    def receive(self, writer: LeaseWriter) -> None:
+        """Record what runners report, answer what they ask, and see which have ended.
+
+        Args:
+            writer: writes what they ask for.
+        """
+        for task in self:
+            if task.empty:
+                continue  # its runner may have another task by now
+            link = task.runner.link
+            link.flush()
+            self._handle(task, link.receive(), writer)
+            if self._pool.cut_off(task.runner):
+                task.run_over(f"its process has sent {link.fault}", self._clock.monotonic())
+        self._reap(writer)
+
+    def _reap(self, writer: LeaseWriter) -> None:
+        """See which runners have ended, and which of their trees are gone."""
+        by_runner = {task.runner: task for task in self if not task.empty}
+        for runner in self._pool.reap():
+            task_or_none = by_runner.get(runner)
+            if task_or_none is not None:
+                self._handle(task_or_none, runner.last_words, writer)
+                if runner.died_with_server:
+                    task_or_none.server_died(self._clock.monotonic())
+                task_or_none.run_over(f"its process {runner.exit}", self._clock.monotonic())
+        for runner in self._pool.cleared():
             if runner in by_runner:
-                by_runner[runner].empty = True
-        for runner, what in self._runners.late():
+                by_runner[runner].tree_gone()
+        for runner, what in self._pool.late():
             if runner in by_runner:
                 text = "it has ended, but what it has started does not die: %s"
-                tell(by_runner[runner], text, what, level=logging.WARNING)
+                by_runner[runner].log(text, what, level=logging.WARNING)
 
-    def brace(self) -> None:
-        """Watch what runs, before something holds us up: the store or a fork may, for as long."""
-        if self.slots:
-            self.watch()
+    def guard(self) -> float:
+        """Send the signals that are due; see `TaskGuard.watch`.
 
-    def watch(self) -> float:
-        """See `TaskGuard.watch`."""
-        return min(self._guard.watch(self.slots.values()), self._runners.wakes)
+        Returns:
+            When to call it, and `receive`, again: seconds of the monotonic clock.
+        """
+        return min(self._guard.watch(self._tasks.values()), self._pool.wakes)
 
-    def stop(self, slot: RunningTask, reason: Reason, limit: float | None = None) -> None:
-        """See `TaskGuard.stop`."""
-        self._guard.stop(slot, reason, limit)
+    def guard_before_blocking(self) -> None:
+        """Send the signals that are due, because a request or a fork may block for long now."""
+        if self._tasks:
+            self.guard()
 
-    def _take(
-        self, slot: RunningTask, messages: Sequence[Mapping[str, Any]], lessor: LeaseWriter
+    def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
+        """Begin to stop a task; see `TaskGuard.stop`."""
+        self._guard.stop(task, reason, limit)
+
+    def stop_all(self, reason: Reason, limit: float | None = None) -> None:
+        """Begin to stop all tasks; see `TaskGuard.stop`."""
+        for task in self:
+            self._guard.stop(task, reason, limit)
+
+    def _handle(
+        self, task: RunningTask, messages: Sequence[Mapping[str, Any]], writer: LeaseWriter
     ) -> None:
         """Do what a runner says; it waits for the answer before it says anything else."""
         if not messages:
             return
-        if len(messages) > 1 or slot.over or slot.runner.link.unsent:
-            slot.runner.link.cut("a message out of turn")
+        if len(messages) > 1 or task.over or task.runner.link.unsent:
+            task.runner.link.cut("a message out of turn")
             return
         message = messages[0]
         if "done" in message or "quarantine" in message:
             if "quarantine" in message:
-                slot.decision = Quarantine(message["quarantine"])
-            slot.end(message.get("done"), self._clock.monotonic())
+                task.decided(Quarantine(message["quarantine"]))
+            task.run_over(message.get("done"), self._clock.monotonic())
             if message.get("store"):
-                self._runners.renew()
-            if not message["last"]:
-                slot.empty = self._runners.give_back(slot.runner)
+                self._pool.renew()
+            if not message["last"] and self._pool.give_back(task.runner):
+                task.tree_gone()
             return
-        # Until the deadline nobody else can have it, whether or not the store answers.
-        held = not slot.lost and self._clock.boottime() < slot.deadlines.end
+        # Until the deadline no other worker can have the lease, even if the store is away.
+        held = not task.lost and self._clock.boottime() < task.deadlines.end
         answer: dict[str, object] = {"held": held}
         if held:
             try:
-                answer["held"] = _obey(slot, message, lessor)
-            except StoreUnavailableError as error:
-                answer = {"unavailable": text_of(error)}
+                answer["held"] = _obey(task, message, writer)
+            except TransientStoreError as error:
+                unknown = isinstance(error, UnknownOutcomeError)
+                answer = {"unanswered" if unknown else "unavailable": text_of(error)}
             except InvalidError as error:
                 answer = {"invalid": [error.field, brief(error.problem)]}
-        slot.runner.link.send(answer)
+        task.runner.link.send(answer)
 
 
-def _obey(slot: RunningTask, message: Mapping[str, Any], lessor: LeaseWriter) -> bool:
+def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) -> bool:
+    """Do what a task asks for; whether its lease is held."""
     if "extend" in message:
-        return lessor.extend_now(slot)
+        return writer.extend_now(task)
     if "update_data" in message:
-        return lessor.update_data(slot, _payload(message["data"]))
+        return writer.update_data(task, _payload(message["data"]))
     if "retry" in message:
-        slot.decision = Retry(message["wait"], message["retry"])
+        task.decided(Retry(message["wait"], message["retry"]))
     else:
-        slot.decision = Finish() if message["decide"] == "finish" else Release()
+        task.decided(Finish() if message["decide"] == "finish" else Release())
     return True
 
 
 def _stored(data: str | bytes | None) -> bytes:
-    """A payload as the row holds it; the runner unpacks and parses it."""
+    """A payload as the row holds it; the runner decompresses and parses it."""
     if isinstance(data, str):
-        # Half a surrogate pair is no text; the runner says so.
+        # Half a surrogate pair is not text; the runner reports that.
         data = data.encode(errors="surrogatepass")
     return data or b"{}"
 
@@ -221,8 +244,8 @@ def _stored(data: str | bytes | None) -> bytes:
 def _payload(data: bytes) -> str:
     """A payload that a runner wants to be stored.
 
-    It was checked in the runner, which may lie. A row that is no JSON is quarantined when it is
-    due again; what no column can hold must not reach the store.
+    The runner has checked it, but may lie. A row that is not JSON is quarantined when it is due
+    again; what no column can hold must not reach the store.
 
     Raises:
         InvalidError: it is not the text of an object.

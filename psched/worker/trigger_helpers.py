@@ -1,15 +1,15 @@
 """The processes that import and ask triggers of the users' own, for one worker.
 
-A trigger may hang, crash, or use up its memory. So the worker does not ask it. A runner that is
-used for nothing else judges the row (`trigger_verdicts`), while the worker goes on; it is used
-again for the next question. One that does not answer in time is killed, and so is one that answers
-nonsense. The row is then asked about once more, in a fresh process, since another trigger may have
-spoilt the first. After the second time it is quarantined. Both times are this worker's, under one
-lease: no row goes on killing from worker to worker.
+A trigger may hang, crash, or use up its memory, so the worker does not ask it. A runner that is
+used for nothing else judges the row (`remote_policy`), while the worker goes on; it is used
+again for the next question. It is killed if it does not answer in time, or answers nonsense. Then
+the row is judged once more, in a fresh process, because another trigger may have spoilt the first.
+If that fails too, the row is quarantined. Both attempts are this worker's, under one lease, so no
+row kills processes in one worker after another.
 
-One such process is enough as long as it answers at once. If it has not answered after a moment, the
-next question goes to another, so that a trigger that hangs delays no other. Of one class, and in
-all, only so many are asked at the same time: rows beyond that are put off.
+One such process is enough as long as it answers at once. If it has not answered after `MOMENT`, the
+next question is sent to another process, so that a trigger that hangs delays no other. Only so many
+slow questions may be open, in all and of one class: further rows are put off.
 """
 
 import logging
@@ -20,14 +20,21 @@ from typing import Any
 
 from psched.base.clock import Clock
 from psched.config import Config
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import QUARANTINED, WAITING, Decision, Row, Settlement, Token
-from psched.core.policy import Run, conclusion, opening, put_off
-from psched.core.trigger_verdicts import Case, verdict
+from psched.core.policy import Run, after_claim, after_run, postpone
+from psched.core.remote_policy import PolicyRequest, parse_answer
 from psched.runner.messages import FROM_TRIGGER_HELPER
-from psched.triggers.custom import DEADLINE, WithheldError, found_by, name_of, withheld
-from psched.triggers.trigger import is_called
-from psched.worker.running_task import RunnerChild
+from psched.runner.runner_child import RunnerChild
+from psched.runner.runner_pool import RunnerPool
+from psched.triggers.custom import (
+    DEADLINE,
+    AskElsewhereError,
+    class_name,
+    loading_by,
+    refuse_to_ask,
+)
+from psched.triggers.trigger import is_custom
 from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")
@@ -36,13 +43,13 @@ MOMENT = 0.05
 """Seconds after which a question is slow: nothing waits for its answer any more."""
 
 _MOST_SLOW = 16
-"""Processes that may be busy with slow questions."""
+"""How many slow questions may be open at once; each keeps a process busy."""
 
 _MOST_SLOW_OF_ONE = 4
-"""Of them with questions to the same class."""
+"""How many of them may be for triggers of the same class."""
 
 _MOST_KILLS = 2
-"""After which a row is given up."""
+"""How many processes a row may cost before it is given up."""
 
 _FORK_PAUSE = 1.0
 """Seconds until the next try when the system had no process to give."""
@@ -50,20 +57,20 @@ _FORK_PAUSE = 1.0
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """A row whose trigger is being asked.
+    """What a row's trigger is asked.
 
     Attributes:
         case: what is to be judged.
         name: the trigger's class.
-        since: when it began to wait, seconds of the monotonic clock.
-        sent: when its process was given it, or began to wait for one.
-        helper: the process that is asked; None: none yet, or no more.
-        fresh: that one has asked no other trigger, or is not to have.
-        kills: how many processes it has cost.
+        since: when the row began to wait, seconds of the monotonic clock.
+        sent: when the question was sent to a process, seconds of the monotonic clock.
+        helper: the process that is asked; None: not yet, or no longer.
+        fresh: the process must not have asked another trigger before.
+        kills: how many processes the question has cost.
         answer: the verdict; None: there is none yet.
     """
 
-    case: Case
+    case: PolicyRequest
     name: str
     since: float
     sent: float = 0.0
@@ -74,59 +81,62 @@ class Question:
 
 
 class TriggerHelpers:
-    """The worker's side of them.
+    """The worker's side of them; owns the questions.
 
     Args:
-        tasks: where processes come from.
-        settings: the installation's.
-        clock: this host's clocks.
+        tasks: has a process forked, after the running tasks were guarded.
+        pool: the processes.
+        settings: the defaults of what a row leaves open.
+        clock: tells which questions are slow.
     """
 
-    def __init__(self, tasks: TaskTable, settings: Config, clock: Clock) -> None:
+    def __init__(self, tasks: TaskTable, pool: RunnerPool, settings: Config, clock: Clock) -> None:
         self._tasks = tasks
+        self._pool = pool
         self._settings = settings
         self._clock = clock
         self._idle: list[RunnerChild] = []
         self._asked: list[Question] = []
         self._queue: list[Question] = []
         self._fork_at = 0.0
-        self._heard = 0.0
+        self._received = 0.0
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
     def open(self, row: Row, now: float) -> Run | Settlement | Question:
-        """What to do with a row that has just been claimed, see `policy.opening`.
+        """What to do with a row that has just been claimed, see `policy.after_claim`.
 
         Returns:
-            A question, if its trigger has to be asked: its ``answer`` is set by a later `hear`.
+            A question, if its trigger has to be asked: a later `receive` sets its ``answer``.
         """
-        # Also if it could be run at once: its trigger would be asked after that.
-        if row.status == WAITING and row.cron and is_called(row.cron) and self._is_full(row.cron):
-            return put_off(row, ceil(DEADLINE))
+        # Also if the row could be run at once, because its trigger would be asked after the run.
+        if row.status == WAITING and row.cron and is_custom(row.cron) and self._is_full(row.cron):
+            return postpone(row, ceil(DEADLINE))
         try:
-            with found_by(withheld):
-                return opening(row, self._settings, now)
-        except WithheldError:
-            return self._ask(Case(row, now))
+            with loading_by(refuse_to_ask):
+                return after_claim(row, self._settings, now)
+        except AskElsewhereError:
+            return self._ask(PolicyRequest(row, now))
 
     def conclude(
         self, leased: Row, current: Row, decision: Decision, settings: Config, now: float
     ) -> Settlement | None:
-        """The settlement of a lease after a run, see `policy.conclusion`; None: not known yet.
+        """The settlement of a lease after a run, see `policy.after_run`; None: not known yet.
 
-        To be asked again, until `forget`. Of each version of a row, the first ``now`` counts.
+        To be called again until it is known; then `forget`. For each version of a row, the first
+        ``now`` counts.
         """
         key = (leased.key, leased.token, current.version)
         if key not in self._ends:
             try:
-                with found_by(withheld):
-                    return conclusion(leased, current, decision, settings, now)
-            except WithheldError:
-                self._ends[key] = self._ask(Case(current, now, leased, decision))
+                with loading_by(refuse_to_ask):
+                    return after_run(leased, current, decision, settings, now)
+            except AskElsewhereError:
+                self._ends[key] = self._ask(PolicyRequest(current, now, leased, decision))
         answer = self._ends[key].answer
         return answer if isinstance(answer, Settlement) else None
 
     def awaits(self, row: Row) -> bool:
-        """Whether it is being asked how a lease ends, and not known yet."""
+        """Whether a trigger is being asked how the lease of a row ends."""
         token = row.token
         return any(
             question.answer is None
@@ -135,64 +145,64 @@ class TriggerHelpers:
         )
 
     def forget(self, row: Row) -> None:
-        """A lease has ended."""
+        """The lease of a row has ended."""
         for end in [end for end in self._ends if end[:2] == (row.key, row.token)]:
             self.drop(self._ends.pop(end))
 
     def drop(self, question: Question) -> None:
-        """Nobody needs the answer any more."""
+        """The answer is not needed any more."""
         if question in self._queue:
             self._queue.remove(question)
         if question.helper is not None and question in self._asked:
             self._asked.remove(question)
-            self._tasks.runners.kill(question.helper)
+            self._pool.kill(question.helper)
 
     def is_reserved(self, question: Question) -> bool:
-        """Whether a slot is to be kept for a row: its answer is there, or will be in a moment."""
+        """Whether room is to be kept for a row's task: its answer is there, or is due at once."""
         young = self._clock.monotonic() < question.since + MOMENT
         return young or question.answer is not None
 
     def is_stuck(self, question: Question) -> bool:
-        """Whether it has not been asked yet, and there is no process for it."""
+        """Whether a question has not been sent yet, because no process can be forked."""
         unasked = question in self._queue and not question.kills and question.helper is None
         return unasked and self._clock.monotonic() < self._fork_at
 
-    def hear(self) -> None:
-        """Take the answers that have come, and kill what does not answer."""
-        self._heard = self._clock.monotonic()
+    def receive(self) -> None:
+        """Receive the answers, kill the processes that do not answer, and send what waits."""
+        self._received = self._clock.monotonic()
         for helper in [*self._idle]:
-            # It has nothing to say, but the end of the line.
+            # It has nothing to say: what arrives is garbage, or the end of the stream.
             if helper.exit is not None or helper.link.receive() or helper.link.closed:
                 self._idle.remove(helper)
-                self._tasks.runners.kill(helper)
+                self._pool.kill(helper)
         for question in [*self._asked]:
-            self._hear_about(question)
+            self._receive_answer(question)
         self._send()
 
     @property
     def wakes(self) -> float:
-        """When `hear` is to be called again, seconds of the monotonic clock."""
+        """When `receive` is to be called again, seconds of the monotonic clock."""
         moments = [question.sent + DEADLINE for question in self._asked]
         if self._queue:
             moments += [self._fork_at, *(question.sent + MOMENT for question in self._asked)]
-        # Who keeps a slot for a moment looks again when that is over.
+        # Room is kept for a task for a moment only.
         moments += [question.since + MOMENT for question in (*self._asked, *self._queue)]
-        # What has come by the last time has been seen to.
-        return min((moment for moment in moments if moment > self._heard), default=inf)
+        # What was due at the last call has been done.
+        return min((moment for moment in moments if moment > self._received), default=inf)
 
     def dismiss(self) -> None:
-        """Let the process go that waits for a question."""
+        """Let the process exit that waits for a question."""
         for helper in self._idle:
             helper.link.close()
         self._idle.clear()
 
-    def _ask(self, case: Case) -> Question:
-        question = Question(case, name_of(case.row.cron or ""), self._clock.monotonic())
+    def _ask(self, case: PolicyRequest) -> Question:
+        question = Question(case, class_name(case.row.cron or ""), self._clock.monotonic())
         self._queue.append(question)
         self._send()
         return question
 
-    def _hear_about(self, question: Question) -> None:
+    def _receive_answer(self, question: Question) -> None:
         helper = question.helper
         if helper is None:
             return
@@ -200,7 +210,7 @@ class TriggerHelpers:
         messages = helper.last_words if helper.exit is not None else helper.link.receive()
         problem = None
         if messages:
-            problem = self._take(question, messages)
+            problem = self._accept(question, messages)
         elif helper.exit is not None:
             problem = f"its process {helper.exit}"
         elif helper.link.fault is not None:
@@ -210,24 +220,24 @@ class TriggerHelpers:
         elif self._clock.monotonic() >= question.sent + DEADLINE:
             problem = f"it has not answered within {DEADLINE:g} s"
         if problem is not None:
-            self._lose(question, helper, problem)
+            self._failed(question, helper, problem)
 
-    def _take(self, question: Question, messages: Sequence[Mapping[str, Any]]) -> str | None:
-        """Take an answer; what is wrong with it."""
+    def _accept(self, question: Question, messages: Sequence[Mapping[str, Any]]) -> str | None:
+        """Accept an answer; what is wrong with it, if something is."""
         helper, message = question.helper, messages[0]
         if helper is None or len(messages) > 1:
-            return "its process says what was not asked"
+            return "its process has sent what it was not asked for"
         if "failed" in message:
             return f"it raised {message['failed'][:200]!r}"
         try:
-            found = verdict(question.case, message)
+            found = parse_answer(question.case, message)
         except ValueError:
-            return "its process says what was not asked"
+            return "its process has sent what it was not asked for"
         self._asked.remove(question)
         if found is None:
             row = question.case.row
-            with found_by(withheld):
-                definition = understand(row, self._settings)
+            with loading_by(refuse_to_ask):
+                definition = parse_row(row, self._settings)
             question.answer = Run(definition, row.next_time or 0)
         elif found.status == QUARANTINED and not question.fresh:
             # Another trigger may have spoilt the process.
@@ -235,16 +245,16 @@ class TriggerHelpers:
             self._queue.append(question)
         else:
             question.answer = found
-        # One that waits is enough.
+        # One process that waits for a question is enough.
         ends = message["last"] or helper.link.closed or self._idle
-        if not ends and self._tasks.runners.clear(helper):
+        if not ends and self._pool.clear(helper):
             self._idle.append(helper)
         else:
-            self._tasks.runners.kill(helper)
+            self._pool.kill(helper)
         return None
 
-    def _lose(self, question: Question, helper: RunnerChild, problem: str) -> None:
-        self._tasks.runners.kill(helper)
+    def _failed(self, question: Question, helper: RunnerChild, problem: str) -> None:
+        self._pool.kill(helper)
         self._asked.remove(question)
         question.helper = None
         question.kills, question.fresh = question.kills + 1, True
@@ -255,10 +265,10 @@ class TriggerHelpers:
             self._queue.append(question)
         else:
             why = f"cron: {question.name} has failed to answer {question.kills} times: {problem}"
-            question.answer = question.case.given_up(why)
+            question.answer = question.case.quarantine(why)
 
     def _send(self) -> None:
-        """Ask what waits, one after another, but for those who keep their process to themselves."""
+        """Send the questions that wait, one at a time: the next one while the last is slow."""
         while self._queue and self._clock.monotonic() >= self._fork_at:
             if any(not self._is_slow(question) for question in self._asked):
                 return
@@ -276,14 +286,14 @@ class TriggerHelpers:
 
     def _fork(self) -> RunnerChild:
         self._tasks.prepare(unused=True)
-        helper = self._tasks.runners.take()
+        helper = self._pool.acquire()
         helper.link.expects = FROM_TRIGGER_HELPER
         return helper
 
     def _is_full(self, trigger: str) -> bool:
         """Whether a further row with this trigger is to be put off."""
         slow = [question for question in self._asked if self._is_slow(question)]
-        name = name_of(trigger)
+        name = class_name(trigger)
         same = sum(question.name == name for question in slow)
         return len(slow) >= _MOST_SLOW or same >= _MOST_SLOW_OF_ONE
 

@@ -2,12 +2,11 @@
 
 import gc
 import logging
-import random
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreError
@@ -15,102 +14,111 @@ from psched.base.log import Log, log_uncaught
 from psched.base.texts import brief
 from psched.config import Config
 from psched.core.store_protocol import Store
-from psched.master.generation_spec import BAD_HANDLERS, DRAINED, Place
+from psched.master.generation_spec import BAD_HANDLERS, DRAINED, WorkerIdentity
+from psched.master.messages import FROM_MASTER
 from psched.process import kernel
-from psched.process.deadman import DeadMan
 from psched.process.link import Link
-from psched.process.message_shapes import FROM_MASTER
-from psched.process.signals import SIGNALS, SignalInbox
+from psched.process.signals import SIGNALS, SignalInbox, Waitable
 from psched.process.titles import set_title
-from psched.runner.pool import RunnerPool
 from psched.runner.stop_flags import Reason
 from psched.worker.lease_loop import LeaseLoop
 from psched.worker.recycling import Recycling
-from psched.worker.running_task import account
-from psched.worker.task_guard import TaskGuard
 from psched.worker.task_table import TaskTable
 
 _log = logging.getLogger("psched.worker")
 
 LEFT_BEHIND = 69
-"""Exit status: the store was away, leases are left to run out (sysexits.h: EX_UNAVAILABLE)."""
+"""Exit status: the store was away, and leases are left to expire (sysexits.h: EX_UNAVAILABLE)."""
 
-_BEAT = 1.0
-"""Seconds between two signs of life to the master at most, while there is something to tell."""
+_HEARTBEAT = 1.0
+"""Seconds between two heartbeats to the master at least, while there is news."""
 
 _LONGEST_SILENCE = 10.0
-"""Seconds between two of them while there is not."""
+"""Seconds between two heartbeats at most, while there is none."""
 
-_PATIENCE = 10.0
-"""Seconds that a leaving worker, its tasks gone, goes on trying to settle them."""
+_LONGEST_SETTLING = 10.0
+"""Seconds that a stopping worker whose tasks are gone goes on trying to settle them."""
+
+
+class Inbox(Protocol):
+    """Where a worker's signals arrive; see `psched.process.signals.SignalInbox`."""
+
+    def take(self) -> Collection[int]:
+        """The signals that have arrived since the last call."""
+        ...
+
+    def watch(self, links: Iterable[Waitable]) -> None:
+        """Have news on these links end the next sleep, too."""
+        ...
+
+    def sleep(self, timeout: float) -> bool:
+        """Sleep until a signal arrives, a watched link has news, or the time is over."""
+        ...
 
 
 class Worker:
     """One worker's life, from the moment when its handlers are loaded.
 
+    `psched.worker.composition.make_worker` makes one with its parts.
+
     Args:
         link: to the master.
-        place: where it stands.
-        settings: the installation's.
-        runners: where tasks run.
-        store: where the schedules are.
+        place: its number, its generation and its nonce.
+        settings: how long it may be silent.
+        store: is disconnected at the end.
+        tasks: owns the running tasks.
+        lease_loop: owns the leases.
+        recycling: tells when the worker is to be replaced.
         inbox: this process's signals.
         log: this process's log.
-        clock: this host's clocks.
-        prepare: what is to be done in the store first, in steps beside everything else.
+        clock: tells when a heartbeat is due.
+        show_title: shows what the worker does, in the list of processes.
+
+    Attributes:
+        exit_status: None: it goes on.
     """
 
     def __init__(
         self,
         link: Link,
-        place: Place,
-        *,
+        place: WorkerIdentity,
         settings: Config,
-        runners: RunnerPool,
+        *,
         store: Store,
-        inbox: SignalInbox,
+        tasks: TaskTable,
+        lease_loop: LeaseLoop,
+        recycling: Recycling,
+        inbox: Inbox,
         log: Log,
         clock: Clock,
-        prepare: Callable[[], Iterator[None]] | None = None,
+        show_title: Callable[[str], object],
     ) -> None:
+        self.exit_status: int | None = None
         self._link = link
         link.expects = FROM_MASTER
         self._place = place
         self._store = store
+        self._tasks = tasks
+        self._lease_loop = lease_loop
+        self._recycling = recycling
         self._inbox = inbox
         self._log = log
         self._clock = clock
-        self._leaving = False
+        self._show_title = show_title
+        self._admitted = False
+        self._stopping = False
         self._give_up_at = 0.0
         self._orphaned = False
-        self._looked = False
-        self._next_beat = 0.0
-        self._beaten = 0.0
-        self._told: Mapping[str, Any] = {}
-        # It may be held up for two driver timeouts, and must not seem to hang.
+        self._told_poll = False
+        self._next_heartbeat = 0.0
+        self._last_heartbeat = 0.0
+        self._last_news: Mapping[str, Any] = {}
+        # It may be blocked for two driver timeouts, and must not seem to hang.
         spare = settings.child_heartbeat_limit - 2 * settings.driver_timeout
-        self._silence = min(_LONGEST_SILENCE, max(_BEAT, spare / 4))
-        self._rng = random.Random()  # noqa: S311  # jitter; made after the fork, so it is its own
-        self._enough = Recycling(settings, self._rng, clock.monotonic())
-
-        # Nobody is to inherit a connection. Of SQLite a child would inherit the list of open files
-        # and locks, but not the locks, and would believe that it holds them:
-        # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
-        runners.quiet = store.disconnect
-        guard = TaskGuard(settings, runners=runners, clock=clock, deadman=DeadMan(place.deadline))
-        self._tasks = TaskTable(runners, guard, clock)
-        self._leaser = LeaseLoop(
-            store,
-            settings,
-            nonce=place.nonce,
-            tasks=self._tasks,
-            clock=clock,
-            rng=self._rng,
-            prepare=prepare,
-        )
+        self._silence = min(_LONGEST_SILENCE, max(_HEARTBEAT, spare / 4))
 
     def run(self, reported: Mapping[str, Any] | None = None) -> int:
-        """Work until told to go.
+        """Work until told to stop.
 
         Args:
             reported: settings that only this process could read, for the master.
@@ -120,152 +128,151 @@ class Worker:
         """
         # What is here now stays, and need not be searched for garbage again and again.
         gc.freeze()
+        self.begin(reported)
+        while self.exit_status is None:
+            timeout = self.tick()
+            if self.exit_status is None:
+                # Before its admission, the worker does not see to its runners.
+                runners = self._tasks.links if self._admitted else ()
+                self._inbox.watch([self._link, *runners])
+                self._inbox.sleep(timeout)
+        self._store.disconnect()
+        return self.exit_status
+
+    def begin(self, reported: Mapping[str, Any] | None = None) -> None:
+        """Have a first runner, and tell the master that this worker is ready; see `run`."""
         try:
             self._tasks.prepare()
         except RuntimeError as error:
             _log.error("%s", error)
-            return BAD_HANDLERS
+            self.exit_status = BAD_HANDLERS
+            return
         except OSError:
             pass  # it has been logged, and is tried again before each claim
         self._link.send({"ready": reported})
-        if not self._admitted():
-            return DRAINED
-        # Other messages may have come with that one: nothing wakes us for them any more.
-        self._attend()
-        while (status := self._turn()) is None:
-            pass
-        self._store.disconnect()
-        return status
 
-    def _admitted(self) -> bool:
-        """Wait for the master's leave to begin.
+    def tick(self) -> float:
+        """Obey what has arrived, and do what is due.
 
-        It may have to refuse what was reported; and what it has said meanwhile, such as that
-        there is a newer generation by now, is to be obeyed before the first claim.
+        Returns:
+            Seconds until something is due again; `exit_status` tells when there is nothing.
         """
-        while (message := self._link.wait()) is not None:
-            if "go" in message:
-                return bool(message["go"])
-            self._obey(message)
-        return False
-
-    def _turn(self) -> int | None:
-        """One turn of the loop; the exit status at its end."""
-        timeout = self._leaser.tick()
+        self._receive()
+        if not self._admitted or self.exit_status is not None:
+            # The master may have to refuse what was reported. What it has said meanwhile, such as
+            # that there is a newer generation by now, is to be obeyed before the first claim.
+            return _LONGEST_SILENCE
+        timeout = self._lease_loop.tick()
         now = self._clock.monotonic()
         self._report(now)
-        if self._leaving:
-            if self._leaser.idle:
-                return DRAINED
-            if self._tasks.running or self._leaser.asks:
-                self._give_up_at = now + _PATIENCE
-            elif now >= self._give_up_at:
-                _log.error("going without having settled everything: the store is away")
-                return LEFT_BEHIND
-        if self._rest(now, timeout):
-            self._attend()
-        return None
+        if self._stopping:
+            self._see_whether_it_is_done(now)
+        return max(0.0, min(timeout, self._next_heartbeat - now))
 
-    def _attend(self) -> None:
-        """See what has happened."""
+    def _receive(self) -> None:
+        """Receive signals and the master's orders, and obey them."""
         arrived = self._inbox.take()
         if signal.SIGUSR2 in arrived:
             self._log.reopen()
-        if not arrived.isdisjoint((signal.SIGTERM, signal.SIGQUIT)):
-            self._leave(None)
+        if signal.SIGTERM in arrived or signal.SIGQUIT in arrived:
+            self._stop(None)
         self._link.flush()
-        # Until there is none: its end is seen then.
+        # Until there is no more: only then is the end of the stream seen.
         while messages := self._link.receive():
             for message in messages:
                 self._obey(message)
         if self._link.closed and not self._orphaned:
             self._orphaned = True
-            fault = self._link.fault
-            how = "has died" if fault is None else f"has sent {fault}"
-            _log.error("the master %s: killing all tasks, releasing their leases", how)
-            self._leave(0)
-            for slot in self._tasks:
-                self._tasks.stop(slot, Reason.SHUTDOWN, 0)
+            self._kill_all()
 
-    def _rest(self, now: float, timeout: float) -> bool:
-        """Sleep until something happens or is due, and look for due rows meanwhile.
-
-        A worker with nothing to do comes hardly further than this; see `LeaseLoop.look`.
-
-        Returns:
-            Whether something has happened.
-        """
-        # A runner that is forked for a look has nothing to say before it is given a task.
-        self._inbox.watch([self._link, *self._tasks.links])
-        while not self._inbox.sleep(min(timeout, self._next_beat - now)):
-            now = self._clock.monotonic()
-            looked = self._leaser.look(now) if now < self._next_beat else None
-            if looked is None:
-                return False
-            timeout = looked
-        return True
+    def _kill_all(self) -> None:
+        """The master has died: kill the tasks at once, then exit."""
+        if not self._admitted:
+            self.exit_status = DRAINED
+            return
+        fault = self._link.fault
+        how = "has died" if fault is None else f"has sent {fault}"
+        _log.error("the master %s: killing all tasks, releasing their leases", how)
+        self._stop(0)
+        self._tasks.stop_all(Reason.SHUTDOWN, 0)
 
     def _obey(self, message: Mapping[str, Any]) -> None:
+        if "go" in message:
+            if message["go"]:
+                self._admitted = True
+            else:
+                self.exit_status = DRAINED
         if "stop" in message:
-            self._leave(message["stop"], hurry=message["hurry"])
+            self._stop(message["stop"], hurry=message["hurry"])
         if "recover" in message:
-            self._leaser.recover(message["recover"])
+            self._lease_loop.recover(message["recover"])
         if "pause" in message:
-            self._leaser.pause()
+            self._lease_loop.pause()
         if "reopen" in message:
             self._log.reopen()
         if "report" in message:
-            self._link.send({"report": self._account()})
+            self._link.send({"report": self._status()})
 
-    def _leave(self, timeout: float | None, *, hurry: bool = False) -> None:
-        if not self._leaving:
-            self._leaving = True
-            self._next_beat = 0.0
-            self._give_up_at = self._clock.monotonic() + _PATIENCE
-        self._leaser.stop(timeout, hurry=hurry)
+    def _stop(self, timeout: float | None, *, hurry: bool = False) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._next_heartbeat = 0.0
+            self._give_up_at = self._clock.monotonic() + _LONGEST_SETTLING
+        self._lease_loop.stop(timeout, hurry=hurry)
+
+    def _see_whether_it_is_done(self, now: float) -> None:
+        """Exit if nothing is held any more, or if the store has been away for too long."""
+        if self._lease_loop.idle:
+            self.exit_status = DRAINED
+        elif self._tasks.alive or self._lease_loop.asks:
+            self._give_up_at = now + _LONGEST_SETTLING
+        elif now >= self._give_up_at:
+            _log.error("exiting with leases that are not settled: the store is away")
+            self.exit_status = LEFT_BEHIND
 
     def _report(self, now: float) -> None:
-        if self._leaser.recovered:
-            self._link.send({"recovered": self._leaser.recovered})
-            self._leaser.recovered = []
-        if self._leaser.looked and not self._looked:
-            self._looked = True
+        """Tell the master what is new, and send it a heartbeat if one is due."""
+        if recovered := self._lease_loop.pop_recovered():
+            self._link.send({"recovered": recovered})
+        if self._lease_loop.has_polled and not self._told_poll:
+            self._told_poll = True
             self._link.send({"looked": True})
-        if self._enough.reached(self._tasks.started - len(self._tasks), now):
-            self._next_beat = now
-        tasks, enough = len(self._tasks), self._enough.why
-        away = None if self._leaser.away is None else brief(self._leaser.away)
-        news = {"tasks": tasks, "away": away, "enough": enough}
-        if news != self._told or (enough and not self._leaving):
-            self._next_beat = min(self._next_beat, self._beaten + _BEAT)
-        if now >= self._next_beat:
-            self._beaten, self._next_beat, self._told = now, now + self._silence, news
+        if self._recycling.reached(self._tasks.started - len(self._tasks), now):
+            self._next_heartbeat = now
+        tasks, why = len(self._tasks), self._recycling.why
+        away = None if self._lease_loop.away is None else brief(self._lease_loop.away)
+        news = {"tasks": tasks, "away": away, "enough": why}
+        if news != self._last_news or (why and not self._stopping):
+            self._next_heartbeat = min(self._next_heartbeat, self._last_heartbeat + _HEARTBEAT)
+        if now >= self._next_heartbeat:
+            self._last_heartbeat, self._next_heartbeat = now, now + self._silence
+            self._last_news = news
             self._link.send(news)
-            leaving = ", leaving" if self._leaving else ""
-            set_title(f"{self._place}: {tasks} tasks{leaving}")
+            stopping = ", leaving" if self._stopping else ""
+            self._show_title(f"{self._place}: {tasks} tasks{stopping}")
 
-    def _account(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         """What runs here, for ``psched status``."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
-        tasks = [account(slot, mono, boot) for slot in self._tasks]
+        tasks = [task.report(mono, boot) for task in self._tasks]
         return {"tasks": tasks, "errors": [*self._log.recent]}
 
 
-def prepare_process(log: Log, place: Place) -> SignalInbox:
+def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:
     """Make a freshly forked process a worker: its log, its title, its signals."""
     log.process = place.name
     log.recent.clear()
     log_uncaught()
     with suppress(AttributeError, ValueError):
-        # What handlers print is to be seen when it happens; set here, it is for all runners.
+        # What handlers print is to be seen at once. The runners inherit this.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     set_title(f"{place}: starting")
-    # A worker that hangs is sent ABRT first, and says where it hangs.
+    # A worker that hangs is sent ABRT first, and then logs where it hangs.
     log.dump_crashes()
     kernel.handle_signals_on_the_stack()
-    # Orders come over the link from the master; of the signals only TERM and QUIT (both: finish
-    # and go) and USR2 (reopen the log) mean something here. The others are what a terminal or a
-    # careless pkill sends to everybody.
+    # Orders arrive over the link from the master. Of the signals only TERM and QUIT (both: finish
+    # the tasks and exit) and USR2 (reopen the log) mean something here. The others are what a
+    # terminal or a careless pkill sends to every process.
     return SignalInbox(SIGNALS)
 
 
@@ -277,7 +284,7 @@ def clean_up(store: Store, settings: Config, nonces: Sequence[str]) -> int:
             for key in store.recover(nonce, alive_time=settings.alive_time, retry_wait=wait):
                 _log.warning("%s: released, its worker has died", key)
     except StoreError as error:
-        _log.error("leases of dead workers are left to run out: %s", error)
+        _log.error("leases of dead workers are left to expire: %s", error)
         return LEFT_BEHIND
     store.disconnect()
     return DRAINED

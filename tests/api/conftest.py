@@ -16,7 +16,7 @@ KINDS = ["sqlite", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for ki
 
 
 def pytest_generate_tests(metafunc):
-    """What needs no SQL of its own is run on Redis, too."""
+    """Run tests that send no SQL on Redis, too."""
     if "database" in metafunc.fixturenames:
         kinds = KINDS[:-1] if "sql" in metafunc.fixturenames else KINDS
         metafunc.parametrize("database", kinds, indirect=True)
@@ -24,13 +24,13 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def database(request, open_database):
-    """A fresh, empty database of each kind that will do."""
+    """A fresh, empty database of each kind."""
     with open_database(request.param) as database:
         yield database
 
 
 class Host:
-    """A host's clocks, of which the suspend-proof one can be moved on."""
+    """A host's clocks; its ``boottime`` can be moved forward, and a sleep returns at once."""
 
     def __init__(self):
         self._clock = SystemClock()
@@ -46,7 +46,7 @@ class Host:
 
 @pytest.fixture
 def settings(database):
-    own = ["tests", "test_triggers", "psched_elsewhere"]  # that have triggers
+    own = ["tests", "test_triggers", "psched_elsewhere"]  # where triggers may be defined
     given = {"url": database.url, "alive_time": 60, "retry_wait": 300, "triggers": own}
     return from_mapping(given)
 

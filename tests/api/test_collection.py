@@ -1,4 +1,4 @@
-"""psched.open, and what it gives: adding, reading, changing and removing schedules."""
+"""psched.open, and the collection that it returns: adding, reading, changing, deleting."""
 
 from datetime import UTC, datetime
 from math import ceil, floor
@@ -210,7 +210,7 @@ class TestChanging:
         assert (found.status, found.reason, found.next_time) == ("waiting", None, 7200)
 
     def test_a_change_that_meets_another_is_made_after_it(self, schedules, settings):
-        """Between its look and its write, somebody else writes."""
+        """Somebody else writes between its read and its write."""
         schedules.add("k", "t", next_time=LATER)
         others = iter([{"delay": 1}, {"type": "u"}])
         replace = schedules._store.replace

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-import psched
+import psched.errors
 from psched.base import errors
 
 FAMILIES = {
@@ -14,18 +14,42 @@ FAMILIES = {
     "PreemptedError": "ScheduleError",
     "AlreadyExistsError": "ScheduleError",
     "NotSupportedError": "ScheduleError",
-    "ScheduleError": "Exception",
     "ConfigError": "RuntimeError",
+    "LoadError": "RuntimeError",
     "ProcessStopError": "RuntimeError",
     "InvalidError": "ValueError",
-    "StoreUnavailableError": "StoreError",
+    "StoreUnavailableError": "TransientStoreError",
+    "UnknownOutcomeError": "TransientStoreError",
+    "TransientStoreError": "StoreError",
 }
+
+EVERY = [
+    error
+    for error in vars(errors).values()
+    if isinstance(error, type) and issubclass(error, BaseException)
+]
 
 
 @pytest.mark.parametrize(("name", "family"), FAMILIES.items())
 def test_an_error_has_the_seeds_name_and_family(name, family):
     error = getattr(errors, name)
-    assert [base.__name__ for base in error.__bases__] == [family]
+    assert family in [base.__name__ for base in error.__bases__]
+
+
+def test_all_errors_have_one_base_class():
+    """Except the request to stop: it is raised only once, so no handler may catch it by mistake."""
+    others = {error.__name__ for error in EVERY if not issubclass(error, psched.PschedError)}
+    assert len(EVERY) > 20
+    assert others == {"ProcessStopError"}
+
+
+def test_every_error_can_be_imported_from_its_public_path():
+    assert sorted(psched.errors.__all__) == sorted(error.__name__ for error in EVERY)
+
+
+def test_what_was_not_applied_and_what_nobody_knows_are_told_apart():
+    assert not issubclass(psched.UnknownOutcomeError, psched.StoreUnavailableError)
+    assert not issubclass(psched.StoreUnavailableError, psched.UnknownOutcomeError)
 
 
 @pytest.mark.parametrize("name", psched.__all__)

@@ -1,9 +1,9 @@
-"""What is wanted becomes what there is, on real stores, also while others are at work."""
+"""Plans are made and applied on real stores, also while other clients change schedules."""
 
 import pytest
 
 from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError
-from psched.files.applying import carry_out, make_plan, reconcile
+from psched.files.apply import apply_plan, make_plan
 
 WANTED = [
     {"key": "a", "cron": "0 9 * * *"},
@@ -13,13 +13,14 @@ WANTED = [
 
 @pytest.fixture
 def apply(schedules, settings):
-    """Reconcile, and what was done."""
+    """Makes a plan and carries it out; returns what was done."""
 
-    def apply(wanted, label="mine", **more):
+    def apply(wanted, label="mine", *, adopt=False, prune=False):
         done = []
-        reconcile(
-            schedules, wanted, label, settings=settings,
-            tell=lambda what, key: done.append((what, key)), **more,
+        made = make_plan(schedules, wanted, label, settings=settings, adopt=adopt)
+        apply_plan(
+            made, schedules, settings=settings, prune=prune,
+            report=lambda what, key: done.append((what, key)),
         )  # fmt: skip
         return done
 
@@ -84,9 +85,9 @@ def test_who_comes_second_writes_nothing_and_sets_no_time_anew(schedules, settin
     before = schedules["a"].metadata().row
 
     with pytest.raises(AlreadyExistsError, match="the key 'c' is taken"):
-        carry_out(stale, schedules, settings=settings)
+        apply_plan(stale, schedules, settings=settings)
     schedules["c"].delete()
-    carry_out(stale, schedules, settings=settings)
+    apply_plan(stale, schedules, settings=settings)
 
     assert schedules["a"].metadata().row == before
 
@@ -99,29 +100,17 @@ def test_what_others_have_taken_over_meanwhile_is_theirs(schedules, settings, ap
         schedules[key].modify(label="theirs")
 
     with pytest.raises(AlreadyExistsError, match="a belongs to the label 'theirs'"):
-        carry_out(stale, schedules, settings=settings, prune=True)
+        apply_plan(stale, schedules, settings=settings, prune=True)
     schedules["a"].modify(label="mine")
-    carry_out(stale, schedules, settings=settings, prune=True)
+    apply_plan(stale, schedules, settings=settings, prune=True)
     assert schedules["b"].exists()
 
     schedules["a"].modify(delay=0)
     stale = make_plan(schedules, wanted, "mine", settings=settings)
     schedules["a"].delete()
     with pytest.raises(NotFoundError):
-        carry_out(stale, schedules, settings=settings)
+        apply_plan(stale, schedules, settings=settings)
     assert apply(wanted) == [("added", "a")]
-
-
-def test_who_is_overtaken_plans_again(schedules, apply, monkeypatch):
-    add_many, others = schedules.add_many, [dict(each) for each in WANTED]
-
-    def be_overtaken(declarations):
-        if others:
-            schedules.add(**others.pop(), label="mine")
-        return add_many(declarations)
-
-    monkeypatch.setattr(schedules, "add_many", be_overtaken)
-    assert apply([*WANTED, {"key": "c", "cron": "@daily"}]) == [("added", "c")]
 
 
 def test_what_was_interrupted_goes_on_when_it_is_done_again(schedules, settings, apply):
@@ -132,5 +121,8 @@ def test_what_was_interrupted_goes_on_when_it_is_done_again(schedules, settings,
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reconcile(schedules, wanted, "mine", settings=settings, tell=interrupt)
+        apply_plan(
+            make_plan(schedules, wanted, "mine", settings=settings),
+            schedules, settings=settings, report=interrupt,
+        )  # fmt: skip
     assert apply(wanted) == [("changed", "b")]

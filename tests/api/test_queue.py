@@ -1,9 +1,11 @@
 """Tasks that run once, through the Python API."""
 
+import os
+import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.orm import Session
 
 import psched
@@ -25,7 +27,7 @@ SOON = {"retry_wait": 0}
 
 @pytest.fixture
 def row(schedules):
-    """A task as it stands."""
+    """Reads a task."""
     return lambda key: schedules[key].metadata()
 
 
@@ -132,6 +134,15 @@ class TestPushing:
             schedules.push_many([{"key": "k"}, "other"])
 
 
+def shut(connection):
+    """Break a connection, as a network may."""
+    driver = connection.connection.dbapi_connection
+    its_file = driver if hasattr(driver, "fileno") else driver._sock
+    line = socket.socket(fileno=os.dup(its_file.fileno()))
+    with line:
+        line.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.mark.usefixtures("sql")
 class TestWithinATransaction:
     @pytest.fixture
@@ -160,6 +171,44 @@ class TestWithinATransaction:
                 schedules.push("k", connection=mine)
         assert schedules["other"].exists()
 
+    def test_it_needs_no_other_connection_and_waits_for_nothing(
+        self, schedules, settings, host, connect
+    ):
+        """The caller's transaction may hold locks that others wait for."""
+        here = make_url(settings.url)
+        nowhere = here.set(port=1) if here.host else here.set(database="/missing/folder/psched.db")
+        store = make_store(nowhere.render_as_string(hide_password=False))
+        with (
+            ScheduleCollection(store, settings, clock=host, draw_nonce=lambda: "n") as elsewhere,
+            connect() as mine,
+            mine.begin(),
+        ):
+            elsewhere.push("now", connection=mine)
+            elsewhere.push("later", run_at=4_000_000_000, connection=mine)
+            with pytest.raises(AlreadyExistsError):
+                elsewhere.push("now", connection=mine)
+        assert host.slept == []
+        assert 0 <= schedules.now() - schedules["now"].metadata().next_time < 60
+        assert schedules["later"].exists()
+
+    def test_a_transaction_that_breaks_is_not_waited_for(
+        self, schedules, settings, host, database, connect
+    ):
+        if database.kind == "sqlite":
+            return  # it has no connection that could break
+        store = make_store(settings.url)
+        with (
+            ScheduleCollection(store, settings, clock=host, draw_nonce=lambda: "n") as others,
+            connect() as mine,
+        ):
+            mine.exec_driver_sql("SELECT 1")
+            shut(mine)
+            with pytest.raises(psched.TransientStoreError):
+                others.push("k", connection=mine)
+            mine.invalidate()
+        assert host.slept == []
+        assert not schedules["k"].exists()
+
     def test_what_is_no_connection_is_refused(self, schedules, settings):
         engine = create_engine(settings.url)
         for other in (engine, Session(engine)):
@@ -169,7 +218,7 @@ class TestWithinATransaction:
 
     def test_a_connection_to_another_kind_of_database_is_refused(self, schedules, database):
         if database.kind == "sqlite":
-            return  # of the others, each has its own driver
+            return  # each of the other kinds has its own driver
         other = create_engine("sqlite://")
         with other.connect() as theirs, pytest.raises(psched.StoreError, match="another kind of"):
             schedules.push("k", connection=theirs)
@@ -180,7 +229,7 @@ class TestWithinATransaction:
 def test_redis_has_no_transaction_to_push_in(open_database):
     with open_database("redis") as database, psched.open({"url": database.url}) as schedules:
         schedules._store.init()
-        with pytest.raises(NotSupportedError, match=r"^connection: this store has none"):
+        with pytest.raises(NotSupportedError, match=r"^connection: this store cannot join"):
             schedules.push("k", connection=object())
         assert not schedules["k"].exists()
 
@@ -291,14 +340,14 @@ class TestRequeueing:
 
 
 class TestStatusesBySql:
-    """They are set without a new version, which nobody else does."""
+    """Only plain SQL sets a status without a new version."""
 
     def test_a_running_task_that_is_cancelled_is_not_tried_again(self, schedules, row, sql):
         schedules.push("k", retry_wait=0)
         task = schedules.poll()
         sql("UPDATE {table} SET status = 'cancelled'")
         with pytest.raises(TimeoutError, match="'k' is still cancelled"):
-            schedules["k"].wait(timeout=0.1)  # it runs still
+            schedules["k"].wait(timeout=0.1)  # it is still running
         task.retry()
         assert schedules["k"].wait(timeout=1) == "cancelled"
         assert schedules.poll() is None
@@ -375,11 +424,11 @@ class TestWaiting:
 
 
 class TestAnswersThatAreLost:
-    """What was written, and then not answered, is not written twice."""
+    """A write whose answer was lost is not made twice."""
 
     @pytest.fixture
     def unanswered(self, settings, schedules):
-        """A collection whose first change is applied, not answered, and followed by something."""
+        """A collection whose first change is applied but not answered; then something happens."""
 
         def make(meanwhile):
             store = make_store(settings.url)

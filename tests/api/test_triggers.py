@@ -1,4 +1,4 @@
-"""Other triggers than cron lines, and a look ahead, by the Python API."""
+"""Other triggers than cron lines, and previews, through the Python API."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -12,7 +12,7 @@ LATER = 4_000_000_000
 
 
 class Tides:
-    """A trigger of one's own."""
+    """A custom trigger."""
 
     wrong = False
 
@@ -65,7 +65,7 @@ def test_an_occurrence_that_is_settled_is_followed_by_the_one_that_was_foretold(
 
 
 class TestATriggerThatFailsWhileItsTaskRuns:
-    """What has run is over: it is not run again when the trigger has been mended."""
+    """An occurrence that has run is not run again when the trigger was repaired."""
 
     @pytest.fixture
     def task(self, schedules):
@@ -73,7 +73,7 @@ class TestATriggerThatFailsWhileItsTaskRuns:
             "k", trigger=(Tides, {"gap": 3600}), next_time=0, next_run_time=0, catchup="latest"
         )
         while (task := schedules.poll()) is None:
-            continue  # what was missed is dropped
+            continue  # the missed occurrences are dropped
         return task
 
     def test_it_is_set_aside_and_goes_on_from_then_on(self, schedules, task, now, monkeypatch):

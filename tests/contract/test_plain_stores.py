@@ -1,4 +1,4 @@
-"""The contract of a store, on the documentation's example of one."""
+"""The store contract, on the documentation's example of a store."""
 
 import importlib.util
 import random

@@ -1,4 +1,4 @@
-"""The contract of a store, on Redis: a plain server, and one behind Sentinels."""
+"""The store contract on Redis: on a single server, and on one behind Sentinels."""
 
 import itertools
 
@@ -37,7 +37,6 @@ class TestRedisStore(BackendContract, StatusContract):
             takes_some_types(backend_factory(), open_some())
 
 
-@pytest.mark.chosen
 class TestRedisStoreBehindSentinels(BackendContract):
     @pytest.fixture
     def backend_factory(self, watched):

@@ -1,28 +1,22 @@
 """The contract of a store, on every database, claiming in every way that its server can do."""
 
 import pytest
+from sqlalchemy import create_engine
 
-from psched.testing import BackendContract, StatusContract, TableContract
+from psched.testing import BackendContract, StatusContract, TableContract, TransactionContract
 from support.stores import SOME, Sql, store_factory, takes_some_types
 
 WAYS = {
     "sqlite": ("cas",),
-    "mariadb": ("cas", "update_first", "skip_locked"),
-    "postgresql": ("skip_locked", "update_first", "cas"),
+    "mariadb": ("cas",),
+    "postgresql": ("skip_locked", "cas"),
 }
-"""The first is what the server is given if nobody chooses."""
-
 
 _MARKS = {
     "sqlite": (),
     "mariadb": (pytest.mark.mariadb,),
     "postgresql": (pytest.mark.postgresql,),
 }
-
-
-def _marks(kind, way):
-    chosen = (pytest.mark.chosen,) if way != WAYS[kind][0] else ()
-    return (*_MARKS[kind], *chosen)
 
 
 @pytest.fixture
@@ -33,24 +27,30 @@ def strategy(request):
 @pytest.mark.parametrize(
     ("database", "strategy"),
     [
-        pytest.param(kind, way, marks=_marks(kind, way), id=f"{kind}-{way}")
+        pytest.param(kind, way, marks=_MARKS[kind], id=f"{kind}-{way}")
         for kind, ways in WAYS.items()
         for way in ways
     ],
     indirect=True,
 )
-class TestSqlStore(BackendContract, TableContract, StatusContract):
+class TestSqlStore(BackendContract, TransactionContract, TableContract, StatusContract):
     @pytest.fixture
     def backend_factory(self, database, strategy):
-        with store_factory(database.url, strategy=strategy) as open_store:
+        with store_factory(database.url, claim_strategy=strategy) as open_store:
             open_store().init()
             yield open_store
 
     def test_a_store_that_takes_some_types_leaves_the_others_to_others(
         self, backend_factory, database, strategy
     ):
-        with store_factory(database.url, strategy=strategy, only=SOME) as open_some:
+        with store_factory(database.url, claim_strategy=strategy, only=SOME) as open_some:
             takes_some_types(backend_factory(), open_some())
+
+    @pytest.fixture
+    def begin(self, database):
+        engine = create_engine(database.url)
+        yield engine.begin
+        engine.dispose()
 
     @pytest.fixture
     def set_status(self, execute):

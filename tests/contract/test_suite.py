@@ -1,4 +1,4 @@
-"""The shipped suite as a third party meets it."""
+"""The shipped suite, used as a third party would use it."""
 
 import subprocess
 import sys

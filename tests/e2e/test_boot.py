@@ -94,7 +94,7 @@ def test_a_module_that_changes_what_signals_do_is_told_off_and_costs_nothing(ser
     service.add("s1")
     master = service.start()
 
-    master.wait_for_log("a module has changed what SIGCHLD does")
+    master.wait_for_log("a module has replaced the handler of SIGCHLD")
     service.wait_for_finish("s1")
     assert master.stop() == 0
 

@@ -71,7 +71,7 @@ def sessions(pids):
 
 def is_ours(pid):
     shown = title(pid)
-    return shown.startswith("psched ") or "psched.cli.service.master" in shown
+    return shown.startswith("psched ") or "psched.cli.daemon.master" in shown
 
 
 def is_of_attempt(number, pid):

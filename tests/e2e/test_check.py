@@ -89,7 +89,7 @@ def test_a_good_installation_is_all_ok(make_service, database):
             "from recorder import Dispatch as B\nclass Dispatch(B): routes = {7: print}",
             "Dispatch: a route must be a text or a compiled pattern, not 7",
         ),
-        # To call one of these runs nothing of it: its tasks would finish unrun.
+        # A call of one of these returns at once: its tasks would finish without having run.
         (
             UNRUN.format(handler="async def handler(task): 0"),
             "Dispatch: the route 't': handler is a coroutine",
@@ -117,11 +117,11 @@ def test_handlers_that_cannot_be_loaded_are_refused_in_one_line(service, code, s
 
 @pytest.mark.postgresql
 class TestSlowStore:
-    """How long an answer may take is a matter of the lease."""
+    """The length of the lease decides how long an answer may take."""
 
     @pytest.fixture
     def check(self, make_service, postgresql_server):
-        """Tries an installation whose store answers after so many seconds."""
+        """A function that runs psched check with a store that answers after some seconds."""
         name = postgresql_server.create_database()
         near = postgresql_server.url(name)
         make_service(near).init()
@@ -138,7 +138,7 @@ class TestSlowStore:
         done = check(0.5, alive_time=6)
         assert (done.returncode, done.stderr) == (0, "")
         [line] = [line for line in done.stdout.splitlines() if "warning: answers" in line]
-        assert "leases with alive_time 6 are kept while they take less than 0.840 s" in line
+        assert "with alive_time 6, leases are lost when answers take 0.840 s or more" in line
         alive_time = int(re.search(r"set alive_time to (\d+) or more", line)[1])
         better = check(0.5, alive_time=alive_time + 1)
         assert "warning: answers" not in better.stdout
@@ -146,8 +146,8 @@ class TestSlowStore:
     def test_one_to_which_it_takes_long_to_connect_is_warned_of(self, check):
         done = check(0.3, alive_time=6)
         assert done.returncode == 0
-        assert "warning: to connect takes " in done.stdout
-        assert "given up after 2.16 s (twice database_timeout)" in done.stdout
+        assert "warning: connecting takes " in done.stdout
+        assert "times out after 2.16 s (twice database_timeout)" in done.stdout
 
     def test_one_that_is_too_slow_for_the_leases_is_refused(self, check):
         done = check(0.85, alive_time=6, database_timeout=1.19)
@@ -235,7 +235,7 @@ def test_it_says_who_can_run_code(service):
     lines = service.psched("check").stdout.splitlines()
     at = next(place for place, line in enumerate(lines) if line.startswith("programs: "))
     assert lines[at].endswith(": date, /no/such/program (exec_type)")
-    assert lines[at + 1] == "  /no/such/program: is not on this host, or cannot be run"
+    assert lines[at + 1] == "  /no/such/program: is not on this host, or not executable"
     assert lines[at + 2].startswith("triggers: rows may call trigger classes as user ")
 
     service.write(
@@ -243,4 +243,4 @@ def test_it_says_who_can_run_code(service):
         "import psched.application as a\nclass D(a.Dispatch): routes = {'exec': print}\n",
     )
     service.configure(exec_type=None, dispatch="jobs:D")
-    assert "programs: type exec is routed to a handler" in service.psched("check").stdout
+    assert "programs: your own handler runs type exec" in service.psched("check").stdout

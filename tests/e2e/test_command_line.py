@@ -1,4 +1,4 @@
-"""The command psched: what a person types, and what it answers."""
+"""The command psched: add, list, show, delete, --help and completion."""
 
 import gzip
 import json
@@ -123,7 +123,7 @@ HIDDEN = [
     "\u2028",
     "\x7f",
 ]
-"""What a terminal obeys, or nobody sees."""
+"""Characters that control a terminal, or that cannot be seen."""
 
 
 def test_keys_that_cannot_be_seen_are_not_run_and_shown_as_escapes(service):
@@ -209,13 +209,13 @@ def test_a_list_shows_no_more_than_the_beginning_of_what_is_large(service):
         (["-s", "2030-01-01T00:00:00Z"], 1893456000, 1893456000),
         (["-s", "2030-01-01T00:00:01+00:00"], 1893456060, 1893456060),
         (["-s", "2030-01-01T05:30+05:30"], 1893456000, 1893456000),
-        # Without an offset it is in the schedule's zone.
+        # A time without an offset is in the schedule's zone.
         (["-s", "2030-01-01T09:00", "-t", "Asia/Tokyo"], 1893456000, 1893456000),
         (["-s", "2030-01-01", "-d", "30"], 1893456000, 1893456030),
         (["-s", "2030-01-01", "-a", "2030-01-02", "-d", "30"], 1893456000, 1893542400),
-        # 02:30 does not exist in Berlin on that day: it is the instant of the change, 03:00.
+        # 02:30 does not exist in Berlin on that day: the instant of the change, 03:00, is used.
         (["-s", "2030-03-31T02:30", "-t", "Europe/Berlin"], 1901149200, 1901149200),
-        # 02:30 exists twice: the first of the two is meant.
+        # 02:30 exists twice: the first of the two is used.
         (["-s", "2030-10-27T02:30", "-t", "Europe/Berlin"], 1919291400, 1919291400),
     ],
 )
@@ -240,7 +240,7 @@ def test_every_command_has_help_and_names_what_it_takes(service):
         words: service.run(sys.executable, "-m", *words, "--help")
         for words in [
             ("psched",),
-            ("psched.cli.service.master",),
+            ("psched.cli.daemon.master",),
             *(("psched", name) for name in ("init", "add", "list", "delete", "run", "check")),
         ]
     }
@@ -251,8 +251,8 @@ def test_every_command_has_help_and_names_what_it_takes(service):
         assert re.search(rf"^  {name} ", shown["psched",].stdout, re.MULTILINE)
     for option in ("--delay", "--timezone", "--start", "--at", "--catchup", "-d", "-t", "-s", "-a"):
         assert option in shown["psched", "add"].stdout
-    for word in ("HUP", "USR2", "75", "78"):
-        assert word in shown["psched.cli.service.master",].stdout
+    for word in ("HUP USR1 +restart", "USR2 +reopen", "75 +another", "78 +the configuration"):
+        assert re.search(rf"^ +{word}", shown["psched.cli.daemon.master",].stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", sorted(psched_command.commands))

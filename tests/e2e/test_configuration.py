@@ -1,4 +1,4 @@
-"""Which database is meant: the file, the environment, or none of them."""
+"""Which database is used: by file, by environment, and by default."""
 
 import sys
 
@@ -9,7 +9,7 @@ from support.run_log import completed
 
 
 def added(service, *options):
-    """The section of the configuration in whose database a schedule ends up."""
+    """The sections of the configuration to whose database ``psched add`` adds a schedule."""
     done = service.run(sys.executable, "-m", "psched", *options, "add", "s1", "t", "@daily")
     assert done.returncode == 0, done.stderr
     return {
@@ -64,7 +64,7 @@ def test_without_a_configuration_there_is_a_database_of_ones_own(service):
         done = service.run(sys.executable, "-m", "psched", *command)
         assert done.returncode == 0, done.stderr
     assert "1 entries." in done.stdout
-    # Where services keep it, and where people do.
+    # The state folder of a service, and that of a user.
     assert (service.folder / ".local/state/psched/psched.db").exists()
 
     master = service.start(sys.executable, "-m", "psched", "run")

@@ -20,14 +20,14 @@ def daemon(service):
 
 
 def start(service, *command):
-    """Start a daemon as from a shell; what the shell is left with, and the daemon's pid."""
+    """Start a daemon as from a shell; the shell's process, and the daemon's pid."""
     words = command or (*service.master_command, "-c", "psched.yml")
     shell = service.start(*words, "--daemon", "pid", generation=0)
     assert shell.wait() == 0, shell.text
     assert shell.text == ""
-    # It can be read as soon as the shell has its prompt back.
+    # The pid file can be read as soon as the command has returned to the shell.
     pid = int((service.folder / "pid").read_text())
-    # What is typed at the terminal does not reach it, and it can never have one of its own.
+    # The daemon has left the terminal, and, as it leads no session, can never get another.
     assert os.getsid(pid) not in (pid, shell.session)
     return shell, pid
 
@@ -58,7 +58,7 @@ def test_a_daemon_leaves_the_terminal_and_keeps_its_pid_in_the_file(daemon):
 
 
 def test_others_may_read_the_pid_but_neither_the_log_nor_the_database(service, tmp_path):
-    # Not one that a test has made before.
+    # A new database, because the mode of an existing file does not change.
     database = tmp_path / "new.db"
     service.configure(log="log", url=f"sqlite:///{database}")
     before = os.umask(0o022)
@@ -78,7 +78,7 @@ def test_others_may_read_the_pid_but_neither_the_log_nor_the_database(service, t
         **dict.fromkeys(["new.db", "new.db-wal", "new.db-shm", "log"], 0o640),
         "pid": 0o644,
     }
-    # What a task makes is its own affair.
+    # Tasks have the umask that the master was started with.
     assert int((service.folder / "umask").read_text(), 8) == 0o022
 
 
@@ -169,7 +169,7 @@ def test_a_pid_file_that_cannot_be_written_is_refused_on_the_terminal(daemon):
 
 def test_a_daemon_that_is_started_through_a_socket_leaves_as_well(daemon):
     service = daemon
-    # By ssh without a terminal: python-daemon takes that for inetd, to which one must stay.
+    # As by ssh without a terminal: python-daemon would take the socket for inetd's, and not detach.
     ssh = "import os, socket, sys; pair = socket.socketpair(); os.dup2(pair[0].fileno(), 0)"
     service.write("ssh.py", f"{ssh}; os.execv(sys.argv[1], sys.argv[1:])")
 

@@ -1,4 +1,4 @@
-"""bin/demo: a newcomer's first minute, which may be interrupted."""
+"""bin/demo, which may be interrupted."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def demo(folder, *, fails_at=0):
-    """Run it in a folder of its own, with our interpreter and no real master.
+    """Run bin/demo in a folder of its own, with this interpreter and without a real master.
 
     Args:
         folder: the same for several runs.

@@ -1,11 +1,11 @@
-"""The built-in type exec: real commands, as cron would run them, only better."""
+"""The built-in type exec, with real commands."""
 
 import json
 
 import pytest
 
 from psched import ProcessStopError, Task
-from psched.handlers.builtin import Exec
+from psched.handlers.exec import Exec
 from psched.process import tree
 from support.processes import kill, title
 from support.waiting import has_ended, wait_for_end, wait_until
@@ -69,7 +69,7 @@ def test_a_command_does_not_outlive_a_runner_that_is_killed(service):
     note = service.folder / "pid"
     pid = int(wait_until(lambda: note.exists() and note.read_text(), what="the command"))
 
-    # Nobody is left who could kill it.
+    # No worker is left that could kill the program.
     for process in [master.pid, *master.workers()]:
         kill(process)
 
@@ -161,9 +161,9 @@ def test_a_command_starts_with_signals_and_descriptors_as_from_a_shell(service):
     service.wait_for_finish("s1")
 
     _, blocked, _, ignored = (service.folder / "sig").read_text().split()
-    # Of those from 32 on some are the C library's own affair.
+    # The C library uses some of the signals from 32 on itself.
     assert int(blocked, 16) & 0x7FFF_FFFF == int(ignored, 16) & 0x7FFF_FFFF == 0
-    # The fourth is the one with which ls reads the folder.
+    # With descriptor 3, ls reads the folder.
     assert (service.folder / "fd").read_text() == "0 1 2 3\n"
 
 
@@ -180,7 +180,7 @@ def test_a_command_is_gone_at_its_time_limit_with_all_that_it_has_started(servic
     service.configure(graceful_kill_limit=1)
     stubborn = (
         "trap 'echo TERM >>signs' TERM;"
-        # A child, and a daemon in a session of its own; neither minds TERM.
+        # A child, and a daemon in a session of its own; both ignore TERM.
         " (trap '' TERM; exec sleep 600) & setsid sh -c \"trap '' TERM; sleep 600\" &"
         " touch started; while :; do sleep 0.1; done"
     )
@@ -201,7 +201,7 @@ def test_a_command_is_gone_at_its_time_limit_with_all_that_it_has_started(servic
     assert before >= 3 + 1 + 3
     assert row.reason == "stopped at its time limit"
     assert (service.folder / "signs").read_text() == "TERM\n"
-    # The master, its worker, the fork server, and a runner that waits.
+    # The master, its worker, the fork server, and an idle runner.
     wait_until(lambda: len(master.descendants) <= 4, what="the end of the command's children")
     assert master.workers() == [worker]
 
@@ -226,7 +226,7 @@ def test_rows_run_no_program_where_exec_type_is_off(service):
     master.wait_for_log(r"s1\.\d+\] failed after .*: exec_type is off: rows of type exec run")
 
     shown = service.psched("status").stdout
-    for told in "rows can run no program of their choice: exec_type is off", "rows may call":
+    for told in "rows cannot choose a program: exec_type is off", "rows may call":
         assert told in master.text
         assert told in shown
     assert "Traceback" not in master.text

@@ -15,10 +15,10 @@ import psycopg
 import pymysql
 import pymysql.constants.ER
 import pytest
+from psched.stores.redis.claiming import CLAIM
 
 from psched.base.clock import SystemClock
 from psched.stores.redis import scripts
-from psched.stores.redis.claiming import CLAIM
 from psched.stores.sql.schema import VERSION
 from support.disks import small_disk
 from support.processes import kill
@@ -647,13 +647,13 @@ def is_said_at_the_start_and_by_commands(plant, fault, told):
 
 @pytest.mark.mariadb
 def test_a_mariadb_without_a_connection_left_is_said(mariadb_plant):
-    told = r"1040, 'Too many connections'.*has it a connection left"
+    told = r"1040, 'Too many connections'.*does it have a free connection"
     is_said_at_the_start_and_by_commands(mariadb_plant, "no_connection_is_left", told)
 
 
 @pytest.mark.postgresql
 def test_a_postgresql_without_a_connection_left_is_said(postgresql_plant):
-    told = "too many connections for role .*has it a connection left"
+    told = "too many connections for role .*does it have a free connection"
     fault = "no_connection_is_left_for_the_user"
     is_said_at_the_start_and_by_commands(postgresql_plant, fault, told)
 

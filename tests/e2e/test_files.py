@@ -52,7 +52,7 @@ def test_a_file_is_planned_applied_changed_pruned_and_written_back(each_service)
     assert changed.exit_code == 0
     shown = changed.stdout.splitlines()
     assert shown[:4] == [
-        "label reports: 1 to change, 1 left the files and stay (see --prune)",
+        "label reports: 1 to change, 1 no longer in the files, but stay (see --prune)",
         "~ nightly",
         '    cron: "30 2 * * *" -> "45 2 * * *"',
         '    note: "for Ann" -> "for Bo"',
@@ -104,7 +104,7 @@ def test_two_labels_stay_apart(service):
     again = service.invoke("export", str(folder / "all.yml"))
     assert (again.exit_code, again.stderr) == (
         1,
-        f"Error: {folder}/all.yml is there already; --force replaces it\n",
+        f"Error: {folder}/all.yml exists already; --force replaces it\n",
     )
     assert service.invoke("export", "--label", "no").stdout == "label: 'no'\nschedules: {}\n"
 
@@ -139,14 +139,14 @@ def test_what_rests_stays_at_rest_and_is_named(service):
     service.invoke("apply", path)
     service.invoke("cancel", "weekly")
 
-    # The same file twice is no doubled key.
+    # Naming the same file twice does not count as declaring a key twice.
     again = service.invoke("apply", path, str(service.folder / "." / "s.yml"))
 
     assert again.stdout == (
         "label reports: 2 unchanged\n= weekly (unchanged: it stays cancelled)\n"
     )
     assert service.row("weekly").status == "cancelled"
-    assert service.invoke("export").stderr == "weekly: is cancelled, which no file can say\n"
+    assert service.invoke("export").stderr == "weekly: is cancelled, which a file cannot declare\n"
 
 
 def test_mistakes_are_told_before_anything_is_done(service):
@@ -168,7 +168,7 @@ def test_what_cannot_be_understood_is_left_out_of_an_export_and_named(service):
     written = service.invoke("export")
     assert written.exit_code == 1
     assert written.stdout == ("label: null\nschedules:\n  good:\n    type: t\n    cron: '@daily'\n")
-    assert written.stderr.startswith("bad: left out, for it cannot be understood: cron: ")
+    assert written.stderr.startswith("bad: left out, because it cannot be understood: cron: ")
 
 
 CRONTAB = """\
@@ -188,7 +188,7 @@ def test_a_crontab_becomes_schedules_that_run_as_under_cron(each_service):
     assert service.invoke("import-crontab", tab, *words, "--system").exit_code == 2
     told = service.invoke("import-crontab", tab, *words, "-o", made)
     assert (told.exit_code, told.stdout) == (1, "")
-    assert "tab:5: not carried over: @reboot" in told.stderr
+    assert "tab:5: not imported: @reboot" in told.stderr
     assert "tab:4: cron runs it as ann" in told.stderr
 
     text = (service.folder / "tab.yml").read_text()
@@ -223,7 +223,7 @@ def test_a_crontab_that_exec_type_does_not_let_run_is_told(service):
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (["tab"], 2, "is a user named before each command of tab? Say --system if so"),
+        (["tab"], 2, "does a user precede each command of tab? Use --system if so"),
         (["cron.d/nothing"], 1, "cron.d/nothing: cannot be read: No such file"),
         (["tab", "--user", "ann", "-t", "Mars"], 1, "'Mars' is not a zone"),
         (["tab", "--user", "ann", "--apply", "-o", "x"], 2, "--apply or --output"),

@@ -19,7 +19,7 @@ SLOW = """
 """
 
 COMMANDS = {
-    "module": [sys.executable, "-m", "psched.cli.service.master", "-c", "psched.yml"],
+    "module": [sys.executable, "-m", "psched.cli.daemon.master", "-c", "psched.yml"],
     "script": [Path(sys.executable).with_name("psched-master"), "-c", "psched.yml"],
     "clone": [sys.executable, ROOT / "bin/psched-master", "-c", "psched.yml"],
     "run": [sys.executable, "-m", "psched", "-c", "psched.yml", "run", "recorder:Dispatch"],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.master import status_socket
+from psched.master.runtime_folders import short_address
 from support.processes import kill
 from support.waiting import wait_for_end, wait_until
 
@@ -113,12 +113,12 @@ def test_rows_that_cost_a_parser_seconds_cost_a_worker_nothing(service):
 
 def test_who_talks_to_the_control_socket_is_hung_up_on_and_nobody_else(service):
     master = service.start()
-    [door] = (service.folder / "run").iterdir()
+    [door] = (service.folder / "run").glob("master.*.sock")
     with contextlib.ExitStack() as open_:
         talkers = []
         for n in range(200):
             each = open_.enter_context(socket.socket(socket.AF_UNIX))
-            with status_socket._short(door) as address:
+            with short_address(door) as address:
                 each.connect(address)
             with contextlib.suppress(OSError):
                 each.send(b"\xff" * (n % 2) * 10_000)
@@ -159,7 +159,7 @@ def test_what_a_stranger_says_in_a_masters_place_harms_nobody_who_asks(service, 
     folder.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         path = folder / "master.1234.sock"
-        with status_socket._short(path) as address:
+        with short_address(path) as address:
             listening.bind(address)
         listening.listen()
 

@@ -1,4 +1,4 @@
-"""Handlers as people write them: how they are found, and what becomes of what they do."""
+"""Handlers as users write them: how they are found, and how their results are recorded."""
 
 import re
 import signal
@@ -126,7 +126,7 @@ def test_a_file_does_not_take_the_place_of_another_module(service):
         assert master.wait() == 65
         return master.text
 
-    # Python's own queue, which others have imported.
+    # Python's module queue, which psched has imported already.
     assert "here/queue.py' cannot be loaded beside the module 'queue'" in refusal("here/queue.py")
     assert "there/jobs.py' cannot be loaded beside" in refusal("here/jobs.py", "there/jobs.py")
     twice = service.start(
@@ -266,7 +266,7 @@ def test_the_return_of_a_handler_means_what_it_has_decided(service):
     )
     assert service.runs.runs("decides-twice")[0].end == "AlreadyFinishedError"
     assert attempts("raises") == attempts("retries-and-returns") == [1, 2]
-    # A release is nobody's failure, and counts for none.
+    # A release is no failure, and does not count as an attempt.
     assert attempts("releases-and-raises") == [1, 1]
     for key, wait in ("raises", 3), ("retries-and-returns", 2):
         first, second = service.runs.runs(key)

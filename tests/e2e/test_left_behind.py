@@ -92,7 +92,7 @@ def test_a_master_starts_without_log_and_pid_file_where_full_folders_are(service
     master = service.start()
 
     assert "/log, which is a folder, and no regular file" in master.text
-    assert "/pid is a folder, and no regular file: going on without" in master.text
+    assert "/pid is a folder, and no regular file: running without a pid file" in master.text
     for name in "log", "pid":
         assert (service.folder / name / "file").exists()
     assert service.psched("status").returncode == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import psched
-from psched.memory import Memory
+from psched.memory import MemoryFolder
 from support.processes import kill
 from support.waiting import HANG_TIMEOUT, wait_until
 
@@ -69,7 +69,7 @@ def test_the_last_to_leave_removes_them_though_a_process_that_was_just_forked_ha
     tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
-    memory = Memory()
+    memory = MemoryFolder()
     with subprocess.Popen(["sleep", "1000"]) as owner:
         memory.join(owner.pid)
         owner.kill()
@@ -157,7 +157,7 @@ def test_a_task_reaches_the_schedules_that_it_came_from(service, own):
 def test_the_command_sees_those_of_the_one_master_that_runs(service):
     alone = service.psched("list")
     assert alone.returncode == 1
-    assert "url: memory: belongs to a running master, and there is none" in alone.stderr
+    assert "url: memory: is in the memory of a running master, and you have none" in alone.stderr
     master = service.start()
     assert service.psched("push", "k", "recorder", "{}", "--wait").stdout == "k: finished\n"
     second = service.start()

@@ -56,7 +56,7 @@ def test_what_it_cannot_move_is_named_and_its_exit_status_is_1(service, make_old
     assert "\n    bad\\x1b: id: " in done.stdout
     assert "\n    worse: cron: " in done.stdout
     assert done.stderr.endswith(
-        "Error: 2 rows remain; mend those that are refused, and run it again\n"
+        "Error: 2 rows remain; correct those that are refused, and run it again\n"
     )
     assert old.keys == ["bad\x1b", "worse"]
 
@@ -66,7 +66,7 @@ def test_what_it_cannot_move_is_named_and_its_exit_status_is_1(service, make_old
     [
         (["schedules"], "there is no table 'schedules'"),
         (["psched"], "is psched's own"),
-        (["psched_info", "--kind", "perfectqueue"], "has not the columns of perfectqueue's"),
+        (["psched_info", "--kind", "perfectqueue"], "does not have the columns of perfectqueue's"),
         (["schedules", "--url", "nonsense"], "url: must be"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_program_gets_what_perfectqueue_would_have_given_it(service, make_old)
 
 
 def test_killed_in_the_middle_and_run_again_every_task_runs_once(each_service, database):
-    """Beside a running master, which begins with what has been moved, however old it is."""
+    """While a master runs, which runs every task that has been moved, however old it is."""
     each_service.configure(expire=0)
     old = OldTable(database.url, "tasks")
     with contextlib.closing(old):

@@ -1,4 +1,4 @@
-"""The queue on the command line: pushed, seen, cancelled, waited for, and run by any program."""
+"""The queue on the command line: push, list, show, cancel, requeue, run and configure."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from psched.app import make_store, read_config
-from psched.base.payload import CARRIED_IN
+from psched.base.payload import WRAPPED_IN
 from psched.config import from_mapping
 from support.programs import lines, run_work, with_work
 from support.waiting import wait_until
@@ -22,7 +22,7 @@ SECONDS = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 @pytest.fixture
 def queue(service):
-    """A service with a program for its tasks, ``work.sh``."""
+    """A service whose tasks are run by a program, ``work.sh``."""
     return with_work(service)
 
 
@@ -109,17 +109,21 @@ def test_a_payload_need_not_be_json(queue, words, given, payload):
     assert queue.row("t1").raw_data == payload
     shown = json.loads(queue.invoke("show", "--json", "t1").stdout)
     form = shown["options"]["payload"]
-    assert shown["data"].keys() == {CARRIED_IN[form]}
+    assert shown["data"].keys() == {WRAPPED_IN[form]}
 
 
 @pytest.mark.parametrize(
     ("words", "status", "line"),
     [
-        (["t1"], 2, r"Error: DATA is missing: push t1 '\{\}' is a task without any"),
-        (["t1", "a", "b", "c"], 2, "Error: too many words: put quotes around DATA"),
-        (["t1", "hello"], 1, r"Error: data: is not JSON: .*; write an object in quotes, such as '"),
-        (['t1={"k": 1'], 1, r"Error: data: is not JSON: .*; write an object.* with --raw$"),
-        (["t1", "[1]"], 1, "Error: data: must be a JSON object, not list; write an object"),
+        (["t1"], 2, r"Error: DATA is missing; for a task without data: push t1 '\{\}'"),
+        (["t1", "a", "b", "c"], 2, "Error: too many arguments: put quotes around DATA"),
+        (
+            ["t1", "hello"],
+            1,
+            r"Error: data: is not JSON: .*; write a JSON object in quotes, such as '",
+        ),
+        (['t1={"k": 1'], 1, r"Error: data: is not JSON: .*; write a JSON object.* or add --raw$"),
+        (["t1", "[1]"], 1, "Error: data: must be a JSON object, not list; write a JSON object"),
         (["=1"], 1, "Error: key: must not be empty"),
         (["={}"], 1, "Error: key: must not be empty"),
         (["t1", "", "{}"], 1, "Error: type: must not be empty"),
@@ -137,7 +141,7 @@ def test_a_push_that_makes_no_sense_names_the_field_and_the_mend(queue, words, s
     assert "0 entries" in queue.invoke("list").output
 
 
-def test_push_list_and_cancel_can_be_told_which_database_and_table(queue):
+def test_push_list_cancel_and_run_can_be_told_which_database_and_table(queue):
     there = ("--database", f"sqlite:///{queue.folder}/there.db", "--table", "tasks")
     settings = {"url": there[1], "table": there[3]}
     make_store(from_mapping(settings)).init()
@@ -151,9 +155,12 @@ def test_push_list_and_cancel_can_be_told_which_database_and_table(queue):
     assert "t1" in run("list")
     assert run("cancel", "t1") == "t1: cancelled\n"
     assert run("list", "--status", "cancelled").endswith("1 entries.\n")
+    master = run_work(queue, *there)
+    assert run("push", "t2", "{}", "--wait", "60") == "t2: finished\n"
+    assert master.stop() == 0
     assert "0 entries" in queue.invoke("list").output
     wrong = queue.invoke("list", "--database", "oracle://x/y")
-    assert "url: is of no known kind; known are" in refused(wrong)
+    assert "url: names an unknown kind of database; known are" in refused(wrong)
     assert refused(queue.invoke("list", "--table", "a b")).startswith("Error: table: must be")
 
 
@@ -164,7 +171,7 @@ def test_a_task_that_is_not_retained_cannot_be_waited_for(queue):
     done = queue.psched("push", "t1", "{}", "--wait")
 
     assert done.returncode == 3
-    assert "is gone, so nobody can tell how it has ended" in done.stderr
+    assert "has been deleted, so its result is unknown" in done.stderr
 
 
 def test_a_key_is_pushed_once(queue):
@@ -180,7 +187,7 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     queue.invoke("push", "later", "{}", "--at", "2030-01-01")
     run_work(queue)
 
-    # What follows --wait is its number only if it is one.
+    # The word after --wait is its value only if it is a number.
     good = queue.psched("push", "--wait", "good", "{}")
     assert (good.returncode, good.stdout, good.stderr) == (0, "good: finished\n", "")
 
@@ -188,10 +195,10 @@ def test_waiting_for_a_task_ends_with_its_outcome(queue):
     bad = queue.invoke("push", "bad", "{}", "--max-attempts", "1", "--wait", "60")
     assert re.fullmatch(r"Error: bad: failed: .*work.sh exited with status 3", refused(bad))
 
-    # Whoever was cut off asks again.
+    # A user who was cut off runs the command again.
     again = queue.invoke("push", "good", "{}", "--wait", "60")
     assert (again.exit_code, again.stdout) == (0, "good: finished\n")
-    assert again.stderr == "the key 'good' is taken: waiting for that\n"
+    assert again.stderr == "the key 'good' is taken: waiting for that task\n"
 
     slow = queue.invoke("push", "slow", "{}", "--at", "2030-01-01", "--wait", "0.1")
     assert refused(slow, 3) == "Error: 'slow' is still waiting after 0.1 s; it goes on"
@@ -308,7 +315,7 @@ def test_a_running_program_is_stopped_when_its_task_is_cancelled(queue):
 
     cancelled = queue.invoke("cancel", "t1")
 
-    assert cancelled.output == "t1: is cancelled when its running task has stopped\n"
+    assert cancelled.output == "t1: will be cancelled when its task has stopped\n"
     queue.wait_for_row("t1", lambda seen: seen.status == "cancelled")
     assert lines(queue, "done") == []
 
@@ -369,10 +376,10 @@ def test_a_script_has_a_class_like_perfectqueues_for_tasks_of_every_type(queue):
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [
-        (["--exec", "./no.sh"], 65, "exec: there is no program '.*/no.sh' that can be run"),
-        (["--exec", "work.sh a"], 65, "write its arguments apart from it"),
+        (["--exec", "./no.sh"], 65, "exec: there is no executable program '.*/no.sh'"),
+        (["--exec", "work.sh a"], 65, "and its arguments as separate items"),
         (["--script", "no.py"], 65, "there is no file '.*/no.py'"),
-        (["--script", "two.py"], 65, "should have one class with run.*, but has One, Two; name"),
+        (["--script", "two.py"], 65, "should have one class with run.*, but has One, Two; set"),
         (["--script", "two.py", "--class", "Three"], 65, "script: there is no class 'Three' in"),
         (["--script", "work.sh"], 65, "is not a Python file; its name must end in .py"),
         (["--class", "Run"], 78, "Error: script_class: needs script, the file that it is in"),
@@ -497,7 +504,7 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
 
     again = configure("--database", "mysql://u:p@db/q")
     assert again.returncode == 1
-    assert again.stderr == "Error: new.yml is there already; --force replaces it\n"
+    assert again.stderr == "Error: new.yml exists already; --force replaces it\n"
     assert "mysql" not in path.read_text()
 
     assert configure("--force", "--database", "mysql://u:p@db/q").returncode == 0
@@ -510,7 +517,7 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
     for options, line in {
         ("--timeout", 5): "Error: alive_time: must be a whole number of seconds from 6",
         ("--heartbeat-interval", 300): "Error: heartbeat-interval: 300 s is not within three",
-        ("--database", "oracle://x/y"): "Error: url: is of no known kind",
+        ("--database", "oracle://x/y"): "Error: url: names an unknown kind of database",
     }.items():
         refusal = configure("--force", *options)
         assert (refusal.returncode, refusal.stderr.startswith(line)) == (1, True), refusal.stderr

@@ -76,7 +76,7 @@ def test_a_key_that_is_taken_is_refused_and_nothing_is_changed(each_service):
 
 
 BYTES = os.fsdecode(b"\xff\x1b")
-"""An argument that is no UTF-8 text."""
+"""An argument that is not UTF-8 text."""
 
 
 @pytest.mark.parametrize(

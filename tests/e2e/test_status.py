@@ -1,4 +1,4 @@
-"""psched status: how the masters on this host stand."""
+"""psched status: what the masters on this host answer."""
 
 import contextlib
 import json
@@ -9,13 +9,13 @@ import stat
 
 import pytest
 
-from psched.master import status_socket
+from psched.master.runtime_folders import short_address
 from support.processes import kill, title
 from support.waiting import stays, wait_until
 
 
 def asked(service):
-    """What the one master tells."""
+    """The answer of the only master."""
     done = service.psched("status", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -122,13 +122,13 @@ def test_of_several_masters_those_are_asked_that_serve_the_configured_table(serv
     service.configure(table="elsewhere")
     done = service.psched("status")
     assert done.returncode == 1
-    assert done.stderr.startswith("Error: no psched-master here tells that it serves table else")
+    assert done.stderr.startswith("Error: no psched-master that serves table else")
     assert str(service.folder / "run") in done.stderr
 
 
 def test_only_the_masters_own_user_may_ask(service):
     master = service.start()
-    [door] = (service.folder / "run").iterdir()
+    [door] = (service.folder / "run").glob("master.*.sock")
 
     assert stat.S_IMODE(door.stat().st_mode) == 0o600
     assert master.stop() == 0
@@ -137,12 +137,12 @@ def test_only_the_masters_own_user_may_ask(service):
 def test_what_a_killed_master_leaves_is_passed_over_and_swept_away_by_the_next(service):
     first = service.start()
     first.kill()
-    assert len([*(service.folder / "run").iterdir()]) == 1
+    assert len([*(service.folder / "run").glob("master.*.sock")]) == 1
     assert service.psched("status").returncode == 1
 
     second = service.start()
 
-    assert [path.name for path in (service.folder / "run").iterdir()] == [
+    assert [path.name for path in (service.folder / "run").glob("master.*.sock")] == [
         f"master.{second.pid}.sock"
     ]
     assert asked(service)["pid"] == second.pid
@@ -150,13 +150,13 @@ def test_what_a_killed_master_leaves_is_passed_over_and_swept_away_by_the_next(s
 
 def test_those_who_connect_and_read_nothing_cost_nothing(service):
     master = service.start()
-    [door] = (service.folder / "run").iterdir()
+    [door] = (service.folder / "run").glob("master.*.sock")
     with contextlib.ExitStack() as idle:
         for _ in range(50):
             each = idle.enter_context(socket.socket(socket.AF_UNIX))
-            with status_socket._short(door) as address:
+            with short_address(door) as address:
                 each.connect(address)
-            # It may have been too many already, and be closed.
+            # The master may have closed the connection, because it has too many.
             with contextlib.suppress(BrokenPipeError):
                 each.send(b"x" * 1000)
 

@@ -169,7 +169,7 @@ class TestACommandLetsAChildAskTriggers:
     @pytest.mark.parametrize(
         ("how", "problem"),
         [
-            ("exits", "the process that asked wild:Wild has ended"),
+            ("exits", "the process that asked wild:Wild has exited"),
             ("interrupts", "asking wild:Wild raised KeyboardInterrupt"),
             ("hangs", "the process that asked wild:Wild has not answered within 10 s"),
         ],
@@ -303,9 +303,9 @@ class TestNext:
     @pytest.mark.parametrize(
         ("words", "status", "problem"),
         [
-            ([], 2, "name a KEY, or a trigger by --cron"),
-            (["k", "--cron", "@daily"], 2, "name a KEY, or a trigger by --cron"),
-            (["k", "-t", "UTC"], 2, "--timezone, --dst-policy and --start go with --cron"),
+            ([], 2, "name a KEY, or give a trigger with --cron"),
+            (["k", "--cron", "@daily"], 2, "name a KEY, or give a trigger with --cron"),
+            (["k", "-t", "UTC"], 2, "--timezone, --dst-policy and --start need --cron"),
             (["k"], 1, "no schedule has the key 'k'"),
             (["--cron", "61 * * * *"], 1, "cron: minute '61' is not allowed"),
             (["--cron", "@daily", "-t", ""], 1, "timezone: '' is not a zone"),

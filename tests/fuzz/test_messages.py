@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from psched.master import messages as master_messages
 from psched.process import message_shapes
 from psched.process.link import Link
 from psched.runner import messages
@@ -20,7 +21,7 @@ LENGTHS = struct.Struct("!II")
 
 ACCEPTED = {
     name: accepted
-    for module in (messages, message_shapes)
+    for module in (master_messages, messages)
     for name, accepted in vars(module).items()
     if isinstance(accepted, message_shapes.Shapes) and accepted.kinds
 }
@@ -71,16 +72,16 @@ def check_link(count):
 def check_channel(count):
     """So does the line to a fork server, which carries descriptors, too."""
     for case in cases("channel", count):
-        ours, theirs = Channel.pair(message_shapes.FROM_FORK_SERVER, message_shapes.TO_FORK_SERVER)
+        ours, theirs = Channel.pair(messages.FROM_FORK_SERVER, messages.TO_FORK_SERVER)
         sent = (
-            frame(case, message_shapes.FROM_FORK_SERVER)[LENGTHS.size :]
+            frame(case, messages.FROM_FORK_SERVER)[LENGTHS.size :]
             if case.maybe()
             else case.bytes(200)
         )
         with told(case, sent):
             theirs._socket.send(sent)
             while (received := ours.receive()) is not None:
-                assert message_shapes.FROM_FORK_SERVER.fault(received[0]) is None
+                assert messages.FROM_FORK_SERVER.fault(received[0]) is None
             ours.close()
             theirs.close()
 
@@ -103,7 +104,7 @@ def test_a_field_that_nobody_checks_is_found(name, monkeypatch):
     planted = message_shapes.Shapes(kinds, accepted.longest)
     monkeypatch.setattr(Link, "_next", looking_past(Link._next, accepted, planted))
     with pytest.raises(AssertionError):
-        check_link(3000)
+        check_link(30_000)  # it ends at the first that is found
 
 
 def looking_past(sound, accepted, planted):

@@ -16,9 +16,9 @@ from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.core import policy
-from psched.core.definition import payload_of
+from psched.core.columns import parse_payload
 from psched.core.model import Finish, Row
-from psched.core.policy import Run, conclusion, opening
+from psched.core.policy import Run, after_claim, after_run
 from support.compat import compat_factory
 from support.fuzzing import cases, told
 from support.stores import Sql, make_store, store_factory
@@ -35,7 +35,7 @@ CLAIM = {"limit": 20, "alive_time": 60, "shortest": 6, "horizon": 0}
 # --- the suite -----------------------------------------------------------------------------
 
 
-def check_rows(store, insert, count, *, settings, judge=opening, judged=frozenset(SOUND)):
+def check_rows(store, insert, count, *, settings, judge=after_claim, judged=frozenset(SOUND)):
     """Insert odd rows and healthy ones, and work off all that is due.
 
     Args:
@@ -96,13 +96,13 @@ def work_off(store, written, settings, judge):
 def run(row, settings, ran):
     """What a runner does before it calls a handler, and how the lease ends then."""
     try:
-        data = payload_of(row.data, settings.data_limit)
+        data = parse_payload(row.data, settings.data_limit)
     except InvalidError as error:
         return policy.quarantine(row, str(error))
     stored = row.data.decode() if isinstance(row.data, bytes) else row.data
     assert data == (json.loads(stored) if stored else {})
     ran.add(row.key)
-    return conclusion(row, row, Finish(), settings)
+    return after_run(row, row, Finish(), settings)
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def crashing(row, _settings, _now):
 
 def guessing(row, settings, now):
     """Takes what it does not understand for something else."""
-    return opening(Row(**{**fields(row), "timezone": "UTC"}), settings, now)
+    return after_claim(Row(**{**fields(row), "timezone": "UTC"}), settings, now)
 
 
 def slow(row, settings, now):
@@ -244,12 +244,12 @@ def slow(row, settings, now):
         until = time.process_time() + 2 * MOST_CPU
         while time.process_time() < until:
             pass
-    return opening(row, settings, now)
+    return after_claim(row, settings, now)
 
 
 def undecided(row, _settings, _now):
     """Gives every row back, so that it is due again at once."""
-    return policy._again(row, wait=0, attempt=0)
+    return policy._repeat(row, wait=0, attempt=0)
 
 
 def fields(row):

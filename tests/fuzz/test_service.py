@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from psched.master import status_socket
+from psched.master.runtime_folders import short_address
 from support.fuzzing import cases, told
 from support.service import services
 from support.waiting import wait_until
@@ -94,7 +94,7 @@ def test_no_client_of_the_control_socket_harms_a_master(service):
                 client = opened.enter_context(socket.socket(socket.AF_UNIX))
                 client.settimeout(20)
                 # One that is refused because there are too many has been dealt with, too.
-                with contextlib.suppress(OSError), status_socket._short(door) as address:
+                with contextlib.suppress(OSError), short_address(door) as address:
                     client.connect(address)
                     client.send(case.bytes(10_000))
                     if case.maybe():

@@ -17,7 +17,7 @@ from psched.cli.commands import load
 from psched.cli.commands import psched as psched_command
 from psched.config import kinds
 from psched.contrib.crontab import command as crontab_command
-from psched.contrib.crontab import crontab
+from psched.contrib.crontab import parser
 from psched.files.document import Reader
 from support.fuzzing import cases, told
 
@@ -56,7 +56,7 @@ CORE = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
 
 @contextlib.contextmanager
 def bounded_cpu():
-    """What is done here takes no more CPU time than a reader may."""
+    """Fail if the body of the with statement takes too much CPU time."""
     before = time.process_time()
     yield
     took = time.process_time() - before
@@ -64,7 +64,7 @@ def bounded_cpu():
 
 
 def odd_yaml(case, whole):
-    """A YAML text that somebody got wrong, or meant badly."""
+    """A YAML text with mistakes, or with bad intentions."""
     kind = case.randrange(5)
     if kind < 3:
         return case.spoilt(whole)
@@ -100,7 +100,7 @@ def bomb(case):
 
 
 def check_configurations(folder, count):
-    """Whatever stands in a file is taken, or refused with a text that names the file."""
+    """Any file is accepted, or refused with a text that names the file."""
     path = folder / "psched.yml"
     for case in cases("configuration", count):
         content = odd_yaml(case, CONFIGURATION)
@@ -113,7 +113,7 @@ def check_configurations(folder, count):
 
 
 def check_settings(count):
-    """So is whatever a program gives."""
+    """Any mapping from a program is accepted, or refused."""
     names = [*config.SETTINGS]
     for case in cases("settings", count):
         given = {case.choice(names): case.json() for _ in range(case.randint(1, 3))}
@@ -145,7 +145,7 @@ def test_a_fault_in_reading_a_setting_is_found(monkeypatch):
 
 
 def check_schedule_files(folder, count):
-    """Whatever stands in a file is read, or refused with a text that names the file."""
+    """Any file is read, or refused with a text that names the file."""
     path, settings = folder / "schedules.yml", config.from_mapping({"url": "memory:"})
     for case in cases("schedules", count):
         content = odd_yaml(case, SCHEDULES)
@@ -165,7 +165,7 @@ def test_schedule_files(tmp_path):
 
 
 def test_a_fault_in_reading_a_schedule_is_found(monkeypatch, tmp_path):
-    monkeypatch.setattr(Reader, "_take_schedule", lambda *_: {}["k"])
+    monkeypatch.setattr(Reader, "_read_schedule", lambda *_: {}["k"])
     with pytest.raises(KeyError) as found:
         check_schedule_files(tmp_path, 600)
     assert any("case 1:schedules:" in note for note in found.value.__notes__)
@@ -175,11 +175,11 @@ def test_a_fault_in_reading_a_schedule_is_found(monkeypatch, tmp_path):
 
 
 def check_crontabs(count):
-    """A crontab is read line by line; what cannot be read is a remark, and the rest is kept."""
+    """A crontab is read line by line: invalid lines become remarks, the others are kept."""
     for case in cases("crontab", count):
         content = case.spoilt(CRONTAB) if case.maybe(0.8) else case.text(400)
         with told(case, content), bounded_cpu():
-            read = crontab.parse(content, system=case.maybe())
+            read = parser.parse(content, system=case.maybe())
             assert len(read.entries) <= content.count("\n") + 1
 
 
@@ -188,7 +188,7 @@ def test_crontabs():
 
 
 def test_a_fault_in_reading_a_crontab_is_found(monkeypatch):
-    monkeypatch.setattr(crontab, "_number", int)  # of "JAN"
+    monkeypatch.setattr(parser, "_number", int)  # of "JAN"
     with pytest.raises(ValueError, match="invalid literal"):
         check_crontabs(1500)
 
@@ -202,7 +202,7 @@ EXITS = {0, 1, 2, 3}
 
 
 def check_command_lines(folder, count):
-    """Whatever is typed ends with one of the documented statuses, and without a traceback."""
+    """Any command line ends with one of the documented statuses, and without a traceback."""
     (folder / "psched.yml").write_text(f"url: sqlite:///{folder}/psched.db\n")
     (folder / "schedules.yml").write_text(SCHEDULES)
     (folder / "crontab").write_text(CRONTAB)
@@ -225,7 +225,7 @@ def arguments(case, command, folder):
         if not option.is_flag or case.maybe(0.1):
             words.append(word(case, folder))
     words += [word(case, folder) for _ in range(case.randrange(5))]
-    # What waits, waits no longer than a moment.
+    # A command that waits, waits only briefly.
     return ["--wait=0.01" if each == "--wait" else each for each in words]
 
 

@@ -104,9 +104,9 @@ def outcomes():
     beside = bench.start("sends", key="beside", bytes="")
     found = {}
     for name, text in GARBAGE.items():
-        slot = bench.start("sends", bytes=text.hex())
-        found[name] = bench.finish(slot)
-        assert has_ended(slot.runner.pid)
+        task = bench.start("sends", bytes=text.hex())
+        found[name] = bench.finish(task)
+        assert has_ended(task.runner.pid)
         assert bench.run("returns") == "Finish()"
     assert not has_ended(beside.runner.pid)
     assert not beside.over
@@ -156,9 +156,9 @@ def idle_that_speaks():
         signal.setitimer(signal.ITIMER_REAL, 0.05)
 
     bench = Bench({**HANDLERS, "speaks": returns}, max_tasks_per_child=100)
-    slot = bench.start("speaks")
-    first = bench.finish(slot)
-    bench.until(lambda: has_ended(slot.runner.pid))
+    task = bench.start("speaks")
+    first = bench.finish(task)
+    bench.until(lambda: has_ended(task.runner.pid))
     return first, bench.run("returns")
 
 
@@ -211,7 +211,7 @@ def told_by_the_fork_server():
     for text in FORK_SERVERS_GARBAGE:
         bench = Bench(HANDLERS)
         bench.run("returns")
-        server = bench.runners._server
+        server = bench.pool._server
         kept, theirs = _other_end_of(server.channel)
         theirs.send(text)
         bench.until(lambda server=server: has_ended(server.pid))
@@ -255,9 +255,9 @@ def grown():
     bench = Bench({**HANDLERS, "floods": floods})
     bench.run("returns")
     before = _resident()
-    slot = bench.start("floods")
-    outcome = bench.finish(slot)
-    wait_until(lambda: has_ended(slot.runner.pid), what="the end of it")
+    task = bench.start("floods")
+    outcome = bench.finish(task)
+    wait_until(lambda: has_ended(task.runner.pid), what="the end of it")
     return outcome, _resident() - before
 
 

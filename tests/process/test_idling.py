@@ -90,14 +90,14 @@ def test_a_worker_sleeps_while_the_store_is_away_though_it_has_things_to_write(
 def turns(name):
     """How often a worker wakes beside a task that does nothing."""
     bench = Bench(HANDLERS)
-    slot = bench.start(name, gate="gate")
+    task = bench.start(name, gate="gate")
     bench.turn()
     end, number = CLOCK.monotonic() + SECONDS, 0
     while (left := end - CLOCK.monotonic()) > 0:
         bench.turn(left)
         number += 1
     Path("gate").touch()
-    bench.finish(slot)
+    bench.finish(task)
     return number
 
 

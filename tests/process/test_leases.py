@@ -101,14 +101,14 @@ def test_a_store_that_is_away_for_less_than_a_lease_costs_no_task(on_mariadb, ma
         "curious.py",
         """
         from recorder import FOLDER, Recorder, Dispatch as Others
-        from psched import StoreUnavailableError
+        from psched import TransientStoreError
 
         class Curious(Recorder):
             def stay(self, gate):
                 super().stay(FOLDER / "asked")
                 try:
                     self.task.extend()
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     self.note("refused", text=str(error))
                 super().stay(gate)
                 self.task.finish()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.memory import Memory
+from psched.memory import MemoryFolder
 from support.isolated import isolated
 from support.odd_files import KINDS, leave
 
@@ -25,13 +25,13 @@ def joining_where_something_was_left(kind):
             deep.mkdir()
     else:
         leave(kind, dead / "lock")
-    owner = Memory()
+    owner = MemoryFolder()
     owner.join(os.getpid())
     ours = Path(owner.url.removeprefix("sqlite:///")).parent
     owner.leave()
     (ours / "lock").unlink()
     leave("fifo" if kind == "any depth" else kind, ours / "lock")
-    next_one = Memory()
+    next_one = MemoryFolder()
     next_one.join(os.getpid())
     next_one.leave()
     # What is too deep for Python is too deep for who clears up after the test, too.

@@ -15,7 +15,7 @@ from support.waiting import has_ended
 
 
 def holder(path):
-    PidFile(Path(path)).take()
+    PidFile(Path(path)).acquire()
     say("taken")
     signal.pause()
 
@@ -23,7 +23,7 @@ def holder(path):
 def taken(path):
     """Take it, as the next master would, and give it back; what was in it."""
     pid_file = PidFile(path)
-    pid_file.take()
+    pid_file.acquire()
     content = path.read_text()
     pid_file.release()
     return content
@@ -43,10 +43,10 @@ def test_a_second_taker_is_refused_and_told_who_holds_it(path):
     with started_isolated(holder, str(path)) as process:
         process.said("taken")
         with pytest.raises(AlreadyRunningError, match=rf"pid {process.pid}$"):
-            PidFile(path).take()
+            PidFile(path).acquire()
         # The refusal has taken nothing away.
         with pytest.raises(AlreadyRunningError):
-            PidFile(path).take()
+            PidFile(path).acquire()
         assert path.read_text() == f"{process.pid}\n"
 
 
@@ -66,7 +66,7 @@ def test_what_is_in_an_old_file_does_not_matter(path, content):
 
 
 def holder_with_a_child(path):
-    PidFile(Path(path)).take()
+    PidFile(Path(path)).acquire()
     # By other means than spawn, which takes all descriptors away.
     if child := os.fork():  # noqa: TID251
         say("child", child)
@@ -78,7 +78,7 @@ def test_a_forked_child_does_not_keep_it_when_its_holder_dies(path):
     with started_isolated(holder_with_a_child, str(path)) as process:
         child = int(process.said("child"))
         with pytest.raises(AlreadyRunningError):
-            PidFile(path).take()
+            PidFile(path).acquire()
         kill(process.pid)
         process.wait()
         assert not has_ended(child)
@@ -86,7 +86,7 @@ def test_a_forked_child_does_not_keep_it_when_its_holder_dies(path):
 
 
 def holder_whose_child_has_ended(path):
-    PidFile(Path(path)).take()
+    PidFile(Path(path)).acquire()
     pid, link = spawn(lambda _link: 0)
     link.wait()
     os.waitpid(pid, 0)
@@ -98,7 +98,7 @@ def test_the_end_of_a_forked_child_does_not_free_it(path):
     with started_isolated(holder_whose_child_has_ended, str(path)) as process:
         process.said("taken")
         with pytest.raises(AlreadyRunningError, match=rf"pid {process.pid}$"):
-            PidFile(path).take()
+            PidFile(path).acquire()
 
 
 @pytest.mark.parametrize("kind", EMPTY)
@@ -113,14 +113,14 @@ def test_what_a_task_has_put_in_its_place_is_removed_and_not_followed(path, kind
 def test_what_may_be_somebodys_is_refused_and_stays(path, kind):
     leave(kind, path)
     with pytest.raises(OSError, match="no regular file"):
-        PidFile(path).take()
+        PidFile(path).acquire()
     assert path.exists()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "nothing"])
 def test_what_has_taken_its_place_is_not_in_the_way_of_an_end(path, kind):
     pid_file = PidFile(path)
-    pid_file.take()
+    pid_file.acquire()
     path.unlink()
     leave(kind, path)
     pid_file.release()
@@ -133,7 +133,7 @@ def test_only_a_number_is_told_of_what_a_held_file_says(path, said):
         process.said("taken")
         path.write_text(said, encoding="latin-1")
         with pytest.raises(AlreadyRunningError, match=r"pid (unknown|1{32})$"):
-            PidFile(path).take()
+            PidFile(path).acquire()
 
 
 def test_what_was_never_taken_is_not_removed(path):
@@ -149,7 +149,7 @@ def takers(path, times):
     while won < times:
         pid_file = PidFile(Path(path))
         try:
-            pid_file.take()
+            pid_file.acquire()
         except AlreadyRunningError:
             continue
         won += 1

@@ -331,9 +331,9 @@ def test_a_task_is_not_interrupted_when_a_child_of_its_own_ends():
 
 def printing():
     bench = Bench(HANDLERS)
-    slot = bench.start("prints", gate="gate")
+    task = bench.start("prints", gate="gate")
     say("folder", Path.cwd())
-    return bench.finish(slot)
+    return bench.finish(task)
 
 
 def test_what_a_task_prints_appears_at_once_and_once():
@@ -355,14 +355,14 @@ STRAY = ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT", "SIGWIN
 
 def sent_to_everybody():
     bench = Bench(HANDLERS)
-    slot = bench.start("cleans_up", gate="gate")
-    bench.until(lambda: "cleans_up.60" in title(slot.runner.pid))
+    task = bench.start("cleans_up", gate="gate")
+    bench.until(lambda: "cleans_up.60" in title(task.runner.pid))
     for _ in range(1000):
         for name in STRAY:
-            tree.send(slot.runner.pid, signal.Signals[name])
+            tree.send(task.runner.pid, signal.Signals[name])
     bench.turn(0.1)
     Path("gate").touch()
-    return bench.finish(slot)
+    return bench.finish(task)
 
 
 def test_storms_of_signals_that_are_sent_to_everybody_cost_no_task():
@@ -371,11 +371,11 @@ def test_storms_of_signals_that_are_sent_to_everybody_cost_no_task():
 
 def stopped(type_, reason, limit, interval):
     bench = Bench(HANDLERS, kill_interval=interval, graceful_kill_limit=limit)
-    slot = bench.start(type_, gate="gate")
-    bench.until(lambda: title(slot.runner.pid).endswith("attempt 1"))
+    task = bench.start(type_, gate="gate")
+    bench.until(lambda: title(task.runner.pid).endswith("attempt 1"))
     bench.turn(0.1)
-    bench.tasks.stop(slot, Reason[reason])
-    return bench.finish(slot)
+    bench.tasks.stop(task, Reason[reason])
+    return bench.finish(task)
 
 
 @pytest.mark.parametrize(
@@ -414,11 +414,11 @@ def stopped_while_asking(times):
     bench.ledger.refuses = True
     outcomes = Counter()
     for _ in range(times):
-        slot = bench.start("decides_when_stopped")
+        task = bench.start("decides_when_stopped")
         asked = bench.ledger.extended
         bench.until(lambda asked=asked: bench.ledger.extended > asked + 20)
-        bench.tasks.stop(slot, Reason.SHUTDOWN)
-        outcomes[bench.finish(slot)] += 1
+        bench.tasks.stop(task, Reason.SHUTDOWN)
+        outcomes[bench.finish(task)] += 1
     return dict(outcomes), len(bench.ledger.data)
 
 
@@ -429,15 +429,15 @@ def test_a_stop_in_the_middle_of_a_question_loses_no_answer():
 
 def stopped_before_it_began():
     bench = Bench(HANDLERS, kill_interval=1000, graceful_kill_limit=1000)
-    bench.runners.prepare()
-    [runner] = bench.runners._alive.values()
+    bench.pool.prepare()
+    [runner] = bench.pool._alive.values()
     bench.until(lambda: title(runner.pid).endswith("idle"))
     tree.send(runner.pid, signal.SIGSTOP)
-    slot = bench.start("cleans_up", gate="never")
-    bench.tasks.stop(slot, Reason.SHUTDOWN)
+    task = bench.start("cleans_up", gate="never")
+    bench.tasks.stop(task, Reason.SHUTDOWN)
     bench.turn(0)
     tree.send(runner.pid, signal.SIGCONT)
-    return bench.finish(slot)
+    return bench.finish(task)
 
 
 def test_a_task_that_is_stopped_before_it_began_does_not_begin():
@@ -506,10 +506,10 @@ def test_why_a_task_was_stopped_does_not_concern_the_next_one_in_its_process():
 
 def idle_runner_killed():
     bench = Bench(HANDLERS)
-    bench.runners.prepare()
-    [pid] = bench.runners._alive
+    bench.pool.prepare()
+    [pid] = bench.pool._alive
     tree.send(pid, signal.SIGKILL)
-    bench.until(lambda: not bench.runners._alive)
+    bench.until(lambda: not bench.pool._alive)
     return bench.run("returns")
 
 
@@ -519,12 +519,12 @@ def test_a_waiting_runner_that_dies_costs_no_task():
 
 def fork_server_lost():
     bench = Bench(HANDLERS)
-    bench.runners.prepare()
-    [runner] = bench.runners._alive.values()
+    bench.pool.prepare()
+    [runner] = bench.pool._alive.values()
     tree.send(runner.pid, signal.SIGSTOP)  # it does not end by itself
-    bench.runners.start().channel.cut("a test")
-    bench.runners.reap()
-    return bench.runners.waiting, bench.run("returns")
+    bench.pool.start().channel.cut("a test")
+    bench.pool.reap()
+    return bench.pool.waiting, bench.run("returns")
 
 
 def test_a_waiting_runner_whose_fork_server_has_died_is_given_no_task():
@@ -533,11 +533,11 @@ def test_a_waiting_runner_whose_fork_server_has_died_is_given_no_task():
 
 def unused_runner():
     bench = Bench(HANDLERS, max_tasks_per_child=1000)
-    slot = bench.start("returns")
-    used = slot.runner
-    bench.finish(slot)
+    task = bench.start("returns")
+    used = task.runner
+    bench.finish(task)
     bench.tasks.prepare(unused=True)
-    return [bench.runners.take() is used, bench.runners.take() is used]
+    return [bench.pool.acquire() is used, bench.pool.acquire() is used]
 
 
 def test_a_runner_that_has_run_no_task_is_forked_where_one_is_needed():
@@ -557,7 +557,7 @@ def many(tasks):
     children = {*tree.children(os.getpid())}
     [server] = children - {own.pid}
     runners = {*tree.children(server)}
-    return after - before, runners <= bench.runners._alive.keys(), has_ended(own.pid)
+    return after - before, runners <= bench.pool._alive.keys(), has_ended(own.pid)
 
 
 @pytest.mark.parametrize("tasks", [1, 1000])
@@ -573,10 +573,10 @@ def test_many_tasks_leave_no_descriptor_and_no_process_with_their_worker(tasks):
 
 def worker_with_two_runners():
     bench = Bench(HANDLERS)
-    slot = bench.start("cleans_up", gate="never")
-    bench.runners.prepare()
-    bench.until(lambda: len(bench.runners._alive) > 1)
-    say("pids", slot.runner.pid, *bench.runners._alive)
+    task = bench.start("cleans_up", gate="never")
+    bench.pool.prepare()
+    bench.until(lambda: len(bench.pool._alive) > 1)
+    say("pids", task.runner.pid, *bench.pool._alive)
     signal.pause()
 
 

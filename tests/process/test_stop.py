@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.handlers.builtin import Exec
+from psched.handlers.exec import Exec
 from psched.runner.stop_flags import Reason
 from support.bench import Bench
 from support.isolated import isolated, say, started_isolated
@@ -116,19 +116,19 @@ def goes_there(task):
         say("cleaned up")
 
 
-def stopped_in_the_midst(bench, slot):
+def stopped_in_the_midst(bench, task):
     bench.until(Path("entered").exists)
-    bench.tasks.stop(slot, Reason.SHUTDOWN)
+    bench.tasks.stop(task, Reason.SHUTDOWN)
     bench.turn(0)
     Path("sent").touch()
-    return bench.finish(slot)
+    return bench.finish(task)
 
 
 def stopped_there(place):
     os.register_at_fork(before=if_asked)
     bench = Bench({"goes": goes_there}, kill_interval=1000, graceful_kill_limit=1000)
-    slot = bench.start("goes", place=place)
-    return stopped_in_the_midst(bench, slot)
+    task = bench.start("goes", place=place)
+    return stopped_in_the_midst(bench, task)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -157,8 +157,8 @@ class Kills:
 
 def killed_there(place):
     bench = Bench({"kills": Kills}, kill_interval=1000, graceful_kill_limit=1000)
-    slot = bench.start("kills", place=place)
-    return stopped_in_the_midst(bench, slot)
+    task = bench.start("kills", place=place)
+    return stopped_in_the_midst(bench, task)
 
 
 def test_what_a_kill_raises_where_it_is_ignored_is_raised_again():
@@ -170,10 +170,10 @@ def test_what_a_kill_raises_where_it_is_ignored_is_raised_again():
 def program_stopped_while_it_is_forked():
     os.register_at_fork(before=if_asked)
     bench = Bench({"exec": Exec}, kill_interval=1000, graceful_kill_limit=1000)
-    bench.runners.prepare()
+    bench.pool.prepare()
     Path("asked").touch()
-    slot = bench.start("exec", command=["sleep", str(10 * PATIENCE)])
-    return stopped_in_the_midst(bench, slot)
+    task = bench.start("exec", command=["sleep", str(10 * PATIENCE)])
+    return stopped_in_the_midst(bench, task)
 
 
 def test_a_program_is_stopped_though_term_comes_while_it_is_forked():
@@ -197,11 +197,11 @@ def ignores_other_things(_task):
 
 def stopped_beside_others():
     bench = Bench({"ignores": ignores_other_things}, kill_interval=0.02, graceful_kill_limit=1000)
-    slot = bench.start("ignores")
-    bench.until(lambda: slot.runner.note.begun)
+    task = bench.start("ignores")
+    bench.until(lambda: task.runner.stop_flags.begun)
     bench.turn(0.1)
-    bench.tasks.stop(slot, Reason.SHUTDOWN)
-    return bench.finish(slot)
+    bench.tasks.stop(task, Reason.SHUTDOWN)
+    return bench.finish(task)
 
 
 def test_another_exception_that_is_ignored_is_told_and_disturbs_no_cleaning_up():

@@ -288,29 +288,29 @@ def two_ends():
     one, other = (
         Child(process.pid, Link.pair()[0], 0.0) for process in (household.child, neighbour)
     )
-    remains = OrphanReaper(clock)
+    reaper = OrphanReaper(clock)
 
     household.end()
-    remains.add(one, None)
-    found = [remains.look(frozenset([neighbour.pid])) == []]
+    reaper.add(one, None)
+    found = [reaper.sweep(frozenset([neighbour.pid])) == []]
 
     neighbour.stdin.close()
     neighbour.wait()
-    remains.add(other, None)
-    wait_until(lambda: remains.look(frozenset()) == [other], what="the end of the other's tree")
+    reaper.add(other, None)
+    wait_until(lambda: reaper.sweep(frozenset()) == [other], what="the end of the other's tree")
 
     def late():
-        return remains.due and (remains.look(frozenset()) or remains.late)
+        return reaper.due and (reaper.sweep(frozenset()) or reaper.late)
 
     wait_until(late, what="word of what does not die")
-    [(who, what)] = remains.late
+    [(who, what)] = reaper.late
     found += [who is one, one.stuck, other.stuck, what.startswith(f"{household.untouchable} (sh,")]
-    remains.late.clear()
-    found += [remains.look(frozenset()) == [], not remains.late, remains.younger_than(1000)]
+    reaper.late.clear()
+    found += [reaper.sweep(frozenset()) == [], not reaper.late, reaper.younger_than(1000)]
 
     household.let_go()
-    wait_until(lambda: remains.due and remains.look(frozenset()) == [one], what="its end")
-    return [*found, remains.wakes == NEVER, remains.younger_than(1000)]
+    wait_until(lambda: reaper.due and reaper.sweep(frozenset()) == [one], what="its end")
+    return [*found, reaper.wakes == NEVER, reaper.younger_than(1000)]
 
 
 @as_root
@@ -345,18 +345,18 @@ def ended(group, end, tasks):
     bench = Bench({"grow": grow}, cgroup=cgroup, max_tasks_per_child=tasks, graceful_kill_limit=0)
     left = {}
     for script in SCRIPTS:
-        slot = bench.start("grow", script, script=script, end=end)
+        task = bench.start("grow", script, script=script, end=end)
         if end == "clings":
-            bench.until(lambda slot=slot: tree.descendants(slot.runner.pid))
-            bench.tasks.stop(slot, Reason.TIMEOUT, 0)
-        bench.until(lambda slot=slot: slot.empty)
-        runners = {*bench.runners._alive}
+            bench.until(lambda task=task: tree.descendants(task.runner.pid))
+            bench.tasks.stop(task, Reason.TIMEOUT, 0)
+        bench.until(lambda task=task: task.empty)
+        runners = {*bench.pool._alive}
         pids = [*tree.living_below(os.getpid()) - runners - {bench.server}]
         folders = below(cgroup.path) if cgroup else []
         # Those that wait for another runner have been found empty.
-        known = len(runners) + (len(bench.runners._leaves.spare) if cgroup else 0)
+        known = len(runners) + (len(bench.pool._cgroups._free) if cgroup else 0)
         left[script] = [*pids, *folders[known:]]
-        del bench.tasks.slots[script]
+        bench.tasks.remove(script)
     bench.close()
     if master is not None:
         leave(cgroup, group)

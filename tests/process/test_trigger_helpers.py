@@ -19,7 +19,7 @@ from psched.core.model import QUARANTINED, WAITING, Row
 from psched.process import tree
 from psched.triggers.custom import DEADLINE
 from psched.worker import trigger_helpers
-from psched.worker.lease_loop import LeaseLoop
+from psched.worker.composition import make_lease_loop
 from support.bench import CLOCK, Bench
 from support.isolated import isolated
 from support.misbehaving_handlers import HANDLERS
@@ -125,7 +125,7 @@ TRIGGERS = """
 
 
 class Scene:
-    """A leaser over a real SQLite database, with real runners."""
+    """A lease loop over a real SQLite database, with real runners."""
 
     def __init__(self, **settings):
         Path("wild_triggers.py").write_text(dedent(TRIGGERS))
@@ -138,15 +138,16 @@ class Scene:
         self.bench = Bench(HANDLERS, **given)
         self.store = make_store(from_mapping(given))
         self.store.init()
-        self.leaser = LeaseLoop(
+        self.loop = make_lease_loop(
             self.store,
             from_mapping(given),
             nonce="nonce",
             tasks=self.bench.tasks,
+            pool=self.bench.pool,
             clock=CLOCK,
             rng=random.Random(1),  # noqa: S311  # jitter
         )
-        self.bench.runners.quiet = self.store.disconnect
+        self.bench.pool.before_server_fork = self.store.disconnect
 
     def add(self, key, cron=None, how=None, type_="returns", next_time=0, **columns):
         """Insert a row as any SQL client could."""
@@ -165,7 +166,7 @@ class Scene:
         return row.status == "finished" or (row.next_time or 0) > CLOCK.wall()
 
     def turn(self):
-        timeout = self.leaser.tick()
+        timeout = self.loop.tick()
         self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
 
     def until(self, condition):
@@ -250,7 +251,7 @@ def beside_one_whose_task_is_over(how):
     # What is on time is run without a question to its trigger.
     scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
     scene.add("wild", "Wild", {"how": how}, next_time=int(CLOCK.wall()))
-    scene.until(lambda: any(slot.empty for slot in scene.bench.tasks))
+    scene.until(lambda: any(task.empty for task in scene.bench.tasks))
     scene.add("plain")
     scene.until(lambda: scene.has_run("plain"))
     before = scene.row("wild").status
@@ -274,15 +275,15 @@ def asked_while_the_store_is_away():
     trigger_helpers.DEADLINE = 1.0
     scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600)
     scene.add("wild", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
-    scene.until(lambda: any(not slot.empty for slot in scene.bench.tasks))
-    scene.leaser.pause()
-    asker = scene.leaser._asker
+    scene.until(lambda: any(not task.empty for task in scene.bench.tasks))
+    scene.loop.pause()
+    backoff = scene.loop._backoff
     with suppress(StoreUnavailableError):
-        asker.ask(gone)
-    asker.not_before, scene.leaser._next_look = 0, math.inf
+        backoff.ask(gone)
+    backoff.not_before, scene.loop._next_marks = 0, math.inf
     # The store is not asked for anything: it is not known yet what to write.
-    scene.until(lambda: scene.leaser.asks)
-    return asker.away
+    scene.until(lambda: scene.loop.asks)
+    return scene.loop.away
 
 
 def gone():
@@ -297,11 +298,11 @@ def told_to_go():
     trigger_helpers.DEADLINE = 2.0
     scene = Scene(alive_time=6, catchup="skip", catchup_grace=3600, concurrency=2)
     scene.add("over", "Wild", {"how": "hangs"}, next_time=int(CLOCK.wall()))
-    scene.until(lambda: scene.leaser.asks)
+    scene.until(lambda: scene.loop.asks)
     scene.add("due", "Wild", {"how": "hangs", "number": 1})
     scene.until(lambda: scene.row("due").owner)
-    scene.leaser.stop(None)
-    scene.until(lambda: scene.leaser.idle)
+    scene.loop.stop(None)
+    scene.until(lambda: scene.loop.idle)
     scene.bench.until(lambda: len(tree.living_below(os.getpid())) <= 1)
     return [(row.status, row.owner, row.next_time) for row in map(scene.row, ("over", "due"))]
 
@@ -325,7 +326,7 @@ def test_a_lease_is_held_while_a_slow_trigger_is_asked():
 
 def without_a_process():
     scene = Scene(catchup="latest")
-    prepare = scene.bench.runners.prepare
+    prepare = scene.bench.pool.prepare
     log = []
     logging.getLogger().addHandler(handler := logging.Handler())
     handler.emit = lambda record: log.append(record.getMessage())
@@ -338,13 +339,13 @@ def without_a_process():
             raise BlockingIOError(11, "Resource temporarily unavailable")
         prepare(count)
 
-    scene.bench.runners.prepare = refused
+    scene.bench.pool.prepare = refused
     scene.add("row", "Hourly")
     scene.until(lambda: tries >= 2)
     scene.until(lambda: scene.row("row").owner is None)
     told = [line for line in log if "cannot fork" in line]
     attempt = scene.row("row").attempt
-    scene.bench.runners.prepare = prepare
+    scene.bench.pool.prepare = prepare
     scene.until(lambda: scene.has_run("row"))
     return told, attempt, tries
 

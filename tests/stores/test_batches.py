@@ -2,7 +2,7 @@
 
 import pytest
 
-from psched.base.errors import StoreBusyError, StoreError, StoreUnavailableError
+from psched.base.errors import StoreBusyError, StoreError, TransientStoreError
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Settled
 
@@ -24,7 +24,7 @@ TRIGGERS = {
         "CREATE TRIGGER odd BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()",
     ),
 }
-"""Raise what says nothing of a value, at one row."""
+"""Raise an error that is no value's fault, at one row."""
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ class TestOddErrors:
         for request in requests:
             with pytest.raises(StoreError, match="refused") as raised:
                 request()
-            assert not isinstance(raised.value, StoreUnavailableError)
+            assert not isinstance(raised.value, TransientStoreError)
 
     @pytest.mark.usefixtures("odd")
     def test_it_is_done_when_it_can_be(self, store, database, held, sql):
@@ -96,7 +96,7 @@ def test_a_value_that_does_not_fit_leaves_its_row_out_and_no_other(store, held):
     indirect=True,
 )
 class TestLockedRows:
-    """What somebody has locked, by hand say, is waited for; the others are not to suffer."""
+    """Rows that another session has locked are waited for, but do not hold up the others."""
 
     @pytest.fixture
     def locked(self, sql, held):  # noqa: ARG002  # it is not to stop the claim

@@ -22,7 +22,7 @@ HOUR = 3600
 
 @pytest.fixture
 def after_a_step(tmp_path):
-    """What a store answers on a host whose clock was set forward under another's lease."""
+    """What a store answers on a host whose clock was set forward during another worker's lease."""
 
     def run(kind, request):
         clock = HostClock(tmp_path / "clock")
@@ -44,7 +44,7 @@ def after_a_step(tmp_path):
 
 @pytest.mark.parametrize("kind", ["rdb", "rdb_compat"])
 def test_no_lease_is_taken_over_when_the_clock_was_set_forward(after_a_step, kind):
-    # Nor does it stand in the way of what is free.
+    # The lease does not hold up rows that are free.
     assert after_a_step(kind, "claim") == ["free"]
 
 

@@ -1,4 +1,4 @@
-"""Galera: every node may be written, row locks end at the node, and every node may be late."""
+"""Galera: every node accepts writes, row locks end at the node, and every node may lag."""
 
 import contextlib
 import itertools
@@ -12,13 +12,12 @@ from sqlalchemy import event
 
 from psched.base.errors import (
     AlreadyExistsError,
-    StoreError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
-from psched.stores.sql.claims.skip_locked import SkipLocked
 from support.processes import kill
 from support.proxy import LOOPBACK, Fault, Proxy
 from support.run_log import exactly_once, in_order, never_two_at_once
@@ -35,7 +34,7 @@ MINUTE = 60
 
 
 def url(name, *ports):
-    """How a database is reached at one of these ports, or at another if there is no answer."""
+    """The url of a database on the servers at these ports, tried in this order."""
     hosts = ",".join(f"{LOOPBACK}:{port}" for port in ports)
     return f"mysql+pymysql://root@{hosts}/{name}"
 
@@ -56,7 +55,7 @@ def name(galera):
     with store_factory(galera.nodes[0].url(name)) as open_store:
         open_store().init()
     yield name
-    galera.start()  # a test may kill nodes, and need not mend it
+    galera.start()  # an earlier test may have killed nodes
     galera.drop_database(name)
 
 
@@ -64,25 +63,17 @@ def answered(request):
     """The answer to a request that is repeated while the database is unavailable."""
 
     def answer():
-        with contextlib.suppress(StoreUnavailableError):
+        with contextlib.suppress(TransientStoreError):
             return [request()]
 
     return wait_until(answer, what="an answer")[0]
 
 
 @pytest.fixture
-def strategy():
-    """The way to claim; None: the one that is chosen."""
-
-
-@pytest.fixture
-def stores(galera, name, strategy):
+def stores(galera, name):
     """A store at each node."""
     with contextlib.ExitStack() as opened:
-        yield [
-            opened.enter_context(store_factory(node.url(name), strategy=strategy))()
-            for node in galera.nodes
-        ]
+        yield [opened.enter_context(store_factory(node.url(name)))() for node in galera.nodes]
 
 
 class TestRaces:
@@ -92,7 +83,7 @@ class TestRaces:
 
     @pytest.fixture(params=[1, 0], ids="retries={}".format)
     def retries(self, request, galera):
-        """How often a node repeats by itself what has lost against another."""
+        """How often a node itself repeats a write that has lost against another node's."""
         for node in galera.nodes:
             node.query(f"SET GLOBAL wsrep_retry_autocommit = {request.param}")
         yield
@@ -113,10 +104,9 @@ class TestRaces:
         before = count()
         return lambda: count() - before
 
-    @pytest.mark.parametrize("strategy", ["cas", "update_first"])
     @pytest.mark.usefixtures("retries")
     def test_every_lease_is_one_workers_and_known_to_it(self, stores, lost, caplog):
-        """The fences of a row's leases are all numbers up to its last: none twice, none lost."""
+        """Each row's fences are 1, 2, 3 …: no lease was granted twice, and none was lost."""
         keys = ["a", "b", "c", "d"]
         add(stores[0], *keys)
         fences = defaultdict(list)
@@ -132,7 +122,7 @@ class TestRaces:
                 for row in rows:
                     fences[row.key].append(row.fence)
                 over = sum(map(len, [*fences.values()])) >= self.GRANTS
-                # Due again at once, for all.
+                # All rows are due again at once.
                 assert {*store.settle([ending(row) for row in rows]).values()} <= {Settled.DONE}
                 if over:
                     break
@@ -150,22 +140,16 @@ class TestRaces:
         assert not caplog.records
 
 
-@pytest.mark.parametrize("strategy", [None, "skip_locked"])
-def test_locked_rows_are_not_skipped_where_locks_end_at_the_node(stores, strategy):
-    if strategy is None:
-        assert ("claims by", "cas") in stores[1].examine()
-    else:
-        text = "a Galera cluster cannot do skip_locked; .* one of cas, update_first"
-        with pytest.raises(StoreError, match=text):
-            stores[1].claim("one.1", **CLAIM)
+def test_rows_are_claimed_by_compare_and_swap_because_locks_end_at_the_node(stores):
+    assert ("claims by", "cas") in stores[1].examine()
 
 
 class TestConflictAtCommit:
-    """Two transactions at two nodes have met the same row; which of them lost, COMMIT tells."""
+    """Two transactions at two nodes have changed the same row; one of them fails at COMMIT."""
 
     @pytest.fixture
     def before_commit(self):
-        """Has something else done just before a store sends its next COMMIT."""
+        """Calls a function just before a store sends its next COMMIT."""
 
         def before_commit(connector, something):
             waiting = [something]
@@ -188,33 +172,6 @@ class TestConflictAtCommit:
 
         event.listen(stores[0]._connector._engines[0], "handle_error", note)
         return numbers
-
-    def test_rows_whose_claim_is_refused_are_not_leased(
-        self, stores, before_commit, refused, caplog
-    ):
-        one, other, _ = stores
-        add(one, *"abcd")
-        other.disconnect()  # or it might not see them yet
-        skipping = SkipLocked(one._connector, one._sql)
-        taken = []
-
-        def take():
-            taken.extend(other.claim("other.1", **{**CLAIM, "limit": 2}).rows)
-
-        before_commit(one._connector, take)
-        claimed = skipping.claim("one.1", 3, {"alive_time": 60, "shortest": 6}, 0)
-
-        assert refused == [1213]
-        assert [row.key for row in taken] == ["a", "b"]
-        # Those that it has looked at are another's; it has looked again.
-        assert [row.key for row in claimed.rows] == ["c", "d"]
-        assert {row.key: row.owner for row in one.look([*"abcd"]).values()} == {
-            "a": "other.1",
-            "b": "other.1",
-            "c": "one.1",
-            "d": "one.1",
-        }
-        assert not caplog.records
 
     def test_of_two_that_add_a_key_one_has_added_it_and_the_other_nothing(
         self, stores, before_commit, refused
@@ -256,7 +213,7 @@ class TestLateNode:
             store = open_store()
             add(store, "k")
             with store_factory(galera.nodes[1].url(name)) as open_other:
-                assert open_other().get("k")  # it has come there
+                assert open_other().get("k")  # it has been replicated
             yield store
 
     @pytest.fixture
@@ -275,7 +232,7 @@ class TestLateNode:
             proxy.close()
 
             def is_late():
-                with pytest.raises(StoreUnavailableError) as error:
+                with pytest.raises(TransientStoreError) as error:
                     request()
                 return "has not caught up" in str(error.value)
 
@@ -308,7 +265,7 @@ class TestLateNode:
 
 
 class TestDesyncedNode:
-    """A donor, and a node that is being backed up: it answers, and lets nobody write."""
+    """A donor, or a node that is being backed up, answers queries but lets nobody write."""
 
     @pytest.mark.parametrize(
         "lock",
@@ -337,19 +294,19 @@ class TestDesyncedNode:
                 except ClaimUnknownError as error:
                     refusals.append(str(error))
                     return store.held(owner, ())
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     refusals.append(str(error))
                     return None
 
             (row,) = wait_until(claimed, what="a node that may be written")
             assert store.settle([ending(row)]) == {"a": Settled.DONE}
-            # A read lock is answered, by a time-out; what waits for a backup is not.
+            # A wait for a read lock ends with a time-out; a wait for a backup gets no answer.
             (refusal,) = refusals
             if lock[0].startswith("FLUSH"):
                 assert "this node of a Galera cluster is Donor/Desynced" in refusal
 
     def test_it_is_left_on_a_slow_link_too(self, galera, name):
-        """The wait for a lock takes most of the time that an answer is given."""
+        """The wait for a lock takes most of the time that an answer may take."""
         here, there = galera.nodes[:2]
         with (
             Proxy(here.port) as proxy,
@@ -379,11 +336,11 @@ class TestDesyncedNode:
 
 
 class TestLostMajority:
-    """A node that is cut off from the others does not work, and does not know what they have."""
+    """A node that is cut off from the others refuses to work, and does not know their writes."""
 
     @contextlib.contextmanager
     def alone(self, cut_off, *others):
-        """In this context a node is cut off from the others; then they are one again."""
+        """Cuts a node off from the others within its context."""
         for node in others:
             kill(node.pid, signal.SIGSTOP)
         try:
@@ -444,7 +401,7 @@ class TestMasters:
             schedules.add("long", "recorder", next_time=times[-1], data={"until": "gate"})
 
         def done():
-            """The minutes that begin meanwhile are not of the backlog."""
+            """Minutes that begin during the test do not belong to the backlog."""
             return [run for run in service.runs.runs(*keys) if run.scheduled_time <= last]
 
         def wait_for(number):
@@ -469,7 +426,7 @@ class TestMasters:
         in_order(runs)
         never_two_at_once(service.runs.runs())
         exactly_once(service.runs.runs("long"), [("long", times[-1])])
-        # The quickest may take most, but not all.
+        # The quickest node may claim most, but not all.
         assert len({run.worker for run in runs}) > 1
         for master in alone, other, moving:
             one_line_each(master)
@@ -499,7 +456,7 @@ class TestMasters:
 
 
 def one_line_each(master):
-    """Of each time without the database, the log tells begin and end, and nothing else."""
+    """Of each outage, the log tells the begin and the end, and nothing else."""
     begun = master.text.count("running tasks go on while their leases last")
     assert master.text.count("the store answers again") == begun
     assert master.text.count(" ERROR ") == begun <= 2

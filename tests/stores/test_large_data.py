@@ -8,21 +8,21 @@ import zlib
 import pytest
 
 from psched.app import open_schedules
-from psched.base.errors import InvalidError, StoreError, StoreUnavailableError, UnknownOutcomeError
-from psched.core.definition import decode, payload_of
+from psched.base.errors import InvalidError, StoreError, TransientStoreError, UnknownOutcomeError
+from psched.core.columns import decode, parse_payload
 from psched.core.model import QUARANTINED, Quarantine, Row
-from psched.core.policy import Run, conclusion, opening
+from psched.core.policy import Run, after_claim, after_run
 from psched.stores.sql.store import SqlStore
 from support.stores import store_factory
 
 MIB = 2**20
 
 LARGE = {"rows": [{"id": n, "é": "鍵\u0000\\'\"%\n" * 3} for n in range(2000)]}
-"""A few hundred kilobytes, of all that could be taken for something else."""
+"""A few hundred kilobytes, with every character that could be misread."""
 
 
 def noise(size):
-    """A payload of so many bytes that hardly gets smaller, whatever one does to it."""
+    """A payload of that many bytes that can hardly be compressed."""
     drawn = random.Random(7).randbytes(size)  # noqa: S311
     letters = bytes(b for b in range(32, 127) if b not in b'"\\')
     table = bytes(letters[b % len(letters)] for b in range(256))
@@ -75,7 +75,7 @@ def test_data_that_another_store_does_not_compress_it_can_read(compressing, open
     plain = open_store()
     seen = plain.get("k")
     assert decode("data", seen.data) == LARGE
-    # Nor does it spoil what it writes back.
+    # What it writes back is intact, too.
     assert plain.replace(seen, seen)
     assert compressing().get("k").data == seen.data
     (held,) = plain.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
@@ -120,7 +120,7 @@ def test_what_is_larger_than_the_server_takes_is_refused_with_the_mend(start_mar
     with open_schedules(settings) as schedules:
         with pytest.raises(StoreError, match=told) as refused:
             schedules.push("k", data=noise(2 * MIB))
-        assert not isinstance(refused.value, (StoreUnavailableError, UnknownOutcomeError))
+        assert not isinstance(refused.value, TransientStoreError)
         schedules.push("k", data={"a": 1})
         task = schedules.poll()
         with pytest.raises(InvalidError, match=told.replace("^", "^data: ")):
@@ -162,9 +162,9 @@ def test_a_bomb_in_a_row_is_a_quarantined_row(database, open_store, settings, sq
     store = open_store()
     (held,) = store.claim("w.1", limit=1, alive_time=60, shortest=1, horizon=0).rows
     with pytest.raises(InvalidError) as refused:
-        payload_of(held.data, settings.data_limit)
-    assert isinstance(opening(held, settings, store.now()), Run)
-    verdict = conclusion(held, held, Quarantine(str(refused.value)), settings)
+        parse_payload(held.data, settings.data_limit)
+    assert isinstance(after_claim(held, settings, store.now()), Run)
+    verdict = after_run(held, held, Quarantine(str(refused.value)), settings)
     assert verdict.status == QUARANTINED
     assert verdict.reason == "data: is compressed, and has more than 16777216 bytes"
     assert [*store.settle([verdict]).values()]

@@ -15,7 +15,7 @@ LARGEST = 2**63 - 1
 
 @pytest.fixture
 def page(monkeypatch):
-    """Pages so small that many turn."""
+    """Pages so small that a listing reads many."""
     monkeypatch.setattr("psched.stores.sql.listing.PAGE", 3)
 
 
@@ -71,7 +71,7 @@ def test_large_rows_are_not_all_read_at_once(store, pages):
     pages.clear()
     assert len([*store.rows()]) == 60
     sizes = [len(page) for page in pages]
-    # One of none that is due, one of which nobody knew how large they are.
+    # One query found nothing due; the next was the first page, of unknown size.
     assert sizes[:2] == [0, FIRST_PAGE]
     assert max(sizes[2:]) <= SIZE // 600_000
 

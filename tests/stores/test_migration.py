@@ -12,12 +12,12 @@ import pytest
 from psched import config
 from psched.base.clock import SystemClock
 from psched.base.errors import SchemaError, StoreUnavailableError, UnknownOutcomeError
-from psched.base.payload import CARRIED_IN
-from psched.contrib.perfectsched.migration.moving import open_migration
+from psched.base.payload import WRAPPED_IN
+from psched.contrib.perfectsched.migration.migrator import open_migrator
 from psched.contrib.perfectsched.migration.source import PAGE
-from psched.core.definition import raw_data
+from psched.core.columns import raw_data
 from psched.core.model import MIGRATING, Row
-from psched.core.policy import Run, opening
+from psched.core.policy import Run, after_claim
 from support.isolated import say, started_isolated
 from support.old_tables import OldTable, new_worker, old_worker, runs, schedule, task
 from support.stores import make_store
@@ -30,7 +30,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs/migration.md"
 
 def migration_of(table, settings, url=None):
     rng = random.Random()  # noqa: S311  # jitter
-    return open_migration(settings, table, url=url, clock=SystemClock(), rng=rng)
+    return open_migrator(settings, table, url=url, clock=SystemClock(), rng=rng)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def make_migration(settings):
 
 @pytest.fixture
 def migrate(make_migration):
-    """Moves a table once; what is left."""
+    """Moves a table once; returns the report."""
     return lambda old, wait=0, **changes: make_migration(old, **changes).run(wait)
 
 
@@ -95,7 +95,7 @@ PAYLOADS = {
     b"\x1f\x8bbroken": ("", {"data_base64": "H4ticm9rZW4="}),
     b"[1]": ("", {"data": "[1]"}),
 }
-"""And their type, if it is not that of the key, with what else is in them."""
+"""Payloads, with the type (empty: that of the key) and the data that they become."""
 
 SHAPES = {
     "text": b"hello world",
@@ -184,7 +184,7 @@ class TestPerfectSched:
         for number, (kind, data) in enumerate(PAYLOADS.values()):
             (row,) = moved(store, f"k{number}.1")
             assert (row.type, json.loads(row.data)) == (kind or f"k{number}", data)
-            form = next((form for form, name in CARRIED_IN.items() if name in data), None)
+            form = next((form for form, name in WRAPPED_IN.items() if name in data), None)
             wanted = {"dst_policy": "wallclock", **({"payload": form} if form else {})}
             assert json.loads(row.options) == wanted
 
@@ -202,7 +202,7 @@ class TestPerfectSched:
     def test_what_may_be_running_is_left_until_it_is_not(self, old, store, migrate, now):
         old.insert(
             schedule("leased", at=now - 60, timeout=now + LEASE - 1),
-            # That of a worker whose clock is ahead.
+            # The lease of a worker whose clock is ahead.
             schedule("ahead", at=now - 60, timeout=now + LEASE + 50),
             schedule("waiting", at=now + 60),
             schedule("delayed", at=now + 60, delay=30, timeout=now + 90),
@@ -296,15 +296,18 @@ class TestPerfectSched:
             schedule("at rest", at=now - 9000, timeout=2**31 - 1),
         )
         migration = make_migration(old, catchup_limit=100)
-        assert migration.look(dry=True).late == migration.late == 1
-        assert "the first worker that takes one drops the oldest" in migration.late_note
-        assert make_migration(old).look(dry=True).late == 0
+        assert migration.run_pass(dry=True).overdue == migration.overdue == 1
+        assert (
+            "the first worker that claims such a schedule drops the oldest"
+            in migration.overdue_note
+        )
+        assert make_migration(old).run_pass(dry=True).overdue == 0
 
     def test_a_dry_run_changes_nothing(self, old, store, make_migration, now):
         old.insert(schedule("a", at=LATER), schedule("b", at=now - 9, timeout=now + 9))
         old.insert(schedule("c", at=LATER, cron="nonsense"))
         before = old.rows
-        left = make_migration(old).look(dry=True)
+        left = make_migration(old).run_pass(dry=True)
         assert (left.ready, left.running, left.refused) == (1, 1, 1)
         assert old.rows == before
         assert not [*store.rows()]
@@ -377,18 +380,18 @@ class TestPerfectQueue:
             task("later", at=LATER, created_at=now - age),
         )
         migration = make_migration(old)
-        assert migration.look(dry=True).late == migration.late == 1
-        assert "they are run all the same" in migration.late_note
-        assert make_migration(old, expire=0).look(dry=True).late == 0
+        assert migration.run_pass(dry=True).overdue == migration.overdue == 1
+        assert "they are run all the same" in migration.overdue_note
+        assert make_migration(old, expire=0).run_pass(dry=True).overdue == 0
         assert migration.run(0).remaining == 0
         assert moved(store, "later")[0].options is None
         rows = store.claim("w.1", limit=9, alive_time=60, shortest=6, horizon=0).rows
         assert {row.key for row in rows} == {"old", "due"}
         for row in rows:
-            assert isinstance(opening(row, settings, now + 60), Run)
-            # The time to expire is as long as for what has been pushed now.
+            assert isinstance(after_claim(row, settings, now + 60), Run)
+            # The task expires as late as one that is pushed now.
             last = store.now() + settings.expire
-            assert opening(row, settings, last).status == "expired"
+            assert after_claim(row, settings, last).status == "expired"
             assert row.created_at < now - 86_400
 
     def test_a_payload_of_any_shape_survives_byte_for_byte(self, make_old, store, migrate):
@@ -397,7 +400,7 @@ class TestPerfectQueue:
         assert migrate(old).remaining == 0
         for row, (shape, raw) in zip(moved(store, *SHAPES), SHAPES.items(), strict=True):
             assert raw_data(row) == raw, shape
-            # And is never mistaken for an object that looks the same.
+            # The payload is never mistaken for an object that looks the same.
             carries = row.options is not None and "payload" in json.loads(row.options)
             assert carries is (not raw.startswith(b"{") or raw == b"{broken"), shape
 
@@ -431,13 +434,13 @@ class TestPerfectQueue:
         migration.run(0)
         (row,) = moved(store, "k")
         assert json.loads(row.options) == {"resource": "user1", "max_running": 2}
-        assert migration.idle
+        assert migration.not_enforced
 
     def test_what_may_be_running_is_left(self, make_old, migrate, now):
         old = make_old("tasks")
         old.insert(
             task("leased", at=now + LEASE - 9, owner=77),
-            # By a version that does not write the owner.
+            # Leased by a version that does not write the owner.
             task("old", at=now + LEASE - 9, owner=0),
             task("expired", at=now - 1, owner=78),
         )
@@ -458,7 +461,7 @@ class TestPerfectQueue:
     [
         ("nothing", "there is no table 'nothing'"),
         ("psched", "is psched's own"),
-        ("psched_info", "has not the columns of perfectsched's"),
+        ("psched_info", "does not have the columns of perfectsched's"),
     ],
 )
 def test_a_table_of_another_kind_is_refused(database, store, make_migration, table, told):  # noqa: ARG001  # the table is there
@@ -489,8 +492,8 @@ STEPS = [
     for part, step in [
         ("_destination", "insert"),
         ("_source", "mark"),
-        ("_destination", "release"),
-        ("_source", "clear"),
+        ("_destination", "activate"),
+        ("_source", "delete_marked"),
     ]
     for when in ("before", "after")
 ]
@@ -498,7 +501,7 @@ MARKED = ("_source", "mark", "after")
 
 
 def break_off(migration, place, error):
-    """Let a step fail, once, before or after it has been applied."""
+    """Make a step fail, once, before or after it has been applied."""
     part, step, when = place
     home = getattr(migration, part)
     work, failures = getattr(home, step), [error]
@@ -518,7 +521,7 @@ def break_off(migration, place, error):
 
 @pytest.fixture
 def killed(make_migration):
-    """Migrates and is killed at a step."""
+    """Migrates, and is killed at a step."""
 
     def killed(old, place):
         migration = make_migration(old)
@@ -592,7 +595,7 @@ def test_an_outage_at_any_step_is_waited_out(old, store, make_migration, now):
 def test_a_worker_that_has_lost_its_lease_changes_no_row_that_was_taken(
     old, store, killed, migrate, now
 ):
-    """It extends and finishes without knowing that its lease has ended."""
+    """The worker extends and finishes without knowing that its lease has ended."""
     old.insert(schedule("k", at=now - 60))
     row = old.claim(now)
     old("UPDATE schedules SET timeout = :past", past=now - 1)
@@ -616,9 +619,10 @@ def test_what_is_deleted_while_it_is_half_moved_is_deleted(old, store, killed, m
 def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(
     make_old, killed, migrate, now, newer
 ):
-    """The conditions of heartbeat, finish, acquire and clearing away.
+    """The conditions by which heartbeat, finish, acquire and cleanup find rows.
 
-    With the column owner of the workers that write it; without, of 0.7's and of those before them.
+    If the table has the column owner, the conditions of the workers that write it; otherwise those
+    of 0.7 and of the workers before it.
     """
     old = make_old("tasks", newer=newer)
     old.insert(task("k", at=now - 5))
@@ -627,7 +631,7 @@ def test_no_worker_of_perfectqueue_changes_a_task_that_was_taken(
     if newer:
         conditions += ["id = 'k' AND 1300000000 < timeout", "1300000000 < timeout"]
     else:
-        # What has no created_at is deleted by the worker of 0.7 that finds it due.
+        # A worker of 0.7 deletes a due row without created_at.
         conditions += [f"timeout <= {now}"]
     for condition in conditions:
         assert old(f"UPDATE tasks SET data = '' WHERE {condition}") == 0  # noqa: S608
@@ -674,7 +678,7 @@ def test_a_row_whose_status_somebody_has_set_is_nobodys_copy(old, store, make_mi
 def test_a_second_migration_that_read_earlier_withdraws_no_copy_of_the_first(
     old, store, make_migration, now
 ):
-    """It has seen the row before a worker ran it; the first one has copied it since."""
+    """The second one read the row before a worker ran it; the first one copied it afterwards."""
     start = now - now % 60 - 60
     old.insert(schedule("k", at=start))
     early, late = make_migration(old), make_migration(old)
@@ -685,7 +689,7 @@ def test_a_second_migration_that_read_earlier_withdraws_no_copy_of_the_first(
 
     def mark_after_the_other(seen):
         early._source.mark = mark
-        left = late.look()
+        left = late.run_pass()
         assert (left.changed, store.get("k").status) == (1, MIGRATING)
         return mark(seen)
 
@@ -755,9 +759,13 @@ def test_an_old_database_is_encrypted_as_ours_unless_its_url_says_otherwise(
     target = make_store(ours)
     target.init()
     target.disconnect()
-    # Nor is a way to claim that is for our database refused for the old one.
+    # A claim_strategy for psched's database is not refused because of the old database.
     settings = config.from_mapping(
-        {"url": ours, "ssl_ca": str(certificates.authority), "claim_strategy": "update_first"}
+        {
+            "url": ours,
+            "ssl_ca": str(certificates.authority),
+            "claim_strategy": {"mariadb": "cas", "postgresql": "skip_locked"}[kind],
+        }
     )
     for url in (beside, away, file):
         with contextlib.closing(OldTable(url)) as old:
@@ -766,7 +774,7 @@ def test_an_old_database_is_encrypted_as_ours_unless_its_url_says_otherwise(
 
     def encryption(url):
         with migration_of("schedules", settings, url) as migration:
-            assert migration.look(dry=True).ready == 1
+            assert migration.run_pass(dry=True).ready == 1
             connector = migration._source._connector
             query = connector.dialect.encryption
             return connector.read(lambda c: c.exec_driver_sql(query).one())[-1]
@@ -801,7 +809,7 @@ MYSQL_WAY = "`CONVERT(data USING utf8mb4)` instead of\n`data` in the JSON_SET"
     [
         ("sqlite", "data"),
         ("mariadb", "data"),
-        # MySQL takes no other way.
+        # MySQL accepts only this form.
         ("mariadb", "CONVERT(data USING utf8mb4)"),
     ],
     indirect=["database"],
@@ -841,7 +849,7 @@ def move(url, log):
 
 
 def test_while_all_workers_run_every_occurrence_runs_once(database, old, tmp_path, now):
-    """Every schedule has a backlog, on which both systems' workers work as fast as they can."""
+    """Every schedule has a backlog, which the workers of both systems run as fast as they can."""
     start = now // 60 * 60 - 20 * 60
     keys = [f"k{n:02}" for n in range(24)]
     old.insert(*(schedule(key, at=start) for key in keys))

@@ -12,12 +12,12 @@ from psched.base.errors import (
     StoreError,
     StoreSlowError,
     StoreUnavailableError,
+    TransientStoreError,
     UnknownOutcomeError,
 )
 from psched.core.model import Row, Settlement
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from psched.stores.redis.sentinels import ASKED_AGAIN
-from psched.stores.redis.store import RedisStore
 from support.proxy import Proxy
 from support.servers import LOOPBACK, Redis
 from support.servers.redis import SERVICE
@@ -133,7 +133,7 @@ class TestWaitForReplicas:
         primary, proxy, _ = followed
         with (
             store_factory(primary.url()) as here,
-            store_factory(primary.url(), replicas=1, timeout=1.0) as safe,
+            store_factory(primary.url(), wait_replicas=1, timeout=1.0) as safe,
         ):
             plain, store = here(), safe()
             store.init()
@@ -146,7 +146,7 @@ class TestWaitForReplicas:
 
     def test_a_claim_that_no_replica_has_can_be_asked_for(self, followed):
         primary, proxy, _ = followed
-        with store_factory(primary.url(), replicas=1, timeout=1.0) as safe:
+        with store_factory(primary.url(), wait_replicas=1, timeout=1.0) as safe:
             store = safe()
             store.init()
             add(store, "a")
@@ -161,20 +161,20 @@ class TestWaitForReplicas:
         primary, *_ = followed
         primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all", "-wait")
         url = primary.url().replace("//", "//u:p@")
-        with store_factory(url, replicas=1) as safe, store_factory(url) as plain:
+        with store_factory(url, wait_replicas=1) as safe, store_factory(url) as plain:
             store, other = safe(), plain()
             make_store(primary.url()).init()
             for attempt in (store.try_rights, lambda: add(store, "a")):
                 with pytest.raises(StoreError, match="'wait'") as refused:
                     attempt()
-                assert not isinstance(refused.value, StoreUnavailableError)
+                assert not isinstance(refused.value, TransientStoreError)
             add(other, "b")
             assert other.get("a") is None
 
     def test_who_may_not_wait_any_more_does_not_know_what_became_of_a_write(self, followed):
         primary, *_ = followed
         primary.query("ACL", "SETUSER", "u", "on", "nopass", "~{psched}*", "+@all")
-        with store_factory(primary.url().replace("//", "//u:p@"), replicas=1) as safe:
+        with store_factory(primary.url().replace("//", "//u:p@"), wait_replicas=1) as safe:
             store = safe()
             store.init()
             add(store, "a")
@@ -200,13 +200,15 @@ class TestSentinels:
             def extended():
                 try:
                     return store.extend({"a": row.token}, alive_time=60, shortest=6)
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     seen.append(str(error))
                     return None
 
             assert wait_until(extended, timeout=60, what="a primary") == {"a"}
             assert dict(store.examine())["server"].endswith(f":{new.port}")
             assert any("cannot connect to" in text for text in seen)
+            # Until the last of them has heard of it, each makes the outcome of a write unknown.
+            watched.wait_for_switch()
             assert [row.key for row in store.claim("w.2", **CLAIM).rows] == ["b"]
             assert store.settle([finish(row)]) == {"a": Settled.DONE}
 
@@ -235,7 +237,7 @@ class TestSentinels:
         watched, other, clock = start_watched(), start_redis(), Later()
         there = make_store(other.url())
         there.init()
-        store = RedisStore(watched.url(), table="psched", timeout=5.0, clock=clock)
+        store = make_store(watched.url(), clock=clock)
         store.init()
         add(store, "k")
         for sentinel in watched.sentinels:
@@ -274,7 +276,7 @@ class TestSentinels:
         leader = watched.sentinels[0]
         with Proxy(leader.port) as proxy:
             url = f"redis+sentinel://{LOOPBACK}:{proxy.port}/{SERVICE}/0"
-            store = RedisStore(url, table="psched", timeout=2.0, clock=clock)
+            store = make_store(url, timeout=2.0, clock=clock)
             store.init()
             add(store, "k")
             with proxy.black_hole():
@@ -283,7 +285,7 @@ class TestSentinels:
             watched.replica.catch_up()
             leader.query("SENTINEL", "FAILOVER", SERVICE)
             wait_until(lambda: watched.replica.role == "master", timeout=60, what="a promotion")
-            with contextlib.suppress(StoreUnavailableError):
+            with contextlib.suppress(TransientStoreError):
                 add(store, "new")
                 assert store.shown == f"{LOOPBACK}:{watched.replica.port}"
             store.disconnect()
@@ -301,7 +303,7 @@ class TestSentinels:
             acknowledged = []
 
             def push(key):
-                with contextlib.suppress(StoreUnavailableError):
+                with contextlib.suppress(TransientStoreError):
                     add(store, key)
                     acknowledged.append((key, store.shown))
 
@@ -346,7 +348,7 @@ class TestSentinels:
                     add(store, "k")
                 except AlreadyExistsError:
                     return True  # an answer that was not believed had been right
-                except StoreUnavailableError as error:
+                except TransientStoreError as error:
                     refusals.append(str(error))
                     return False
                 return True

@@ -1,4 +1,4 @@
-"""How many answers a store waits for, and what it makes of slow ones."""
+"""How many round trips a store takes, and what it does when they are slow."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ from psched.base.clock import SystemClock
 from psched.base.errors import StoreSlowError, StoreUnavailableError
 from psched.base.lease_times import SHORTEST_ALIVE_TIME, default_driver_timeout
 from psched.stores.deadline_socket import Budget
-from psched.stores.sql.batches import BATCH, in_batches
+from psched.stores.sql.batches import BATCH, write_in_batches
 from support.proxy import Proxy
 from support.stores import make_store
 
@@ -18,10 +18,10 @@ CLAIM = {"limit": 10, "alive_time": 60, "shortest": 6, "horizon": 0}
 TIMEOUT = default_driver_timeout(SHORTEST_ALIVE_TIME)
 
 GREETING = {"mariadb": 5, "postgresql": 4, "galera": 7}
-"""Answers between the begin of a connection and its first request, without TLS."""
+"""Round trips from opening a connection to its first request, without TLS."""
 
 SCRAM = 2
-"""And with a password, on PostgreSQL."""
+"""The same with a password, on PostgreSQL."""
 
 servers = pytest.mark.parametrize(
     "database",
@@ -114,7 +114,7 @@ def test_what_a_server_can_do_is_tried_once(database):
 
 @servers
 def test_a_slow_link_is_connected_to_within_more_than_one_request(database):
-    """As slow as the first step bears, which is of two answers, with room for a busy machine."""
+    """As slow as the first step allows, which has two answers, with room for a busy machine."""
     slowly = 0.8 * TIMEOUT
     with behind_a_proxy(database.url, database.server.port, timeout=TIMEOUT) as (store, proxy):
         with proxy.slow(slowly):
@@ -179,7 +179,7 @@ def test_a_step_of_several_answers_has_the_time_for_each_and_twice_in_all():
 
 
 def test_what_there_is_no_time_for_is_told_apart_from_what_was_answered():
-    """Or leases by the thousand would never all be extended on a slow link."""
+    """Otherwise thousands of leases could never all be extended on a slow link."""
     clock = Clock()
     budget = Budget(clock, 2.0)
     budget.begin()
@@ -194,5 +194,5 @@ def test_what_there_is_no_time_for_is_told_apart_from_what_was_answered():
 
     keys = [f"k{number}" for number in range(3 * BATCH)]
     with pytest.raises(StoreSlowError) as raised:
-        in_batches(keys, write, clock=clock, patience=2.0)
+        write_in_batches(keys, write, clock=clock, patience=2.0)
     assert raised.value.answered == dict.fromkeys(keys[: 2 * BATCH], True)

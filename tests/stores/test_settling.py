@@ -1,10 +1,10 @@
-"""Ending leases whatever has happened to the schedules meanwhile."""
+"""Ending leases of schedules that were changed meanwhile."""
 
 from dataclasses import replace as changed
 
 from psched.core.declare import redeclare
 from psched.core.model import DELETING, FINISHED, QUARANTINED, Finish, Release, Retry, Row
-from psched.core.policy import Run, opening
+from psched.core.policy import Run, after_claim
 from psched.core.settling import Ending, settle
 from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import payload
@@ -13,7 +13,7 @@ CLAIM = {"limit": 100, "alive_time": 60, "shortest": 6, "horizon": 0}
 
 
 def leased(store, *keys, **columns):
-    """Rows of an hourly schedule, leased; by their keys."""
+    """Leased rows of hourly schedules, by key."""
     store.add(
         [Row(**{"key": key, "cron": "0 * * * *", "next_time": 3600, **columns}) for key in keys],
         nonce="n",
@@ -62,7 +62,7 @@ def test_what_was_redefined_is_settled_by_its_new_definition(store, open_store, 
     assert settle(store, endings, settings) == dict.fromkeys(rows, Settled.DONE)
     after = store.look([*rows])
     assert after["same"].next_time == 7200
-    # From now on: the new line was never asked for what lies before.
+    # From now on: the new line is not asked for occurrences in the past.
     assert now <= after["cron"].next_time <= now + 3600
     assert after["cron"].next_time % 3600 == 1800
     assert after["once"].status == FINISHED
@@ -108,12 +108,12 @@ def test_a_payload_that_the_task_has_replaced_is_kept(store, settings):
 
 
 def test_a_definition_that_changes_again_and_again_is_followed(store, open_store, settings):
-    """Between the look at a row and its settle, a person may change it once more."""
+    """A person may change a row once more between its read and its settle."""
     rows = leased(store, "k")
     person, changes = open_store(), iter(["5 * * * *", "10 * * * *", "15 * * * *"])
 
     class Interrupted:
-        """The store, with a person who is always a moment faster."""
+        """The store, and a person who changes the row before each settle."""
 
         def settle(self, settlements):
             for cron in changes:
@@ -141,7 +141,7 @@ def test_what_is_taken_over_between_the_refusal_and_the_look_is_left_alone(
     assert other.replace(seen, changed(seen, cron="30 * * * *"))
 
     class Interrupted:
-        """The store, where the lease is lost at the worst moment."""
+        """The store, which loses the lease between a settle and the read after it."""
 
         def settle(self, settlements):
             return store.settle(settlements)
@@ -176,7 +176,7 @@ def test_a_time_set_under_the_lease_of_a_worker_that_died_is_waited_for(store, s
     assert store.replace(seen, new)
     assert set(store.recover("w", alive_time=60, retry_wait=300)) == {"moved", "same"}
     claimed = store.claim("w.2", **CLAIM)
-    verdicts = {row.key: opening(row, settings, claimed.now) for row in claimed.rows}
+    verdicts = {row.key: after_claim(row, settings, claimed.now) for row in claimed.rows}
     assert isinstance(verdicts["same"], Run)
     store.settle([verdicts["moved"]])
     after = store.get("moved")

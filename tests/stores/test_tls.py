@@ -77,7 +77,7 @@ def connect():
 
 
 def refusal(connect, *place, **settings):
-    """The text with which a server is refused, or refuses."""
+    """The text of the error when either side refuses the connection."""
     with pytest.raises(StoreUnavailableError) as caught:
         connect(*place, **settings)
     return str(caught.value)
@@ -109,7 +109,7 @@ def test_a_connection_is_encrypted_if_the_server_is_whom_the_settings_trust(
         assert encryption(connect(url, **settings)).startswith("TLSv1.")
     own = connect(f"{url}?{OWN_OPTIONS[kind].format(certificates.authority)}")
     assert encryption(own).startswith("TLSv1.")
-    # Nobody has asked for it, and nobody is trusted: the server can, that is all.
+    # The connection is encrypted only because the server supports it; nothing is checked.
     assert encryption(connect(url)).startswith("TLSv1.")
 
     shown = refusal(connect, url, ssl_ca=certificates.stranger)
@@ -168,7 +168,7 @@ def test_a_server_without_encryption_is_refused_if_it_is_demanded(
 def test_nothing_is_told_to_a_server_that_says_it_cannot_encrypt(
     kind, plain_server, certificates, connect
 ):
-    # As somebody in between would, who takes the offer out of what the server says.
+    # A man in the middle would remove the offer from the server's greeting.
     told = []
     with socket.create_server((LOOPBACK, 0)) as listener:
 

@@ -11,16 +11,16 @@ from psched.base import log
 from psched.base.clock import SystemClock
 from psched.base.lease_times import Deadlines
 from psched.config import from_mapping
-from psched.core.definition import encode, understand
+from psched.core.columns import encode
+from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.core.policy import Run
-from psched.master.generation_spec import Place
+from psched.master.generation_spec import WorkerIdentity
 from psched.process.cgroup import Cgroup
 from psched.process.deadman import DeadMan
-from psched.service.worker_boot import make_runners
+from psched.service.worker_boot import make_runner_pool
+from psched.worker.composition import make_task_table
 from psched.worker.running_task import RunningTask
-from psched.worker.task_guard import TaskGuard
-from psched.worker.task_table import TaskTable
 from psched.worker.worker import prepare_process
 from support.waiting import Deadline
 
@@ -41,13 +41,13 @@ class Ledger:
         self.extended = 0
         self.data: list[str] = []
 
-    def extend_now(self, _slot: RunningTask) -> bool:
-        """See `psched.worker.task_table.LeaseWriter`."""
+    def extend_now(self, _task: RunningTask) -> bool:
+        """As `psched.worker.task_table.LeaseWriter`."""
         self.extended += 1
         return True
 
-    def update_data(self, _slot: RunningTask, data: str) -> bool:
-        """See `psched.worker.task_table.LeaseWriter`."""
+    def update_data(self, _task: RunningTask, data: str) -> bool:
+        """As `psched.worker.task_table.LeaseWriter`."""
         self.data.append(data)
         return not self.refuses
 
@@ -76,10 +76,10 @@ class Bench:
         **settings: Any,
     ) -> None:
         self.log = log.start(None if log_file is None else Path(log_file), "info", "bench")
-        self.inbox = prepare_process(self.log, Place(0, 1, "nonce"))
+        self.inbox = prepare_process(self.log, WorkerIdentity(0, 1, "nonce"))
         self.ledger = Ledger()
         self._settings = from_mapping({"url": "sqlite:///unused.db", **settings})
-        self.runners = make_runners(
+        self.pool = make_runner_pool(
             self._settings,
             handlers.get,
             open_schedules or _no_schedules,
@@ -87,8 +87,7 @@ class Bench:
             clock=CLOCK,
             cgroup=cgroup,
         )
-        guard = TaskGuard(self._settings, runners=self.runners, clock=CLOCK, deadman=DeadMan())
-        self.tasks = TaskTable(self.runners, guard, CLOCK)
+        self.tasks = make_task_table(self._settings, pool=self.pool, deadman=DeadMan(), clock=CLOCK)
 
     def start(self, type: str, key: str | None = None, **data: object) -> RunningTask:  # noqa: A002
         """Start a task.
@@ -116,15 +115,15 @@ class Bench:
             fence=1,
             attempt=1,
         )
-        self.runners.prepare()
+        self.pool.prepare()
         deadlines = Deadlines(CLOCK.boottime(), 300, 5.0)
-        self.tasks.start(row, Run(understand(row, self._settings), 60), deadlines)
-        return self.tasks.slots[row.key]
+        self.tasks.start(row, Run(parse_row(row, self._settings), 60), deadlines)
+        return self.tasks[row.key]
 
     def turn(self, timeout: float = 0.05) -> None:
         """One turn of a worker's loop."""
-        self.tasks.hear(self.ledger)
-        wakes = self.tasks.watch() - CLOCK.monotonic()
+        self.tasks.receive(self.ledger)
+        wakes = self.tasks.guard() - CLOCK.monotonic()
         self.inbox.wait(max(0, min(timeout, wakes)), self.tasks.links)
 
     def until(self, condition: Callable[[], object]) -> None:
@@ -137,18 +136,18 @@ class Bench:
     @property
     def server(self) -> int:
         """The pid of the fork server."""
-        return self.runners.start().pid
+        return self.pool.start().pid
 
     def close(self) -> None:
         """Let runners and fork server go, and wait for their ends."""
         self.tasks.dismiss()
         self.until(lambda: not self.tasks.links)
 
-    def finish(self, slot: RunningTask) -> str:
+    def finish(self, task: RunningTask) -> str:
         """Work until nothing is left of a task; how its lease would be settled."""
-        self.until(lambda: slot.empty)
-        del self.tasks.slots[slot.row.key]
-        return str(slot.conclusion)
+        self.until(lambda: task.empty)
+        self.tasks.remove(task.row.key)
+        return str(task.conclusion)
 
     def run(self, type: str, key: str | None = None, **data: object) -> str:  # noqa: A002
         """Run a task to its end; how its lease would be settled."""

@@ -17,7 +17,8 @@ from psched.base.errors import (
     CommandError,
     PreemptedError,
     ProcessStopError,
-    StoreUnavailableError,
+    TransientStoreError,
+    UnknownOutcomeError,
 )
 
 DAEMON = "setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 1000 &"
@@ -200,11 +201,20 @@ def asks_while_away(task):
     while True:
         try:
             task.extend()
-        except StoreUnavailableError:
+        except TransientStoreError:
             refused += 1
             continue
         if refused:
             return
+
+
+def learns_that_nobody_knows(task):
+    """Fails unless it is told that its update may have been written."""
+    try:
+        task.update_data({"a": 1})
+    except UnknownOutcomeError:
+        return
+    raise AssertionError("its update was answered otherwise")
 
 
 # --- forking -------------------------------------------------------------------------
@@ -414,6 +424,7 @@ HANDLERS = {
         updates,
         asks_from_threads,
         asks_while_away,
+        learns_that_nobody_knows,
         forks,
         forks_and_waits,
         uses_a_pool,

@@ -254,7 +254,7 @@ class Service:
     @property
     def master_command(self) -> list[str]:
         """The command ``psched-master``, without arguments."""
-        return [sys.executable, "-m", "psched.cli.service.master"]
+        return [sys.executable, "-m", "psched.cli.daemon.master"]
 
     def psched(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run the command ``psched`` in the folder, and wait for its end."""

@@ -10,22 +10,27 @@ from psched.base.clock import SystemClock
 from psched.base.errors import InvalidError
 from psched.config import Config
 from psched.config.redis_urls import is_redis
-from psched.core.definition import payload_of
+from psched.core.columns import parse_payload
 from psched.core.model import Decision, Finish, Quarantine, Row
+from psched.stores.parameters import StoreParameters
 from psched.stores.sql.store import SqlStore
 from support.clients import engine_of
 from support.waiting import scaled
 
 
-def make_store(url, *, table="psched", timeout=None, **how):
-    """A store as a worker makes it; not yet connected."""
+def parameters_of(url, *, table="psched", timeout=None, alive_time=60, **more):
     timeout = timeout or scaled(5.0)
-    how = {"table": table, "timeout": timeout, "clock": SystemClock(), **how}
+    return StoreParameters(url=url, table=table, timeout=timeout, alive_time=alive_time, **more)
+
+
+def make_store(url, *, clock=None, **parameters):
+    """A store as a worker makes it; not yet connected."""
+    given, clock = parameters_of(url, **parameters), clock or SystemClock()
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 
-        return RedisStore(url, **how)
-    return SqlStore(url, rng=random.Random(), **how)  # noqa: S311  # jitter
+        return RedisStore(given, clock=clock)
+    return SqlStore(given, clock=clock, rng=random.Random())  # noqa: S311  # jitter
 
 
 @contextlib.contextmanager
@@ -103,7 +108,7 @@ def takes_some_types(store, some):
 def decision_of(row: Row, settings: Config) -> Decision:
     """How a worker's runner ends a task that does nothing: what cannot be read is not run."""
     try:
-        payload_of(row.data, settings.data_limit)
+        parse_payload(row.data, settings.data_limit)
     except InvalidError as error:
         return Quarantine(str(error))
     return Finish()

@@ -80,7 +80,7 @@ exec unshare --fork --kill-child=SIGKILL --pid --mount --propagation private --c
 PROGRAM = """\
 #!/bin/sh
 export PYTHONPATH=/opt/source:/opt/packages PYTHONDONTWRITEBYTECODE=1 LD_LIBRARY_PATH={libraries}
-exec {python} -m psched.cli.service.master "$@"
+exec {python} -m psched.cli.daemon.master "$@"
 """
 """/opt/psched/bin/psched-master: this interpreter and these sources, wherever they really are."""
 

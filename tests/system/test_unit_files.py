@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from psched.config import SETTINGS
-from psched.master.generation_spec import HOPELESS
+from psched.master.generation_spec import FATAL
 from psched.service.run import ALREADY_RUNNING
 from support.servers import MissingServerError, find_binary
 from support.systemd import FILES
@@ -75,7 +75,7 @@ def test_the_unit_leaves_psched_the_time_that_its_settings_give():
 
 def test_the_unit_restarts_nothing_that_a_restart_cannot_mend():
     statuses = [int(word) for word in setting("RestartPreventExitStatus").split()]
-    assert statuses == sorted([USAGE, ALREADY_RUNNING, *HOPELESS])
+    assert statuses == sorted([USAGE, ALREADY_RUNNING, *FATAL])
 
 
 def test_every_line_of_the_unit_that_restricts_handlers_stands_under_a_comment():

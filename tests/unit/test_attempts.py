@@ -1,4 +1,4 @@
-"""How often an occurrence is tried, after which waits, and when it is given up."""
+"""Retries: how long to wait before an attempt, and when to give up."""
 
 from itertools import pairwise
 from statistics import mean
@@ -7,7 +7,7 @@ import pytest
 
 from psched import config
 from psched.core import attempts
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import EXPIRED, FAILED, Row
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -16,14 +16,14 @@ HOUR = 3600
 
 
 def waits(count, *, key="k", next_time=NOON, **settings):
-    """Seconds that follow each of so many failures."""
+    """The waits after each of several failures, in seconds."""
     own = SETTINGS.with_settings(**settings)
     rows = (Row(key=key, next_time=next_time, attempt=n) for n in range(1, count + 1))
-    return [attempts.wait_before_next(row, understand(row, own)) for row in rows]
+    return [attempts.retry_delay(row, parse_row(row, own)) for row in rows]
 
 
 def given_up(row, now, **settings):
-    return attempts.given_up(row, understand(row, SETTINGS.with_settings(**settings)), now)
+    return attempts.give_up_reason(row, parse_row(row, SETTINGS.with_settings(**settings)), now)
 
 
 class TestBackoff:
@@ -63,7 +63,7 @@ class TestBackoff:
     def test_an_attempt_that_nobody_counted_is_the_first(self, attempt):
         row = Row(key="k", next_time=None, attempt=attempt)
         own = SETTINGS.with_settings(retry_wait=10, retry_backoff="exponential")
-        assert 5 < attempts.wait_before_next(row, understand(row, own)) <= 10
+        assert 5 < attempts.retry_delay(row, parse_row(row, own)) <= 10
 
 
 class TestSpent:
@@ -71,11 +71,11 @@ class TestSpent:
         for most, attempt, spent in ((3, 2, False), (3, 3, True), (3, 4, True), (1, 1, True)):
             row = Row(key="k", attempt=attempt)
             own = SETTINGS.with_settings(max_attempts=most)
-            assert attempts.is_spent(row, understand(row, own)) is spent
+            assert attempts.is_exhausted(row, parse_row(row, own)) is spent
 
     def test_without_a_number_there_is_no_last_one(self):
         row = Row(key="k", attempt=10**6)
-        assert not attempts.is_spent(row, understand(row, SETTINGS))
+        assert not attempts.is_exhausted(row, parse_row(row, SETTINGS))
 
     def test_who_is_claimed_for_one_attempt_more_lost_its_worker_in_the_last(self):
         for cron in (None, "@daily"):

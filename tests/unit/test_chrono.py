@@ -1,4 +1,4 @@
-"""A line means what PerfectSched's workers take it for."""
+"""Lines are read as PerfectSched's workers read them."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta, timezone
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched.base.errors import InvalidError
 from psched.config import from_mapping
-from psched.core.definition import understand
+from psched.core.definition import parse_row
 from psched.core.model import Row
 from psched.triggers.chrono import rewritten
 from psched.triggers.trigger import parse
@@ -21,7 +21,7 @@ CHANGES = [
     int(datetime(*date, tzinfo=UTC).timestamp())
     for date in [(2015, 3, 8), (2015, 11, 1), (2024, 2, 28), (2026, 3, 29), (2026, 4, 4)]
 ]
-"""About when the clocks change in one of the zones, or a year leaps."""
+"""Instants near clock changes of the zones, and near leap days."""
 
 
 def read(text, timezone="UTC"):
@@ -61,7 +61,7 @@ def at(offset, *wall):
         ("0 * * * *", "Asia/Tokyo", at(9, 2015, 12, 3, 1), at(9, 2015, 12, 3, 2)),
         ("0 * * * *", "Asia/Tokyo", at(9, 2015, 12, 3, 1, 59, 59), at(9, 2015, 12, 3, 2)),
         ("0 0 * * 0", "Asia/Tokyo", at(9, 2015, 12, 3), at(9, 2015, 12, 6)),
-        # 02:00 does not come on 8 March, and 01:00 comes twice on 1 November.
+        # 02:00 does not exist on 8 March, and 01:00 exists twice on 1 November.
         ("0 2 * * *", "America/Los_Angeles", at(-8, 2015, 3, 7, 2), at(-7, 2015, 3, 9, 2)),
         ("0 1 * * *", "America/Los_Angeles", at(-7, 2015, 11, 1, 1), at(-8, 2015, 11, 1, 1)),
     ],
@@ -152,7 +152,7 @@ def test_only_on_perfectscheds_table_lines_are_read_in_this_way():
     row = Row(key="k", cron="5/15 * * * *", next_time=0)
     for kind, expected in {"rdb": 20 * 60, "rdb_compat": 65 * 60}.items():
         settings = from_mapping({"url": "sqlite:///unused.db", "type": kind, "table": "psched"})
-        definition = understand(row, settings)
+        definition = parse_row(row, settings)
         assert definition.trigger.next_after(5 * 60) == expected
         assert definition.cron == "5/15 * * * *"
 
@@ -187,7 +187,7 @@ def _fields(low, high, *more):
 _LINES = st.tuples(
     _fields(0, 59),
     st.one_of(st.just("*"), _fields(0, 23)),
-    # But for L twice, which is refused: nobody writes that.
+    # Except L twice, which is refused because nobody writes that.
     st.one_of(
         st.just("*"),
         st.just("L"),

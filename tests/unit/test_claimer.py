@@ -1,29 +1,17 @@
 """When a worker looks for due rows."""
 
-import logging
+import contextlib
 import random
 
 import pytest
 
-from psched.base.outage import Outage
 from psched.config import from_mapping
 from psched.core.store_protocol import Claimed
-from psched.worker.claimer import Claimer
-from psched.worker.lease_extender import LeaseExtender
-from psched.worker.store_backoff import Slowness, StoreBackoff
+from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
+from psched.worker.composition import make_lease_loop, make_task_table
 
 NEAR = 0.02
 """Seconds."""
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-    boottime = monotonic
 
 
 class Store:
@@ -35,57 +23,33 @@ class Store:
 
     def __init__(self, clock, *, due):
         self._clock = clock
-        self._due = clock.now + due
+        self._due = clock.monotonic() + due
         self.looks = []
 
     def claim(self, _owner, *, horizon, **_lease):
-        now = self._clock.now
+        now = self._clock.monotonic()
         self.looks.append(now - self._due)
         near = now < self._due <= now + horizon
         return Claimed(now=now, next_due=self._due if near else None)
 
 
-class Tasks:
-    """None run, and none come."""
-
-    slots = {}  # noqa: RUF012  # stays empty
-
-    def __init__(self, clock):
-        self.no_forks = Outage("cannot fork", logging.getLogger("psched.test"), clock)
-
-    def __len__(self):
-        return 0
-
-    def prepare(self, count):
-        pass
-
-
 def looks(due, *, poll_interval=1.0):
     """When a row is looked for that is due in so many seconds."""
-    clock, rng = Clock(), random.Random(1)  # noqa: S311  # jitter
+    clock, rng = ManualClock(), random.Random(1)  # noqa: S311  # jitter
     store = Store(clock, due=due)
     settings = from_mapping({"url": "sqlite:///unused.db", "poll_interval": poll_interval})
-    slowness = Slowness(settings, clock)
-    asker = StoreBackoff(
-        clock=clock, rng=rng, longest_pause=5, before=lambda: None, slowness=slowness
-    )
-    claimer = Claimer(
-        store,
-        asker,
-        LeaseExtender(store, asker, settings, clock=clock, held=list),
-        settings,
-        nonce="nonce",
-        tasks=Tasks(clock),
-        clock=clock,
-        rng=rng,
-    )
-    claimer.claim()
-    while store.looks[-1] < 0:
-        assert len(store.looks) < 100
-        sleep = claimer.next_poll - clock.now
-        # Linux lets who sleeps long sleep a thousandth longer.
-        clock.now += sleep * 1.001 if sleep > NEAR else sleep
+    with contextlib.closing(ManualRunnerPool(clock)) as pool:
+        tasks = make_task_table(settings, pool=pool, deadman=ManualDeadMan(clock), clock=clock)
+        claimer = make_lease_loop(
+            store, settings, nonce="nonce", tasks=tasks, pool=pool, clock=clock, rng=rng
+        )._claimer
         claimer.claim()
+        while store.looks[-1] < 0:
+            assert len(store.looks) < 100
+            sleep = claimer.wakes - clock.monotonic()
+            # On Linux a long sleep may end a thousandth later.
+            clock.advance(sleep * 1.001 if sleep > NEAR else sleep)
+            claimer.claim()
     return store.looks
 
 

@@ -392,8 +392,17 @@ def test_a_combination_is_told_at_the_line_of_the_timeout(refusal):
         ),
         (
             {"claim_strategy": "update_first"},
-            "an SQLite file cannot do update_first; set it to auto or cas",
+            "update_first was removed; set it to auto, or delete the line",
         ),
+        (
+            {"url": "mysql://db/x", "claim_strategy": "skip_locked"},
+            "skip_locked was removed for MySQL and MariaDB; set it to auto, or delete the line",
+        ),
+        (
+            {"url": "mariadb://db/x", "claim_strategy": "skip_locked"},
+            "skip_locked was removed for MySQL and MariaDB; set it to auto, or delete the line",
+        ),
+        ({"claim_strategy": "other"}, "must be auto, skip_locked or cas"),
     ],
 )
 def test_a_way_to_claim_that_the_store_has_not_is_refused_with_the_mend(settings, reason):
@@ -405,7 +414,8 @@ def test_a_way_to_claim_that_the_store_has_not_is_refused_with_the_mend(settings
     [
         {**COMPAT, "claim_strategy": "auto"},
         {"url": "sqlite:////x.db", "claim_strategy": "cas"},
-        {"url": "mysql://db/x", "claim_strategy": "skip_locked"},
+        {"url": "mysql://db/x", "claim_strategy": "cas"},
+        {"url": "postgresql://db/x", "claim_strategy": "skip_locked"},
     ],
 )
 def test_a_way_to_claim_that_the_store_may_have_is_accepted(settings):
@@ -443,7 +453,7 @@ def test_changed_settings_are_validated_beside_the_others():
 
 
 def test_changed_settings_are_taken_as_they_are_without_references():
-    # They may come from a row of the table, which must not read the environment.
+    # The values may come from a row of the table, which must not read the environment.
     config = take({"url": "mysql://u:${PW}@db/x"}, PW="a${HOME}b")
     assert make_url(config.with_settings(table="t").url).password == "a${HOME}b"
     assert config.with_settings(log="${HOME}", cwd=Path("/w")).log == Path("/w/${HOME}")
@@ -510,7 +520,7 @@ def test_a_file_that_is_there_but_cannot_be_read_is_not_passed_over(etc, tmp_pat
 
 @pytest.fixture
 def nobody():
-    """Not root, who may search every folder; in a folder that others may search."""
+    """Run as another user than root, who may search every folder; in a folder for all."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         me = os.geteuid()
@@ -681,13 +691,13 @@ def test_all_problems_are_told_together_in_the_order_of_their_lines(refusal):
 
 def test_a_key_that_stands_twice_is_refused_with_both_lines(refusal):
     assert refusal("table: a\nlog: x\ntable: b\n") == (
-        "3: table: stands twice; remove this one or that of line 1"
+        "3: table: appears twice; remove this one or the one in line 1"
     )
 
 
 def test_a_key_that_stands_twice_in_a_section_is_refused_once(refusal):
     content = "default: &d\n  table: a\n  table: b\ndevelopment:\n  <<: *d\n"
-    assert refusal(content) == "3: table: stands twice; remove this one or that of line 2"
+    assert refusal(content) == "3: table: appears twice; remove this one or the one in line 2"
 
 
 BOMBS = {
@@ -922,7 +932,8 @@ def test_a_database_in_memory_is_refused_with_the_mend(url):
 @pytest.mark.parametrize("url", ["oracle://u:p@db/x", "mysql3://db/x", "redis4://db"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url):
     assert problem({"url": url}) == (
-        "url: is of no known kind; known are sqlite, mysql, mariadb, postgresql, redis"
+        "url: names an unknown kind of database; "
+        "known are sqlite, mysql, mariadb, postgresql, redis"
     )
 
 
@@ -1078,7 +1089,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("pipe", "."):
         text = problem({"url": "mysql://ann@db/x", "password_file": f"{tmp_path}/{name}"})
-        assert text == "password_file: leads to something that is no file"
+        assert text == "password_file: is not a regular file"
 
 
 @pytest.mark.parametrize(
@@ -1157,7 +1168,7 @@ def test_perfectqueues_word_for_the_authority_is_understood_once(keep, refusal):
     file = keep("ca", "PEM")
     assert take({"url": "mysql://db/x", "sslca": str(file)}).ssl_ca == file
     assert refusal(f"url: mysql://db/x\nssl_ca: {file}\nsslca: {file}\n") == (
-        "3: sslca: is another word for ssl_ca; use that"
+        "3: sslca: is an alias of ssl_ca; use that alone"
     )
 
 
@@ -1178,19 +1189,19 @@ def test_perfectqueues_word_for_the_authority_is_understood_once(keep, refusal):
         ),
         (
             {"verify": "none", "url": "mysql+mysqldb://db/x"},
-            "url: names a driver without settings for TLS; those with are mysql+pymysql, ",
+            "url: names a driver without settings for TLS; there are such for mysql+pymysql, ",
         ),
         (
             {"ca": "ca", "url": "mysql://db/x?charset=utf8&ssl_ca=/y"},
-            "url: has ssl_ca among its options, beside the settings ssl_ca; use either",
+            "url: has ssl_ca among its options, beside the settings ssl_ca; use one or the other",
         ),
         (
             {"ca": "ca", "url": "postgresql://db/x?sslmode=require&sslcrl=/y"},
-            "url: has sslmode among its options, beside the settings ssl_ca; use either",
+            "url: has sslmode among its options, beside the settings ssl_ca; use one or the other",
         ),
         (
             {"url": "mysql://db/x?ssl_ca=/y&ssl_verify_identity=true"},
-            "url: has ssl_verify_identity among its options, which makes the driver forget",
+            "url: has ssl_verify_identity among its options, which makes the driver ignore",
         ),
     ],
 )
@@ -1318,7 +1329,7 @@ def test_no_error_shows_a_secret(tmp_path, content):
     }
     with pytest.raises(ConfigError) as caught:
         load(file, environ=environ, cwd=tmp_path)
-    # The traceback too, with all that it says was the cause.
+    # The traceback, too, with all causes in it.
     assert CANARY not in "".join(traceback.format_exception(caught.value))
 
 
@@ -1381,7 +1392,7 @@ def test_a_types_lease_is_judged_beside_the_timeout(refusal):
 @pytest.mark.parametrize(
     ("setting", "value", "neutral", "why"),
     [
-        ("jitter", 5, 0, "knows of none: what starts later has been leased"),
+        ("jitter", 5, 0, "shows a later start as a lease"),
         ("max_attempts", 1, 0, "does not count attempts"),
         ("max_attempts", 4, 0, "does not count attempts"),
         ("retry_backoff", "exponential", "fixed", "does not count attempts"),
@@ -1483,7 +1494,7 @@ def test_a_url_takes_the_place_of_the_settings_that_say_the_same():
 
 def test_a_part_of_a_url_is_not_changed_by_the_setting_that_may_stand_in_its_place():
     config = take({"url": "redis://h:7/2"})
-    with pytest.raises(ConfigError, match=r"^port: says what the url says"):
+    with pytest.raises(ConfigError, match=r"^port: repeats what the url says"):
         config.with_settings(port=8)
 
 
@@ -1510,15 +1521,15 @@ def test_the_password_of_redis_is_shown_to_nobody(tmp_path):
         ({"url": "redis://h:99999"}, "url: must be redis://"),
         ({"url": "redis://"}, "url: must be redis://"),
         ({"url": "redis://u:p/w@h"}, "url: has a / ? or # before its last @"),
-        ({"url": "redis://h/0?timeout=1"}, "url: has an option after its question mark that is"),
+        ({"url": "redis://h/0?timeout=1"}, "url: has an unknown option after its question mark"),
         ({"url": "unix://h/x"}, "url: must be redis://"),
         ({"url": "redis+sentinel://h"}, "url: needs the name under which the Sentinels know"),
-        ({"url": "redis+sentinel://h/m?x=1"}, "url: has an option after its question mark that"),
-        ({"type": "rdb", "url": "redis://h"}, "type: must be redis for such a url"),
+        ({"url": "redis+sentinel://h/m?x=1"}, "url: has an unknown option after its question mark"),
+        ({"type": "rdb", "url": "redis://h"}, "type: must be redis with such a url"),
         ({"type": "redis", "url": "mysql://d/x"}, "type: redis needs a url of the form redis://"),
         ({"host": "h"}, "host: is for type: redis; for any other use the url"),
         ({"password": "s3cret"}, "password: is for type: redis; for any other use password_file"),
-        ({"url": "redis://h", "port": 1}, "port: says what the url says"),
+        ({"url": "redis://h", "port": 1}, "port: repeats what the url says"),
         ({"type": "redis", "path": "/x", "host": "h"}, "host: is of no use beside path"),
         ({"type": "redis", "port": 0}, "port: must be a whole number from 1 to 65535"),
         ({"type": "redis", "db": -1}, "db: must be a whole number from 0 to 999999"),
@@ -1537,6 +1548,17 @@ def test_what_redis_cannot_be_is_refused_with_the_mend(settings, refusal):
     assert "s3cret" not in text
 
 
+@pytest.mark.parametrize("section", ["", "production:\n  "])
+def test_a_store_of_the_users_own_gets_its_options_as_they_are_nested_in_the_file(read, section):
+    options = 'store: {path: "${HOME}/x", pool: {size: 2, retry: {wait: 1}, name: "${HOME}"}}\n'
+    content = f"{section}type: own:Store\n{'  ' if section else ''}{options}"
+    # A reference is expanded only in a text that is not nested.
+    assert dict(read(content, "production" if section else None).store) == {
+        "path": "/home/ann/x",
+        "pool": {"size": 2, "retry": {"wait": 1}, "name": "${HOME}"},
+    }
+
+
 # --- the shipped file ----------------------------------------------------------------
 
 
@@ -1552,7 +1574,7 @@ def test_the_shipped_file_holds_every_setting_and_no_other_in_the_order_of_the_t
 
 def test_the_shipped_file_comments_out_just_the_settings_without_a_default():
     set_here = set(yaml.safe_load(SHIPPED.read_text()))
-    # Who can run code is said out loud.
+    # exec_type decides who can run code, so the file sets it explicitly.
     said = {s.name for s in SETTINGS.values() if s.default is not None} | {"exec_type"}
     assert set_here == said
 
@@ -1563,10 +1585,10 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
         (tmp_path / name).write_text("s3cret\n")
         (tmp_path / name).chmod(0o640)
     examples = examples.replace("/etc/psched/", f"{tmp_path}/")
-    # There is a password in the url, or in a file.
+    # The password is in the url, or in a file.
     in_url = re.sub(r"^password_file: .*", "", examples, flags=re.MULTILINE)
     in_file = examples.replace(":${PSCHED_DB_PASSWORD}", "")
-    # And either a dispatch, or a program, or a script.
+    # The handler is a dispatch, a program, or a script.
     ways = [("dispatch",), ("exec",), ("script", "script_class")]
     parts = "host|port|db|path|password"
     found = []
@@ -1576,7 +1598,7 @@ def test_the_examples_of_the_shipped_file_can_be_used(read, tmp_path):
             left = re.sub(rf"^({others}|{parts}): .*", "", text, flags=re.MULTILINE)
             found.append(read(left, **environ))
     assert len({each.url for each in found}) == 1
-    # Or a server of Redis, by its host or by its socket.
+    # Or the store is a Redis server, by its host or by its socket.
     for others in ("host|port", "path"):
         in_parts = re.sub(
             rf"^(url|password_file|ssl_\w+|script|script_class|exec|{others}): .*",

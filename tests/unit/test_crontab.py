@@ -8,14 +8,14 @@ import pytest
 from psched import config
 from psched.base.errors import ConfigError
 from psched.contrib.crontab.command import host_zone
-from psched.contrib.crontab.crontab import Remark, parse
-from psched.contrib.crontab.crontab_to_schedules import Host, carry
+from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
+from psched.contrib.crontab.parser import Remark, parse
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
 HOMES = {"root": "/root", "ann": "/home/ann", "www-data": "/var/www"}
 
 
-def host(**known):
+def context(**known):
     usual = {
         "name": "tab",
         "timezone": "Europe/Berlin",
@@ -25,19 +25,19 @@ def host(**known):
         "home": HOMES.get,
         "is_folder": lambda path: path != "/var/www",
     }
-    return Host(**{**usual, **known})
+    return CrontabContext(**{**usual, **known})
 
 
 def read(content, *, system=False):
     return parse(dedent(content), system=system)
 
 
-def carried(content, *, system=False, settings=SETTINGS, **known):
-    declarations, remarks = carry(read(content, system=system), host(**known), settings)
+def converted(content, *, system=False, settings=SETTINGS, **known):
+    declarations, remarks = convert(read(content, system=system), context(**known), settings)
     return list(declarations), list(remarks)
 
 
-class TestReading:
+class TestParsing:
     def test_a_users_crontab_has_times_and_commands(self):
         tab = read("""\
             # m h  dom mon dow   command
@@ -123,42 +123,42 @@ class TestReading:
         ("line", "problem"),
         [
             ("@reboot a", "@reboot: psched runs nothing when a host starts"),
-            ("@Daily a", "@Daily is unknown; there are @yearly"),
+            ("@Daily a", "@Daily is unknown; cron has @yearly"),
             ("* * * * *", "there is no command"),
             ("@daily", "there is no command"),
             ("* * * * * %a", "there is no command"),
             ("* * * *", "it is neither NAME=VALUE nor five fields"),
             ("22-2 * * * * a", "the range 22-2 runs backwards"),
             ("* * * * FRI-MON a", "the range FRI-MON runs backwards"),
-            ("5/15 * * * * a", "'5/15' is no field that crontab(5) knows"),
-            ("* 0~59 * * * a", "'0~59' is no field"),
-            ("* * L * * a", "'L' is no field"),
-            ("* * 15W * * a", "'15W' is no field"),
-            ("* * * * 5#3 a", "'5#3' is no field"),
-            ("* * ? * * a", "'?' is no field"),
+            ("5/15 * * * * a", "'5/15' is not a field as crontab(5)"),
+            ("* 0~59 * * * a", "'0~59' is not a field"),
+            ("* * L * * a", "'L' is not a field"),
+            ("* * 15W * * a", "'15W' is not a field"),
+            ("* * * * 5#3 a", "'5#3' is not a field"),
+            ("* * ? * * a", "'?' is not a field"),
             ("A='b\"", "the quotes around the value of A do not match"),
             ('A="b" c', "the quotes around the value of A do not match"),
             ("hello there", "it is neither"),
-            ("a b c d e f", "'a' is no field"),
+            ("a b c d e f", "'a' is not a field"),
         ],
     )
-    def test_what_cannot_be_carried_over_is_told_with_its_line(self, line, problem):
+    def test_what_cannot_be_imported_is_told_with_its_line(self, line, problem):
         tab = read(f"\n{line}\n@daily b\n")
         assert [each.command for each in tab.entries] == ["b"]
         [remark] = tab.remarks
         assert remark.line == 2
-        assert remark.text.startswith(f"not carried over: {problem}")
+        assert remark.text.startswith(f"not imported: {problem}")
 
     def test_the_wrong_form_is_noticed(self):
         [remark] = read("@daily root a").remarks
-        assert "is this a system's crontab" in remark.text
+        assert "is this a system crontab" in remark.text
         [remark] = read("@daily /bin/x y", system=True).remarks
         assert "is this a user's crontab" in remark.text
 
 
-class TestCarrying:
+class TestConversion:
     def test_a_command_runs_as_under_cron(self):
-        [declared], remarks = carried("""\
+        [declared], remarks = converted("""\
             MAILTO=""
             TZ=UTC
             # why
@@ -191,7 +191,7 @@ class TestCarrying:
         assert not remarks
 
     def test_settings_of_the_crontab_win_but_for_the_users_name(self):
-        [declared], _ = carried(
+        [declared], _ = converted(
             "SHELL=/bin/bash\nPATH=/opt\nHOME=/srv\nLOGNAME=eve\nCRON_TZ=Asia/Tokyo\n@daily a b"
         )
         assert declared["timezone"] == "Asia/Tokyo"
@@ -204,33 +204,33 @@ class TestCarrying:
 
     def test_crons_rule_for_clock_changes_holds_where_psched_is_set_to_another(self):
         settings = SETTINGS.with_settings(dst_policy="wallclock")
-        [declared], _ = carried("@daily a", settings=settings)
+        [declared], _ = converted("@daily a", settings=settings)
         assert declared["dst_policy"] == "debian"
 
     def test_nothing_silently_runs_as_somebody_else(self):
         tab = "@daily ann a\n@daily www-data b\n# why\n@hourly root c\n"
 
-        [own], remarks = carried(tab, system=True, owner=None)
+        [own], remarks = converted(tab, system=True, owner=None)
         assert own["data"]["command"] == "a"
         assert remarks == [
             Remark(
                 line,
-                f"not carried over: cron runs it as {user}, and psched, it seems, as ann;"
-                " --any-user takes such lines all the same",
+                f"not imported: cron runs it as {user}, and psched probably as ann;"
+                " --any-user imports such lines, too",
             )
             for line, user in ((2, "www-data"), (4, "root"))
         ]
 
-        declarations, remarks = carried(tab, system=True, owner=None, any_user=True)
+        declarations, remarks = converted(tab, system=True, owner=None, any_user=True)
         assert [each.get("note") for each in declarations] == [
             None,
             "cron ran it as www-data",
             "why\ncron ran it as root",
         ]
         assert remarks == [
-            Remark(2, "/var/www, the home of www-data, is no folder here: it runs in /"),
-            Remark(2, "cron runs it as www-data, and psched as whoever runs its workers"),
-            Remark(4, "cron runs it as root, and psched as whoever runs its workers"),
+            Remark(2, "/var/www, the home of www-data, is not a folder: it runs in /"),
+            Remark(2, "cron runs it as www-data, and psched as the user of its workers"),
+            Remark(4, "cron runs it as root, and psched as the user of its workers"),
         ]
         assert declarations[1]["data"]["cwd"] == "/"
 
@@ -238,14 +238,14 @@ class TestCarrying:
         ("line", "remark"),
         [
             ("MAILTO=ann", "MAILTO=ann: psched sends no mail"),
-            ("RANDOM_DELAY=5", "RANDOM_DELAY: not carried over"),
-            ("-@daily b", "the '-' in front"),
-            ("0 0 31 2 * b", "not carried over: cron: day of month '31' does not come in month"),
-            ("CRON_TZ=Mars\n@daily b", "not carried over: timezone: 'Mars' is not a zone"),
+            ("RANDOM_DELAY=5", "RANDOM_DELAY: not imported"),
+            ("-@daily b", "the leading '-' has no effect"),
+            ("0 0 31 2 * b", "not imported: cron: day of month '31' does not come in month"),
+            ("CRON_TZ=Mars\n@daily b", "not imported: timezone: 'Mars' is not a zone"),
         ],
     )
-    def test_what_is_not_carried_over_exactly_is_told(self, line, remark):
-        _, [told] = carried(line)
+    def test_what_is_not_imported_exactly_is_told(self, line, remark):
+        _, [told] = converted(line)
         assert told.text.startswith(remark)
 
     def test_keys_are_made_of_the_files_name_and_the_command_and_are_stable(self):
@@ -257,7 +257,7 @@ class TestCarrying:
             "5 * * * * : 1 2",
             "6 * * * * : 1 2",
         ]
-        keys = {each["cron"][0]: each["key"] for each in carried("\n".join(lines), name="a b")[0]}
+        keys = {each["cron"][0]: each["key"] for each in converted("\n".join(lines), name="a b")[0]}
         names = [
             "a-b.sessionclean",
             "a-b.scrub",
@@ -270,7 +270,7 @@ class TestCarrying:
         assert len(set(keys.values())) == len(lines)
         assert keys["6"] == keys["5"] + "-2"
         # Another time, other neighbours: the same key.
-        [other], _ = carried(lines[2].replace("3 *", "9 9"), name="a b")
+        [other], _ = converted(lines[2].replace("3 *", "9 9"), name="a b")
         assert other["key"] == keys["3"]
 
 
@@ -285,8 +285,8 @@ class TestCarrying:
         (r"printf \%s\\n '\%' \"a\"; cat%%x", '%\n"a"\n\nx\n'),
     ],
 )
-def test_what_is_carried_over_does_in_a_shell_what_cron_documents(line, output, tmp_path):
-    [declared], _ = carried(f"* * * * * {line}", home=lambda _user: str(tmp_path))
+def test_what_is_imported_does_in_a_shell_what_cron_documents(line, output, tmp_path):
+    [declared], _ = converted(f"* * * * * {line}", home=lambda _user: str(tmp_path))
     data = declared["data"]
     done = subprocess.run(
         ["/bin/sh", "-c", data["command"]],

@@ -1,4 +1,4 @@
-"""From what is said about a schedule to the row that says it."""
+"""Declarations: from the fields of a schedule to its row."""
 
 from dataclasses import replace as changed
 from datetime import UTC, datetime, timedelta, timezone
@@ -7,9 +7,9 @@ import pytest
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.client.schedule import ScheduleMetadata
 from psched.core.declare import declare, redeclare
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Row
+from psched.core.schedule import ScheduleMetadata
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "timezone": "Asia/Tokyo"})
 NOON = 1_800_014_400
@@ -55,7 +55,7 @@ class TestDeclaring:
             assert declare("k", {"next_time": when}, SETTINGS, never).next_time == NOON
 
     def test_the_zone_is_kept_also_when_it_is_the_installations(self):
-        """Another host's may be another."""
+        """The setting of another host may differ."""
         row = declare("k", {"cron": "0 0 * * *", "next_time": NOON}, SETTINGS, never)
         assert row.timezone == "Asia/Tokyo"
         assert row.next_time == NOON + 3 * HOUR
@@ -171,7 +171,7 @@ class TestRedeclaringUnderALease:
         assert (row.cron, row.type) == ("30 * * * *", "t")
 
     def test_a_next_time_that_is_set_counts_as_never_tried(self):
-        """If its worker dies now, it is not to run at once."""
+        """If its worker dies now, it must not run at once."""
         row = redeclare(self.SEEN, {"next_time": NOON + DAY}, SETTINGS, never)
         assert row.next_time == NOON + DAY
         assert row.attempt < 0
@@ -179,7 +179,7 @@ class TestRedeclaringUnderALease:
 
 class TestRedeclaringAtRest:
     def test_a_quarantined_schedule_goes_on_where_it_stood(self):
-        """Nothing is lost but by the catch-up policy."""
+        """Occurrences are dropped by the catch-up policy only."""
         seen = stored(status=QUARANTINED, reason="data: …", next_run_time=None, attempt=2**63 - 1)
         row = redeclare(changed(seen, data="{"), {"data": {}}, SETTINGS, never)
         assert (row.status, row.reason) == (WAITING, None)
@@ -219,7 +219,7 @@ class TestRedeclaringAtRest:
 
 
 class TestTypes:
-    """A claim knows the lease of a row, and of the installation, and of nothing in between."""
+    """A claim knows the alive_time of a row and the installation's, but not those of types."""
 
     SETTINGS = SETTINGS.with_settings(
         types={"report": {"alive_time": 60, "retry_wait": 5}, "mail": {"alive_time": 90}}

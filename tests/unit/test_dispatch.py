@@ -16,7 +16,7 @@ def handler(task):
 
 
 class Outer:
-    """A class is looked into by dots."""
+    """A class, whose attributes are found by names with dots."""
 
     @staticmethod
     def inner(task):
@@ -29,7 +29,7 @@ class ByName(Dispatch):
 
 @pytest.fixture
 def elsewhere(monkeypatch):
-    """Another module, with a dispatch that is based on ours."""
+    """Another module, with a dispatch derived from the one here."""
     module = types.ModuleType("psched_elsewhere")
     monkeypatch.setitem(sys.modules, module.__name__, module)
 

@@ -11,8 +11,8 @@ from psched import config
 from psched.base.errors import ConfigError, InvalidError
 from psched.core.declare import FIELDS, declare
 from psched.files.document import Reader
-from psched.files.plan import declared, plan
-from psched.files.writing import export, text_of
+from psched.files.export import export, to_yaml
+from psched.files.plan import fields_of, plan
 
 SETTINGS = config.from_mapping(
     {
@@ -26,8 +26,8 @@ FILE = Path("s.yml")
 
 def read(content, label=None):
     reader = Reader(SETTINGS, label)
-    reader.take(dedent(content), FILE)
-    return reader.result()
+    reader.read_text(dedent(content), FILE)
+    return reader.documents()
 
 
 def problems(content, label=None):
@@ -100,18 +100,18 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
           six: {cron: "@daily", data: {at: 22:30}}
           one: {cron: "@daily"}
         """) == [
-        "s.yml:2: retries: is not label or schedules; for anchors, begin it with x-",
+        "s.yml:2: retries: is not label or schedules; a key for anchors begins with x-",
         "s.yml:9: two: timezone: 'Europe/Berlyn' is not a zone; did you mean 'Europe/Berlin'?",
-        "s.yml:10: two: label: stands at the top of a document, for all of its schedules",
-        "s.yml:11: three: must be a mapping of fields; there are "
+        "s.yml:10: two: label: belongs at the top of a document, for all its schedules",
+        "s.yml:11: three: must be a mapping of fields, which are "
         + ", ".join(name for name in FIELDS if name != "label"),
         (
             "s.yml:13: four: data: cannot be written as JSON: Object of type date is not JSON"
             " serializable"
         ),
-        "s.yml:15: five: cron: is missing; what runs only once is not declared, but pushed",
+        "s.yml:15: five: cron: is missing; to run something only once, use push",
         "s.yml:16: data: cannot be read; put it in quotes",
-        "s.yml:17: one: stands twice; remove this one or that of line 4",
+        "s.yml:17: one: appears twice; remove this one or the one in line 4",
     ]
     assert problems("""\
         label: a
@@ -124,7 +124,7 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
             "s.yml:4: one: cron: minute '99' is not allowed; use 0-59, ranges such as 1-5,"
             " steps from /1 on, and lists"
         ),
-        "s.yml:5: one: crom: is nothing a schedule has; did you mean cron?",
+        "s.yml:5: one: crom: is not a field of a schedule; did you mean cron?",
     ]
 
 
@@ -132,7 +132,7 @@ def test_every_mistake_is_told_with_file_line_key_field_and_mend():
     ("content", "problem"),
     [
         ("", "s.yml: is empty; write label: and schedules:"),
-        ("- 1", "s.yml:1: holds no schedules; write label: and schedules:"),
+        ("- 1", "s.yml:1: has no schedules; write label: and schedules:"),
         ("label: a", "s.yml:1: schedules: must be a mapping from keys to fields, or {} for none"),
         ("label: a\nschedules:", "s.yml:2: schedules: must be a mapping"),
         ("schedules: {}", "s.yml:1: label: is missing"),
@@ -149,12 +149,12 @@ def test_what_is_no_declaration_is_refused(content, problem):
 
 def test_an_asterisk_without_quotes_gets_its_mend():
     [problem] = problems("label: a\nschedules:\n  one:\n    cron: * * * * *\n")
-    assert problem.endswith("put what begins with * in quotes")
+    assert problem.endswith("put a value that begins with * in quotes")
 
 
 def test_a_label_that_was_given_is_not_another():
     [problem] = problems("label: a\nschedules: {}", label="b")
-    assert problem == "s.yml:1: label: is 'a', and not 'b', as was said"
+    assert problem == "s.yml:1: label: is 'a', but --label is 'b'"
 
 
 def test_a_folder_is_read_file_by_file_and_no_key_twice(tmp_path):
@@ -171,7 +171,7 @@ def test_a_folder_is_read_file_by_file_and_no_key_twice(tmp_path):
     assert str(refused.value) == (
         f"{tmp_path}/e.yml:3: one: is declared in {tmp_path}/a.yml:2 as well"
     )
-    with pytest.raises(ConfigError, match="holds no file that ends with"):
+    with pytest.raises(ConfigError, match="has no file that ends with"):
         Reader(SETTINGS).read([tmp_path / "below"])
     with pytest.raises(ConfigError, match=r"nothing\.yml: cannot be read: No such file"):
         Reader(SETTINGS).read([tmp_path / "nothing.yml"])
@@ -190,7 +190,7 @@ def test_an_export_is_ordered_leaves_out_defaults_and_is_told_what_it_cannot_say
 
     documents, remarks, omitted = export(rows, SETTINGS)
 
-    assert text_of(documents) == dedent("""\
+    assert to_yaml(documents) == dedent("""\
         ---
         label: l
         schedules:
@@ -254,7 +254,7 @@ def test_an_export_declares_what_was_declared_and_applying_it_changes_nothing(wa
     except InvalidError:
         return  # such as half a character
 
-    content = text_of(export(rows, SETTINGS)[0])
+    content = to_yaml(export(rows, SETTINGS)[0])
     if not rows:
         assert content == ""
         return
@@ -274,10 +274,10 @@ def test_an_export_declares_what_was_declared_and_applying_it_changes_nothing(wa
         for document in documents
         for each in document.schedules
     }
-    assert {row.key: declared(row, SETTINGS) for row in rows} == {
-        key: declared(row, SETTINGS) for key, row in again.items()
+    assert {row.key: fields_of(row, SETTINGS) for row in rows} == {
+        key: fields_of(row, SETTINGS) for key, row in again.items()
     }
-    assert text_of(export(again.values(), SETTINGS)[0]) == content
+    assert to_yaml(export(again.values(), SETTINGS)[0]) == content
 
 
 def test_a_control_character_is_told_with_its_line():

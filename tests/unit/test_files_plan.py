@@ -1,4 +1,4 @@
-"""What is wanted, compared with what there is."""
+"""Declared schedules, compared with existing ones."""
 
 from dataclasses import replace as changed
 
@@ -59,7 +59,7 @@ def test_the_time_of_what_runs_once_is_a_field_like_others():
         assert moved.changes == (Change("next_time", NOON, later),)
         [no_more_cron] = planned([{"key": "k", **said}], [row()]).changed
         assert no_more_cron.changes[-1].new == later
-    # Where the others are by now is not what was declared.
+    # The next_time of a repeating schedule is its progress, not a declared value.
     assert not planned([wanted(next_time=later)], [row()]).changed
 
 

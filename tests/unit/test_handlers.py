@@ -1,4 +1,4 @@
-"""One handler for tasks of every type: which it is, and what it is given."""
+"""The settings exec and script: which handler runs the tasks of every type."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from psched.config import from_mapping
 from psched.handlers.configured import load_handlers
 
 NUMBERS = itertools.count()
-"""No two modules of one process have the same name."""
+"""Makes the names of modules unique, because Python imports a name only once."""
 
 TASK = Task(
     {
@@ -31,7 +31,7 @@ TASK = Task(
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Load the handlers of a script with this content."""
+    """A function that writes a script and loads its handlers."""
     monkeypatch.setattr("sys.path", [])
     monkeypatch.setattr("sys.argv", [])
     path = tmp_path / f"script{next(NUMBERS)}_for_a_test.py"
@@ -83,7 +83,11 @@ def test_a_class_whose_kill_takes_no_reason_is_not_given_one(load, kill):
 @pytest.mark.parametrize(
     ("content", "settings", "text"),
     [
-        ("", {}, "should have one class with run.*, but has none; name one by script_class"),
+        (
+            "",
+            {},
+            "should have one class with run.*, but has none; set script_class",
+        ),
         ("Run = 7", {}, "script: there is no class 'Run' in"),
         ("x = 1", {"script_class": "x"}, "script: there is no class 'x' in"),
         ("class Run: pass", {}, "the class Run has no run"),
@@ -99,7 +103,10 @@ def test_a_script_that_cannot_run_tasks_is_refused(load, content, settings, text
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"exec": "true", "dispatch": "a:B"}, "exec: runs tasks of every type, and leaves none to"),
+        (
+            {"exec": "true", "dispatch": "a:B"},
+            "exec: runs tasks of every type, so that none is left for",
+        ),
         ({"exec": "true", "script": "a.py"}, "exec: runs tasks of every type"),
         ({"script": "a.py", "dispatch": "a:B"}, "script: runs tasks of every type"),
         ({"script_class": "A"}, "script_class: needs script"),

@@ -5,26 +5,20 @@ import random
 import pytest
 
 from psched.base.errors import StoreBusyError, StoreUnavailableError
-from psched.config import from_mapping
+from psched.testing import ManualClock
 from psched.worker.janitor import Janitor
-from psched.worker.store_backoff import Slowness, StoreBackoff
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
 
 
 class Store:
-    """Has so much to purge, or fails."""
+    """Has so much to purge, or fails; and in the gateway's place sends what it is asked to."""
 
     def __init__(self):
         self.left = 0
         self.failure = None
         self.asked = 0
+
+    def request(self, send):
+        return send()
 
     def purge(self, limit):
         self.asked += 1
@@ -37,7 +31,7 @@ class Store:
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return ManualClock()
 
 
 @pytest.fixture
@@ -46,39 +40,32 @@ def store():
 
 
 @pytest.fixture
-def sweep(store, clock):
+def purge_after(store, clock):
     rng = random.Random(1)  # noqa: S311  # jitter
-    asker = StoreBackoff(
-        clock=clock,
-        rng=rng,
-        longest_pause=5,
-        before=lambda: None,
-        slowness=Slowness(from_mapping({"url": "sqlite:///unused.db"}), clock),
-    )
-    janitor = Janitor(store, asker, clock=clock, rng=rng)
+    janitor = Janitor(store, store, clock=clock, rng=rng)
 
-    def sweep_after(seconds):
-        clock.now += seconds
-        janitor.sweep()
+    def purge_after(seconds):
+        clock.advance(seconds)
+        janitor.purge()
         return store.asked
 
-    return sweep_after
+    return purge_after
 
 
-def test_it_looks_about_once_a_minute_and_again_soon_while_there_is_more(sweep, store):
+def test_it_purges_about_once_a_minute_and_again_soon_while_there_is_more(purge_after, store):
     store.left = 700
-    assert sweep(60) == 1
-    assert sweep(1) == 2
+    assert purge_after(60) == 1
+    assert purge_after(1) == 2
     assert store.left == 0
-    assert sweep(29) == 2
-    assert sweep(31) == 3
+    assert purge_after(29) == 2
+    assert purge_after(31) == 3
 
 
-def test_what_cannot_be_removed_is_left_alone_for_as_long(sweep, store):
+def test_what_cannot_be_removed_is_left_alone_for_as_long(purge_after, store):
     """A row that somebody has locked, say: each try may take a second of a worker's time."""
     store.failure = StoreBusyError("locked")
     with pytest.raises(StoreUnavailableError):
-        sweep(60)
-    assert sweep(10) == 1
+        purge_after(60)
+    assert purge_after(10) == 1
     store.failure = None
-    assert sweep(50) == 2
+    assert purge_after(50) == 2

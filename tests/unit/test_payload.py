@@ -1,4 +1,4 @@
-"""Payloads that are not a JSON object: carried in one, and given back byte for byte."""
+"""Payloads that are not JSON objects: wrapped in one, and unwrapped byte for byte."""
 
 import json
 
@@ -8,24 +8,25 @@ from hypothesis import strategies as st
 
 from psched.application.task import Task, assignment
 from psched.base.errors import InvalidError
-from psched.base.payload import BASE64, TEXT, carry, raw
+from psched.base.payload import BASE64, TEXT, unwrap, wrap
 from psched.config import from_mapping
+from psched.core.columns import encode, payload_text, raw_data
 from psched.core.declare import declare
-from psched.core.definition import encode, payload_text, raw_data, understand
+from psched.core.definition import parse_row
 from psched.core.model import Row
-from psched.files.plan import differing, plan
+from psched.files.plan import non_defaults, plan
 
 SETTINGS = from_mapping({"url": "sqlite:////none"}, environ={})
 
 
 @given(st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")))
 def test_what_is_carried_comes_out_as_it_was(content):
-    data, form = carry(content)
+    data, form = wrap(content)
     text = encode("data", data)
-    assert raw(text, form) == content
+    assert unwrap(text, form) == content
     assert "\0" not in text  # PostgreSQL has no such text
-    # Without the option it is an object like any other.
-    assert raw(text, None) == text.encode()
+    # Without the option the object itself is the payload.
+    assert unwrap(text, None) == text.encode()
 
 
 @pytest.mark.parametrize(
@@ -42,27 +43,27 @@ def test_what_is_carried_comes_out_as_it_was(content):
 )
 def test_an_object_of_another_form_carries_nothing(form, data):
     text = json.dumps(data)
-    assert raw(text, form) == text.encode()
+    assert unwrap(text, form) == text.encode()
 
 
 def test_an_unknown_form_is_refused():
     row = Row("k", data='{"data":"x"}', options='{"payload":"hex"}')
     with pytest.raises(InvalidError, match="payload must be text or base64"):
-        understand(row, SETTINGS)
+        parse_row(row, SETTINGS)
     with pytest.raises(InvalidError, match=r"^payload: must be text or base64, not 'hex'"):
         declare("k", {"payload": "hex"}, SETTINGS, lambda: 0)
 
 
 class Holder:
-    """Takes every payload."""
+    """A handler that accepts every payload."""
 
     def update_data(self, data):
         pass
 
 
 def task_of(row):
-    """The task of a row, as a runner makes it."""
-    run = assignment(row, understand(row, SETTINGS), 5)
+    """The task of a row, as a runner creates it."""
+    run = assignment(row, parse_row(row, SETTINGS), 5)
     return Task({**run, "data": payload_text(row.data, SETTINGS.data_limit)}, Holder())
 
 
@@ -91,7 +92,7 @@ def test_an_object_is_given_as_it_was_written():
 def test_files_keep_how_the_payload_is_carried():
     fields = {"cron": "@daily", "data": {"data": "hello"}, "payload": "text"}
     row = declare("k", fields, SETTINGS, lambda: 0)
-    exported = differing(row, SETTINGS)
+    exported = non_defaults(row, SETTINGS)
     assert (exported["data"], exported["payload"]) == ({"data": "hello"}, "text")
     again = plan([{"key": "k", **exported}], [row], None, settings=SETTINGS)
     assert [item.key for item in again.unchanged] == ["k"]

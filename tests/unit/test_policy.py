@@ -1,4 +1,4 @@
-"""What becomes of a leased row: pure functions of rows and instants."""
+"""What to do with a leased row: pure functions of rows and instants."""
 
 import sys
 from dataclasses import replace as changed
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.core import definition
-from psched.core.definition import LATEST_TIME
+from psched.core.columns import LATEST_TIME
 from psched.core.model import (
     CANCELLED,
     CANCELLING,
@@ -30,7 +30,7 @@ from psched.core.model import (
     Row,
     Settlement,
 )
-from psched.core.policy import Run, conclusion, opening
+from psched.core.policy import Run, after_claim, after_run
 from psched.triggers import trigger
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db", "retry_wait": 300})
@@ -70,7 +70,7 @@ class TestOpening:
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     @pytest.mark.parametrize("late", [0, 0.5, 59.9])
     def test_an_occurrence_that_is_due_is_run(self, catchup, late):
-        verdict = opening(leased(), options(catchup=catchup), NOON + late)
+        verdict = after_claim(leased(), options(catchup=catchup), NOON + late)
         assert isinstance(verdict, Run)
         assert verdict.scheduled_time == NOON
         assert verdict.definition.key == "k"
@@ -79,14 +79,14 @@ class TestOpening:
         row, ran = leased(), []
         now = NOON + 5 * MINUTE + 30
         while row.next_time <= now:
-            ran.append(opening(row, SETTINGS, now).scheduled_time)
-            row = applied(conclusion(row, row, Finish(), SETTINGS), row)
+            ran.append(after_claim(row, SETTINGS, now).scheduled_time)
+            row = applied(after_run(row, row, Finish(), SETTINGS), row)
         assert ran == [NOON + number * MINUTE for number in range(6)]
 
     def test_of_more_than_the_limit_the_newest_are_kept_and_the_rest_is_told(self):
         row, settings = leased(delay=10), options(catchup_limit=3)
         now = NOON + 10 * MINUTE + 30
-        settlement = opening(row, settings, now)
+        settlement = after_claim(row, settings, now)
         assert settlement == Settlement(
             key="k",
             token=row.token,
@@ -96,23 +96,25 @@ class TestOpening:
             reason="catch-up (all, limit 3) dropped the occurrences"
             " from 2027-01-15T12:00:00Z to before 2027-01-15T12:08:00Z",
         )
-        run = opening(applied(settlement, row), settings, now)
+        run = after_claim(applied(settlement, row), settings, now)
         assert run.scheduled_time == NOON + 8 * MINUTE
 
     def test_exactly_the_limit_is_kept(self):
         now = NOON + 2 * MINUTE + 30
-        assert opening(leased(), options(catchup_limit=3), now).scheduled_time == NOON
-        assert opening(leased(), options(catchup_limit=2), now).next_time == NOON + MINUTE
-        # And at the very instant at which there is one more.
+        assert after_claim(leased(), options(catchup_limit=3), now).scheduled_time == NOON
+        assert after_claim(leased(), options(catchup_limit=2), now).next_time == NOON + MINUTE
+        # And at the very instant at which one more is due.
         now = NOON + 3 * MINUTE
-        assert opening(leased(), options(catchup_limit=3), now).next_time == NOON + MINUTE
+        assert after_claim(leased(), options(catchup_limit=3), now).next_time == NOON + MINUTE
 
     def test_the_latest_may_be_all_that_is_kept(self):
         row, settings, now = leased(), options(catchup="latest"), NOON + 5 * MINUTE + 30
-        settlement = opening(row, settings, now)
+        settlement = after_claim(row, settings, now)
         assert settlement.next_time == NOON + 5 * MINUTE
         assert settlement.reason.startswith("catch-up (latest) dropped")
-        assert opening(applied(settlement, row), settings, now).scheduled_time == NOON + 5 * MINUTE
+        assert (
+            after_claim(applied(settlement, row), settings, now).scheduled_time == NOON + 5 * MINUTE
+        )
 
     @pytest.mark.parametrize(
         ("late", "kept"),
@@ -126,7 +128,7 @@ class TestOpening:
     )
     def test_what_is_too_late_may_be_skipped(self, late, kept):
         row, settings = leased(cron="0 * * * *"), options(catchup="skip", catchup_grace=60)
-        verdict = opening(row, settings, NOON + late)
+        verdict = after_claim(row, settings, NOON + late)
         if kept == NOON:
             assert verdict.scheduled_time == NOON
         else:
@@ -137,54 +139,54 @@ class TestOpening:
     def test_a_delay_makes_nothing_late(self):
         row = leased(cron="0 * * * *", delay=30 * MINUTE)
         settings = options(catchup="skip", catchup_grace=60)
-        assert opening(row, settings, NOON + 31 * MINUTE).scheduled_time == NOON
-        assert opening(row, settings, NOON + 32 * MINUTE).next_time == NOON + HOUR
+        assert after_claim(row, settings, NOON + 31 * MINUTE).scheduled_time == NOON
+        assert after_claim(row, settings, NOON + 32 * MINUTE).next_time == NOON + HOUR
 
     def test_a_schedule_may_have_its_own_policy(self):
         row = leased(options='{"catchup":"latest"}')
-        assert opening(row, SETTINGS, NOON + HOUR).next_time == NOON + HOUR
+        assert after_claim(row, SETTINGS, NOON + HOUR).next_time == NOON + HOUR
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_what_has_been_tried_is_carried_through(self, catchup):
         settings = options(catchup=catchup, catchup_limit=1)
-        verdict = opening(leased(attempt=2), settings, NOON + 10 * DAY)
+        verdict = after_claim(leased(attempt=2), settings, NOON + 10 * DAY)
         assert isinstance(verdict, Run)
         assert verdict.scheduled_time == NOON
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_a_one_shot_is_never_too_late(self, catchup):
-        verdict = opening(leased(cron=None), options(catchup=catchup), NOON + 1000 * DAY)
+        verdict = after_claim(leased(cron=None), options(catchup=catchup), NOON + 1000 * DAY)
         assert verdict.scheduled_time == NOON
 
     def test_a_run_before_its_time_is_what_was_asked_for(self):
         """With a ``next_run_time`` of its own."""
-        assert opening(leased(), SETTINGS, NOON - DAY).scheduled_time == NOON
+        assert after_claim(leased(), SETTINGS, NOON - DAY).scheduled_time == NOON
 
     def test_a_trigger_that_has_come_to_its_end_is_finished(self):
         last = LATEST_TIME // DAY * DAY - DAY
         row = leased(cron=f"@every {DAY}", next_time=last)
-        settlement = opening(row, options(catchup="skip"), last + DAY / 2)
+        settlement = after_claim(row, options(catchup="skip"), last + DAY / 2)
         assert (settlement.rest, settlement.status) == (True, FINISHED)
         assert settlement.next_time == last
         assert "to the last one" in settlement.reason
 
     def test_a_row_without_a_time_is_given_one_before_it_is_run(self):
-        settlement = opening(leased(cron="0 * * * *", next_time=None), SETTINGS, NOON + 0.5)
+        settlement = after_claim(leased(cron="0 * * * *", next_time=None), SETTINGS, NOON + 0.5)
         assert (settlement.next_time, settlement.not_before) == (NOON + HOUR, NOON + HOUR)
-        settlement = opening(leased(cron="0 * * * *", next_time=None), SETTINGS, NOON)
+        settlement = after_claim(leased(cron="0 * * * *", next_time=None), SETTINGS, NOON)
         assert settlement.next_time == NOON
-        settlement = opening(leased(cron=None, next_time=None, delay=9), SETTINGS, NOON + 0.5)
+        settlement = after_claim(leased(cron=None, next_time=None, delay=9), SETTINGS, NOON + 0.5)
         assert (settlement.next_time, settlement.not_before) == (NOON + 1, NOON + 10)
         assert (settlement.attempt, settlement.status) == (0, WAITING)
 
     @pytest.mark.parametrize("next_time", [-1, LATEST_TIME + 1, 2**62])
     def test_a_time_that_is_none_is_quarantined(self, next_time):
-        settlement = opening(leased(next_time=next_time), SETTINGS, NOON)
+        settlement = after_claim(leased(next_time=next_time), SETTINGS, NOON)
         assert (settlement.status, settlement.rest) == (QUARANTINED, True)
         assert settlement.reason.startswith("next_time: ")
 
     def test_a_row_that_cannot_be_understood_is_quarantined_with_the_reason(self):
-        settlement = opening(leased(cron="\x1b[2J" + "x" * 200), SETTINGS, NOON)
+        settlement = after_claim(leased(cron="\x1b[2J" + "x" * 200), SETTINGS, NOON)
         assert (settlement.status, settlement.rest) == (QUARANTINED, True)
         assert settlement.next_time == NOON
         assert settlement.reason.startswith("cron: ")
@@ -192,22 +194,22 @@ class TestOpening:
         assert len(settlement.reason) <= 500
 
     def test_a_row_that_is_being_deleted_is_removed_whatever_it_holds(self):
-        settlement = opening(leased(cron="nonsense", status=DELETING), SETTINGS, NOON)
+        settlement = after_claim(leased(cron="nonsense", status=DELETING), SETTINGS, NOON)
         assert settlement.remove
         assert settlement.version == 3
 
     def test_a_time_that_was_set_under_a_lease_nobody_settled_is_waited_for(self):
         """Modified while it ran, and then its worker died: its next run is not at once."""
         row = leased(next_time=NOON + DAY, attempt=0, delay=5)
-        settlement = opening(row, SETTINGS, NOON)
+        settlement = after_claim(row, SETTINGS, NOON)
         assert (settlement.next_time, settlement.not_before) == (NOON + DAY, NOON + DAY + 5)
-        assert opening(applied(settlement, row), SETTINGS, NOON + DAY + 5).scheduled_time == (
+        assert after_claim(applied(settlement, row), SETTINGS, NOON + DAY + 5).scheduled_time == (
             NOON + DAY
         )
 
 
 class Counting:
-    """A trigger that counts what it is asked."""
+    """A trigger that counts how often it is asked."""
 
     def __init__(self, trigger):
         self.trigger = trigger
@@ -220,18 +222,18 @@ class Counting:
 
 @pytest.fixture
 def count_calls(monkeypatch):
-    """Opens a row; the verdict and how often its trigger was asked."""
+    """Applies `after_claim` to a row; also returns how often its trigger was asked."""
 
     def count_calls(row, settings, now):
         counting = Counting(trigger.parse(row.cron, "UTC"))
         monkeypatch.setattr(definition.triggers, "parse", lambda *_args, **_kw: counting)
-        return opening(row, settings, now), counting.calls
+        return after_claim(row, settings, now), counting.calls
 
     return count_calls
 
 
 class TestCost:
-    """Ten years of missed minutes are judged without looking at each."""
+    """Ten years of missed minutes are handled without computing each."""
 
     @pytest.mark.parametrize("catchup", ["latest", "skip"])
     @pytest.mark.parametrize(
@@ -259,15 +261,15 @@ class TestCost:
         counting = Counting(trigger.parse(cron, "UTC"))
         monkeypatch.setattr(definition.triggers, "parse", lambda *_args, **_kw: counting)
         row, settings = leased(cron, next_time=NOON - 3650 * DAY), options(catchup_limit=500)
-        # Time goes on, and further occurrences are missed, while each takes a minute.
-        row = applied(opening(row, settings, NOON), row)
+        # Each takes a minute, during which further occurrences are missed.
+        row = applied(after_claim(row, settings, NOON), row)
         for number in range(300):
             before, now = counting.calls, NOON + number * 60
-            verdict = opening(row, settings, now)
+            verdict = after_claim(row, settings, now)
             if isinstance(verdict, Settlement):
                 row = applied(verdict, row)
             else:
-                row = applied(conclusion(row, row, Finish(), settings), row)
+                row = applied(after_run(row, row, Finish(), settings), row)
             assert number == 0 or counting.calls - before <= 30
         assert row.next_time > NOON - 3650 * DAY
 
@@ -281,42 +283,42 @@ class TestJitter:
     def test_each_occurrence_has_a_share_of_its_own_which_everybody_finds(self):
         settings, row, shares = options(jitter=60), leased(delay=10), []
         for _ in range(200):
-            settlement = conclusion(row, row, Finish(), settings)
+            settlement = after_run(row, row, Finish(), settings)
             shares.append(settlement.not_before - settlement.next_time - 10)
-            assert conclusion(row, row, Finish(), settings) == settlement
+            assert after_run(row, row, Finish(), settings) == settlement
             assert settlement.next_time == row.next_time + MINUTE
             row = applied(settlement, row)
         assert min(shares) >= 0
         assert max(shares) <= 60
         assert len({*shares}) > 40
-        other = conclusion(changed(row, key="other"), changed(row, key="other"), Finish(), settings)
-        assert other.not_before != conclusion(row, row, Finish(), settings).not_before
+        other = after_run(changed(row, key="other"), changed(row, key="other"), Finish(), settings)
+        assert other.not_before != after_run(row, row, Finish(), settings).not_before
 
     def test_another_attempt_has_none(self):
         row = leased(attempt=1)
         for decision, wait in ((Retry(7), 7), (Retry(), 300), (Release(), 0)):
-            settlement = conclusion(row, row, decision, options(jitter=3600))
+            settlement = after_run(row, row, decision, options(jitter=3600))
             assert (settlement.wait, settlement.not_before) == (wait, None)
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_it_makes_nothing_late(self, catchup):
-        """Not even if the shares are longer than the time between two occurrences."""
+        """Not even if the delays are longer than the time between two occurrences."""
         settings = options(jitter=HOUR, catchup=catchup, catchup_grace=0, catchup_window=1)
-        assert isinstance(opening(leased(), settings, NOON + HOUR), Run)
+        assert isinstance(after_claim(leased(), settings, NOON + HOUR), Run)
 
     def test_a_row_inserted_by_plain_sql_waits_for_its_share(self):
         row = leased(fence=1, created_at=None)
-        settlement = opening(row, options(jitter=HOUR), NOON)
+        settlement = after_claim(row, options(jitter=HOUR), NOON)
         assert NOON < settlement.not_before <= NOON + HOUR
-        assert isinstance(opening(changed(row, fence=2), options(jitter=HOUR), NOON), Run)
+        assert isinstance(after_claim(changed(row, fence=2), options(jitter=HOUR), NOON), Run)
 
     def test_what_runs_once_has_none(self):
         row = leased(cron=None, next_time=None, delay=5)
-        assert opening(row, options(jitter=HOUR), NOON).not_before == NOON + 5
+        assert after_claim(row, options(jitter=HOUR), NOON).not_before == NOON + 5
 
 
 class TestOverlap:
-    """What falls due while an occurrence of the same schedule runs."""
+    """Occurrences that fall due while an earlier one of the same schedule runs."""
 
     @pytest.mark.parametrize(
         ("settings", "minutes"),
@@ -330,12 +332,12 @@ class TestOverlap:
     def test_occurrences_queue_become_one_or_are_dropped(self, settings, minutes):
         row, own, now, ran = leased(), options(**settings), float(NOON), []
         while now < NOON + 7 * MINUTE + 30:
-            verdict = opening(row, own, now)
+            verdict = after_claim(row, own, now)
             if isinstance(verdict, Run):
                 ran.append((verdict.scheduled_time - NOON) // MINUTE)
                 # The first takes five minutes and a half, all others a second.
                 now += 5.5 * MINUTE if len(ran) == 1 else 1
-                verdict = conclusion(row, row, Finish(), own)
+                verdict = after_run(row, row, Finish(), own)
             else:
                 assert "dropped the occurrences from" in verdict.reason
             row = applied(verdict, row)
@@ -344,11 +346,11 @@ class TestOverlap:
 
     @pytest.mark.parametrize("catchup", ["all", "latest", "skip"])
     def test_a_job_due_at_midnight_in_a_pause_of_two_minutes_runs_once(self, catchup):
-        """Down from 23:59 to 00:01; then it follows the present."""
+        """Nothing runs from 23:59 to 00:01; then it continues with the present."""
         midnight = NOON + 12 * HOUR
         row, own = leased(cron="0 0 * * *", next_time=midnight), options(catchup=catchup)
-        assert opening(row, own, midnight + MINUTE).scheduled_time == midnight
-        settlement = conclusion(row, row, Finish(), own)
+        assert after_claim(row, own, midnight + MINUTE).scheduled_time == midnight
+        settlement = after_run(row, row, Finish(), own)
         assert (settlement.next_time, settlement.not_before) == (midnight + DAY, midnight + DAY)
 
 
@@ -356,19 +358,19 @@ class TestWindow:
     def test_what_is_older_is_dropped_and_told(self):
         now = NOON + 10 * MINUTE + 30
         settings = options(catchup_window=150)
-        settlement = opening(leased(), settings, now)
+        settlement = after_claim(leased(), settings, now)
         assert settlement.next_time == NOON + 8 * MINUTE
         assert settlement.reason == (
             "catch-up (all, limit 1000, window 150 s) dropped the occurrences"
             " from 2027-01-15T12:00:00Z to before 2027-01-15T12:08:00Z"
         )
-        assert isinstance(opening(applied(settlement, leased()), settings, now), Run)
+        assert isinstance(after_claim(applied(settlement, leased()), settings, now), Run)
 
     def test_nothing_may_be_left(self):
         row = leased(cron="0 * * * *", next_time=NOON)
         settings = options(catchup="latest", catchup_window=60)
-        assert isinstance(opening(row, settings, NOON + 60), Run)
-        assert opening(row, settings, NOON + 61).next_time == NOON + HOUR
+        assert isinstance(after_claim(row, settings, NOON + 60), Run)
+        assert after_claim(row, settings, NOON + 61).next_time == NOON + HOUR
 
 
 TROUBLE = """
@@ -397,15 +399,15 @@ class TestTriggersOfOnesOwn:
 
     def test_one_runs_like_any_other(self, settings):
         row = leased(cron="@call psched_trouble:Hourly")
-        assert opening(row, settings, NOON).scheduled_time == NOON
-        assert conclusion(row, row, Finish(), settings).next_time == NOON + HOUR
-        assert opening(row, settings.with_settings(catchup="latest"), NOON + DAY).next_time == (
+        assert after_claim(row, settings, NOON).scheduled_time == NOON
+        assert after_run(row, row, Finish(), settings).next_time == NOON + HOUR
+        assert after_claim(row, settings.with_settings(catchup="latest"), NOON + DAY).next_time == (
             NOON + DAY
         )
 
     def test_code_that_is_not_here_is_waited_for_and_that_is_no_attempt(self, settings):
         row = leased(cron="@call psched_absent:Hourly", attempt=1)
-        settlement = opening(row, settings, NOON)
+        settlement = after_claim(row, settings, NOON)
         assert settlement.reason.startswith("cron: there is no module 'psched_absent' on the load")
         assert settlement.reason.endswith("; tried again every 300 s")
         assert (settlement.status, settlement.rest, settlement.wait) == (WAITING, False, 300)
@@ -413,32 +415,32 @@ class TestTriggersOfOnesOwn:
 
     def test_a_mark_and_a_time_in_reserve_survive_that(self, settings):
         row = leased(cron="@call psched_absent:Hourly")
-        # What is not to be run needs no code.
-        ended = opening(changed(row, status=CANCELLING), settings, NOON)
+        # A row that does not run needs no code.
+        ended = after_claim(changed(row, status=CANCELLING), settings, NOON)
         assert (ended.status, ended.rest) == (CANCELLED, True)
-        # Set under a lease: the next claim still knows.
-        assert opening(changed(row, attempt=0), settings, NOON).attempt == -1
+        # It was set during a lease, which the next claim can still tell.
+        assert after_claim(changed(row, attempt=0), settings, NOON).attempt == -1
 
     def test_what_has_run_is_over_also_if_nobody_knows_what_comes_next(self, settings):
         row = leased()
         current = changed(row, cron="@call psched_absent:Hourly", version=4)
-        settlement = conclusion(row, current, Finish(), settings)
+        settlement = after_run(row, current, Finish(), settings)
         assert (settlement.next_time, settlement.wait, settlement.rest) == (None, 300, False)
-        settlement = conclusion(row, current, Retry(5), settings)
+        settlement = after_run(row, current, Retry(5), settings)
         assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 300, 1)
 
     def test_one_that_raises_or_is_none_is_quarantined_with_the_reason(self, settings):
         row = leased(cron="@call psched_trouble:Fickle", next_time=NOON + 60)
-        settlement = conclusion(row, row, Finish(), settings)
+        settlement = after_run(row, row, Finish(), settings)
         assert (settlement.status, settlement.rest) == (QUARANTINED, True)
         assert settlement.next_time is None  # it has run
         assert settlement.reason == (
             f"cron: next_at({NOON + 60}) of psched_trouble:Fickle raised OSError: the sea is away"
         )
-        late = opening(row, settings, NOON + DAY)
+        late = after_claim(row, settings, NOON + DAY)
         assert (late.status, late.next_time) == (QUARANTINED, NOON + 60)
         row = leased(cron="@call psched_trouble:Missing")
-        assert opening(row, settings, NOON).reason == (
+        assert after_claim(row, settings, NOON).reason == (
             "cron: 'psched_trouble:Missing' is not a class with a method next_at(after)"
         )
 
@@ -447,7 +449,7 @@ LINES = ("* * * * *", "*/7 * * * *", "0 * * * *", "30 2 * * *", "0 3 * * 1", "@e
 
 
 def missed(line, zone, cursor, until):
-    """Every occurrence from the cursor on, one by one; the cursor is one, wherever it stands."""
+    """Every occurrence from the cursor on, one by one; the cursor counts as an occurrence."""
     each, found = trigger.parse(line, zone), [cursor]
     while (following := each.next_after(found[-1])) is not None and following <= until:
         found.append(following)
@@ -492,7 +494,7 @@ def test_what_is_kept_is_what_a_look_at_every_occurrence_finds(  # noqa: PLR0917
     else:
         expected = following
     row = leased(line, next_time=cursor, timezone=zone, delay=delay)
-    verdict = opening(row, settings, now)
+    verdict = after_claim(row, settings, now)
     if expected == cursor:
         assert isinstance(verdict, Run)
         assert verdict.scheduled_time == cursor
@@ -505,7 +507,7 @@ def test_what_is_kept_is_what_a_look_at_every_occurrence_finds(  # noqa: PLR0917
 class TestConclusion:
     def test_a_finished_occurrence_is_followed_by_the_next(self):
         row = leased(delay=10, attempt=4)
-        assert conclusion(row, row, Finish(), SETTINGS) == Settlement(
+        assert after_run(row, row, Finish(), SETTINGS) == Settlement(
             key="k",
             token=row.token,
             version=row.version,
@@ -515,22 +517,22 @@ class TestConclusion:
 
     def test_the_next_one_is_counted_from_the_scheduled_time_and_not_from_now(self):
         row = leased(cron="0 0 * * *", next_time=NOON - 12 * HOUR, timezone="Asia/Tokyo")
-        assert conclusion(row, row, Finish(), SETTINGS).next_time == NOON + 3 * HOUR
+        assert after_run(row, row, Finish(), SETTINGS).next_time == NOON + 3 * HOUR
 
     def test_a_finished_one_shot_rests(self):
         row = leased(cron=None)
-        settlement = conclusion(row, row, Finish(), SETTINGS)
+        settlement = after_run(row, row, Finish(), SETTINGS)
         assert (settlement.rest, settlement.status) == (True, FINISHED)
         assert settlement.next_time == NOON
 
     def test_after_the_last_occurrence_a_schedule_rests(self):
         row = leased(cron=f"@every {DAY}", next_time=LATEST_TIME // DAY * DAY)
-        settlement = conclusion(row, row, Finish(), SETTINGS)
+        settlement = after_run(row, row, Finish(), SETTINGS)
         assert (settlement.rest, settlement.status) == (True, FINISHED)
 
     def test_a_failed_occurrence_is_tried_again_after_retry_wait(self):
         row = leased(attempt=2)
-        assert conclusion(row, row, Retry(reason="ZeroDivisionError: é"), SETTINGS) == Settlement(
+        assert after_run(row, row, Retry(reason="ZeroDivisionError: é"), SETTINGS) == Settlement(
             key="k",
             token=row.token,
             version=row.version,
@@ -542,44 +544,44 @@ class TestConclusion:
 
     @pytest.mark.parametrize(("wait", "seconds"), [(0, 0), (0.2, 1), (7, 7), (7.0, 7), (7.01, 8)])
     def test_a_wait_of_its_own_is_never_cut_short(self, wait, seconds):
-        assert conclusion(leased(), leased(), Retry(wait), SETTINGS).wait == seconds
+        assert after_run(leased(), leased(), Retry(wait), SETTINGS).wait == seconds
 
     def test_a_schedule_may_have_a_retry_wait_of_its_own(self):
         row = leased(options='{"retry_wait":5}')
-        assert conclusion(row, row, Retry(), SETTINGS).wait == 5
+        assert after_run(row, row, Retry(), SETTINGS).wait == 5
 
     def test_a_reason_is_short_and_in_one_line(self):
         reason = "Error: \x1b[31m\nTraceback\x00" + "x" * 1000
-        settlement = conclusion(leased(), leased(), Retry(reason=reason), SETTINGS)
+        settlement = after_run(leased(), leased(), Retry(reason=reason), SETTINGS)
         assert settlement.reason.isprintable()
         assert len(settlement.reason) <= 500
 
     def test_a_release_is_no_try(self):
         row = leased(attempt=2)
-        settlement = conclusion(row, row, Release(), SETTINGS)
+        settlement = after_run(row, row, Release(), SETTINGS)
         assert (settlement.next_time, settlement.wait, settlement.attempt) == (NOON, 0, 1)
         assert (settlement.status, settlement.rest) == (WAITING, False)
 
 
 class TestRedefinition:
-    """What was changed while the task ran decides what comes after it."""
+    """If the definition was changed while the task ran, the new one decides what is next."""
 
     def test_the_next_time_comes_from_the_new_trigger(self):
         row = leased(cron="* * * * *")
         current = changed(row, cron="0 * * * *", delay=5, version=4)
-        settlement = conclusion(row, current, Finish(), SETTINGS)
+        settlement = after_run(row, current, Finish(), SETTINGS)
         assert (settlement.next_time, settlement.not_before) == (NOON + HOUR, NOON + HOUR + 5)
         assert settlement.version == 4
 
     @pytest.mark.parametrize(
         ("before", "after", "now", "next_time"),
         [
-            # The backlog goes on from the occurrence that ran, not from now.
+            # The backlog continues from the occurrence that ran, not from now.
             ("*/5 * * * *", "*/10 * * * *", NOON + DAY, NOON + 5 * MINUTE),
             ("*/10 * * * *", "*/5 * * * *", NOON + DAY, NOON + 5 * MINUTE),
             ("0 0 1 1 *", "* * * * *", NOON + DAY, NOON + MINUTE),
             ("* * * * *", "0 * * * *", NOON + MINUTE, NOON + MINUTE),
-            # What the old one would have shown later is not scheduled any more.
+            # Later times of the old trigger are not scheduled any more.
             ("* * * * *", "0 * * * *", NOON + MINUTE - 1, NOON + HOUR),
         ],
     )
@@ -588,38 +590,38 @@ class TestRedefinition:
     ):
         row = leased(cron=before)
         current = changed(row, cron=after, delay=5, version=4)
-        settlement = conclusion(row, current, Finish(), COMPAT, now)
+        settlement = after_run(row, current, Finish(), COMPAT, now)
         assert (settlement.next_time, settlement.not_before) == (next_time, next_time + 5)
         assert "while 2027-01-15T12:00:00Z ran, its trigger was changed from" in settlement.reason
-        same = conclusion(row, changed(row, delay=5, version=4), Finish(), COMPAT, now)
+        same = after_run(row, changed(row, delay=5, version=4), Finish(), COMPAT, now)
         assert same.reason is None
 
     def test_a_one_shot_may_become_a_schedule_and_a_schedule_a_one_shot(self):
         row = leased(cron=None)
         current = changed(row, cron="0 * * * *", version=4)
-        assert conclusion(row, current, Finish(), SETTINGS).next_time == NOON + HOUR
+        assert after_run(row, current, Finish(), SETTINGS).next_time == NOON + HOUR
         row = leased()
         current = changed(row, cron=None, version=4)
-        assert conclusion(row, current, Finish(), SETTINGS).status == FINISHED
+        assert after_run(row, current, Finish(), SETTINGS).status == FINISHED
 
     @pytest.mark.parametrize("decision", [Finish(), Retry(), Release()])
     def test_a_next_time_that_was_set_meanwhile_stands(self, decision):
         row = leased(attempt=3)
         current = changed(row, next_time=NOON + DAY, version=4)
-        settlement = conclusion(row, current, decision, SETTINGS)
+        settlement = after_run(row, current, decision, SETTINGS)
         assert (settlement.next_time, settlement.not_before) == (NOON + DAY, NOON + DAY)
         assert (settlement.attempt, settlement.wait, settlement.version) == (0, 0, 4)
 
     def test_a_next_time_that_was_wiped_out_meanwhile_loses_nothing(self):
-        """By plain SQL: to have it computed anew, one would think."""
+        """Somebody has set it to NULL by plain SQL, presumably to have it computed anew."""
         row = leased()
         current = changed(row, next_time=None, version=4)
-        settlement = conclusion(row, current, Finish(), SETTINGS)
+        settlement = after_run(row, current, Finish(), SETTINGS)
         assert (settlement.next_time, settlement.status) == (NOON + MINUTE, WAITING)
 
     def test_a_payload_that_makes_no_sense_is_quarantined_with_what_the_runner_says(self):
         row = leased()
-        settlement = conclusion(row, row, Quarantine("data: is not\x1b JSON"), SETTINGS)
+        settlement = after_run(row, row, Quarantine("data: is not\x1b JSON"), SETTINGS)
         assert (settlement.status, settlement.rest) == (QUARANTINED, True)
         assert settlement.reason == "data: is not\\x1b JSON"
         assert settlement.next_time == row.next_time
@@ -627,20 +629,20 @@ class TestRedefinition:
     def test_a_payload_that_was_changed_meanwhile_is_looked_at_again(self):
         row = leased(attempt=3)
         mended = changed(row, data='{"a":1}', version=4)
-        settlement = conclusion(row, mended, Quarantine("data: is not JSON"), SETTINGS, NOON)
+        settlement = after_run(row, mended, Quarantine("data: is not JSON"), SETTINGS, NOON)
         assert (settlement.status, settlement.wait, settlement.attempt) == (WAITING, 0, 2)
 
     @pytest.mark.parametrize("decision", [Finish(), Retry(), Release()])
     def test_a_definition_that_makes_no_sense_any_more_is_quarantined(self, decision):
         row = leased()
-        settlement = conclusion(row, changed(row, cron="x", version=4), decision, SETTINGS)
+        settlement = after_run(row, changed(row, cron="x", version=4), decision, SETTINGS)
         assert (settlement.status, settlement.rest, settlement.version) == (QUARANTINED, True, 4)
 
     @pytest.mark.parametrize("decision", [Finish(), Retry(), Release()])
     def test_a_row_that_was_deleted_meanwhile_is_removed(self, decision):
         row = leased()
         current = changed(row, status=DELETING, cron="x", version=4)
-        settlement = conclusion(row, current, decision, SETTINGS)
+        settlement = after_run(row, current, decision, SETTINGS)
         assert settlement.remove
         assert settlement.version == 4
 
@@ -648,8 +650,8 @@ class TestRedefinition:
         row = leased(attempt=2)
         current = changed(row, data='{"page":2}', version=4)
         for decision in (Finish(), Retry(), Release()):
-            assert conclusion(row, current, decision, SETTINGS) == changed(
-                conclusion(row, row, decision, SETTINGS), version=4
+            assert after_run(row, current, decision, SETTINGS) == changed(
+                after_run(row, row, decision, SETTINGS), version=4
             )
 
 
@@ -658,7 +660,7 @@ RETENTION = SETTINGS.retention_time
 
 
 class TestEnding:
-    """Somebody has cancelled or finished it by force, while it was leased."""
+    """A leased row that somebody has cancelled or finished by force."""
 
     MARKS = pytest.mark.parametrize(
         ("mark", "status"), [(CANCELLING, CANCELLED), (FINISHING, FINISHED)]
@@ -667,7 +669,7 @@ class TestEnding:
     @MARKS
     def test_who_finds_it_marked_after_its_holder_died_runs_nothing(self, mark, status):
         for cron, retain in ((None, RETENTION), ("* * * * *", None)):
-            settlement = opening(leased(cron, status=mark), SETTINGS, NOON)
+            settlement = after_claim(leased(cron, status=mark), SETTINGS, NOON)
             assert isinstance(settlement, Settlement)
             assert (settlement.status, settlement.rest, settlement.retain) == (status, True, retain)
             assert settlement.next_time == NOON
@@ -678,7 +680,7 @@ class TestEnding:
     def test_a_task_that_was_stopped_for_it_ends_as_it_was_to(self, mark, status, decision):
         row = leased(**ONCE)
         current = changed(row, status=mark, version=4)
-        settlement = conclusion(row, current, decision, SETTINGS)
+        settlement = after_run(row, current, decision, SETTINGS)
         assert (settlement.status, settlement.rest, settlement.version) == (status, True, 4)
         assert settlement.retain == RETENTION
 
@@ -686,23 +688,23 @@ class TestEnding:
     def test_a_task_that_completes_first_has_finished(self, mark, status):
         row = leased(**ONCE)
         current = changed(row, status=mark, version=4)
-        settlement = conclusion(row, current, Finish(), SETTINGS)
+        settlement = after_run(row, current, Finish(), SETTINGS)
         assert (settlement.status, settlement.retain) == (FINISHED, RETENTION)
         # But a schedule has an occurrence after this one.
         row = leased()
         current = changed(row, status=mark, version=4)
-        settlement = conclusion(row, current, Finish(), SETTINGS)
+        settlement = after_run(row, current, Finish(), SETTINGS)
         assert (settlement.status, settlement.rest, settlement.retain) == (status, True, None)
 
     @MARKS
     def test_no_limit_hides_the_mark(self, mark, status):
         row = leased(**ONCE, status=mark, attempt=9)
         for settings in (options(max_attempts=3), options(expire=1)):
-            assert opening(row, settings, NOON + DAY).status == status
+            assert after_claim(row, settings, NOON + DAY).status == status
 
 
 class TestStatusesOfOtherClients:
-    """Plain SQL may have written any status, and nothing else."""
+    """Plain SQL may have changed the status alone, to any text."""
 
     SET_BY_SQL = pytest.mark.parametrize("status", sorted(ENDED))
 
@@ -710,21 +712,21 @@ class TestStatusesOfOtherClients:
     @pytest.mark.parametrize("data", ["{}", "no JSON"])
     def test_what_has_ended_comes_to_rest(self, status, data):
         row = leased(**ONCE, status=status, data=data, reason="by hand", attempt=4)
-        end = opening(row, SETTINGS, NOON)
+        end = after_claim(row, SETTINGS, NOON)
         assert (end.status, end.rest, end.reason, end.seen_status) == (
             status, True, "by hand", status,
         )  # fmt: skip
-        # As `cancel` and its like do it: what has failed stays until it is deleted.
+        # As `cancel` and others do. A failed row stays until it is deleted.
         assert end.retain == (None if status == FAILED else RETENTION)
         assert end.attempt == (0 if status == FINISHED else 3)
-        assert opening(changed(row, cron="* * * * *"), SETTINGS, NOON).retain is None
+        assert after_claim(changed(row, cron="* * * * *"), SETTINGS, NOON).retain is None
         own = changed(row, data="{}", options='{"retention_time": 9}')
-        assert opening(own, SETTINGS, NOON).retain == (None if status == FAILED else 9)
+        assert after_claim(own, SETTINGS, NOON).retain == (None if status == FAILED else 9)
 
     @pytest.mark.parametrize("status", sorted(SET_ASIDE))
     def test_what_is_set_aside_rests_where_it_stands(self, status):
         row = leased(**ONCE, status=status, reason="by hand", attempt=4)
-        end = opening(row, SETTINGS, NOON)
+        end = after_claim(row, SETTINGS, NOON)
         assert (end.status, end.rest, end.retain, end.reason) == (status, True, None, "by hand")
         assert (end.next_time, end.attempt) == (NOON, 3)
 
@@ -732,8 +734,8 @@ class TestStatusesOfOtherClients:
     def test_an_unknown_word_is_quarantined_whenever_it_is_seen(self, status):
         row = leased(status=status)
         for end in (
-            opening(row, SETTINGS, NOON),
-            *(conclusion(leased(), row, how, SETTINGS) for how in (Finish(), Retry(), Release())),
+            after_claim(row, SETTINGS, NOON),
+            *(after_run(leased(), row, how, SETTINGS) for how in (Finish(), Retry(), Release())),
         ):
             assert (end.status, end.rest, end.seen_status) == (QUARANTINED, True, None)
             assert end.reason.startswith(f"status: {status!r} is unknown; there are cancelled, ")
@@ -743,115 +745,115 @@ class TestStatusesOfOtherClients:
         row = leased(**ONCE)
         current = changed(row, status=status, data="no JSON")
         for decision in (Retry(reason="stopped"), Release()):
-            end = conclusion(row, current, decision, SETTINGS)
+            end = after_run(row, current, decision, SETTINGS)
             assert (end.status, end.rest, end.seen_status) == (status, True, status)
-        assert conclusion(row, changed(row, status=status), Finish(), SETTINGS).status == FINISHED
+        assert after_run(row, changed(row, status=status), Finish(), SETTINGS).status == FINISHED
 
     def test_a_running_task_may_end_and_then_the_row_is_paused(self):
         row = leased(attempt=2)
         current = changed(row, status=PAUSED)
-        end = conclusion(row, current, Finish(), SETTINGS)
+        end = after_run(row, current, Finish(), SETTINGS)
         assert (end.status, end.rest, end.next_time) == (PAUSED, True, NOON + MINUTE)
-        end = conclusion(row, current, Retry(reason="ValueError"), SETTINGS)
+        end = after_run(row, current, Retry(reason="ValueError"), SETTINGS)
         assert (end.status, end.rest, end.next_time, end.attempt) == (PAUSED, True, NOON, 2)
         assert end.reason == "ValueError"
         once = leased(**ONCE)
-        end = conclusion(once, changed(once, status=PAUSED), Finish(), SETTINGS)
+        end = after_run(once, changed(once, status=PAUSED), Finish(), SETTINGS)
         assert (end.status, end.retain) == (FINISHED, RETENTION)
 
 
 class TestGivingUp:
     def test_a_task_that_used_up_its_attempts_has_failed_and_is_never_purged(self):
         row, settings = leased(**ONCE, attempt=3), options(max_attempts=3)
-        settlement = conclusion(row, row, Retry(reason="ValueError: x"), settings)
+        settlement = after_run(row, row, Retry(reason="ValueError: x"), settings)
         assert (settlement.status, settlement.rest, settlement.retain) == (FAILED, True, None)
         assert settlement.attempt == 3
         assert settlement.reason == "gave up after 3 attempts: ValueError: x"
 
     def test_before_that_it_is_tried_again(self):
         row, settings = leased(**ONCE, attempt=2), options(max_attempts=3)
-        settlement = conclusion(row, row, Retry(), settings)
+        settlement = after_run(row, row, Retry(), settings)
         assert (settlement.status, settlement.wait, settlement.attempt) == (WAITING, 300, 2)
-        assert isinstance(opening(applied(settlement, row), settings, NOON), Run)
+        assert isinstance(after_claim(applied(settlement, row), settings, NOON), Run)
 
     def test_a_wait_that_the_handler_asked_for_is_no_further_attempt(self):
         row, settings = leased(**ONCE, attempt=3), options(max_attempts=3)
-        assert conclusion(row, row, Retry(5), settings).status == FAILED
+        assert after_run(row, row, Retry(5), settings).status == FAILED
 
     def test_a_release_uses_up_nothing(self):
         row, settings = leased(**ONCE, attempt=3), options(max_attempts=3)
-        settlement = conclusion(row, row, Release(), settings)
+        settlement = after_run(row, row, Release(), settings)
         assert (settlement.status, settlement.attempt) == (WAITING, 2)
-        assert isinstance(opening(applied(settlement, row), settings, NOON), Run)
+        assert isinstance(after_claim(applied(settlement, row), settings, NOON), Run)
 
     def test_a_schedule_goes_on_to_its_next_occurrence(self):
         row, settings = leased(attempt=2, delay=7), options(max_attempts=2)
-        settlement = conclusion(row, row, Retry(reason="x"), settings)
+        settlement = after_run(row, row, Retry(reason="x"), settings)
         assert (settlement.status, settlement.rest, settlement.attempt) == (WAITING, False, 0)
         assert (settlement.next_time, settlement.not_before) == (NOON + MINUTE, NOON + MINUTE + 7)
         assert settlement.reason == "2027-01-15T12:00:00Z: gave up after 2 attempts: x"
 
     def test_what_lost_its_worker_in_the_last_attempt_is_given_up_when_it_is_claimed(self):
         settings = options(max_attempts=2)
-        settlement = opening(leased(**ONCE, attempt=3), settings, NOON)
+        settlement = after_claim(leased(**ONCE, attempt=3), settings, NOON)
         assert (settlement.status, settlement.rest, settlement.retain) == (FAILED, True, None)
-        settlement = opening(leased(attempt=3), settings, NOON)
+        settlement = after_claim(leased(attempt=3), settings, NOON)
         assert (settlement.status, settlement.next_time) == (WAITING, NOON + MINUTE)
         assert "its worker died in the last of 2" in settlement.reason
 
     def test_a_row_may_have_a_number_of_its_own(self):
         row = leased(**ONCE, attempt=1, options='{"max_attempts":1}')
-        assert conclusion(row, row, Retry(), SETTINGS).status == FAILED
+        assert after_run(row, row, Retry(), SETTINGS).status == FAILED
 
     def test_what_has_expired_is_not_run_and_is_purged_later(self):
         row = leased(**ONCE)
-        assert isinstance(opening(row, options(expire=HOUR), NOON + HOUR - 1), Run)
-        settlement = opening(row, options(expire=HOUR), NOON + HOUR)
+        assert isinstance(after_claim(row, options(expire=HOUR), NOON + HOUR - 1), Run)
+        settlement = after_claim(row, options(expire=HOUR), NOON + HOUR)
         assert (settlement.status, settlement.rest) == (EXPIRED, True)
         assert settlement.retain == RETENTION
         assert settlement.reason.startswith("expired")
 
     def test_a_success_comes_never_too_late(self):
         row = leased(**ONCE)
-        assert conclusion(row, row, Finish(), options(expire=1), NOON + DAY).status == FINISHED
+        assert after_run(row, row, Finish(), options(expire=1), NOON + DAY).status == FINISHED
 
     def test_a_failure_is_followed_by_a_wait_that_grows(self):
         settings = options(retry_backoff="exponential", retry_wait=100)
         for attempt in (1, 4):
             row = leased(attempt=attempt)
-            wait = conclusion(row, row, Retry(), settings).wait
+            wait = after_run(row, row, Retry(), settings).wait
             assert 50 * 2 ** (attempt - 1) < wait <= 100 * 2 ** (attempt - 1)
 
 
 class TestRetention:
     def test_what_runs_once_is_kept_for_its_retention_time(self):
         row = leased(**ONCE)
-        assert conclusion(row, row, Finish(), SETTINGS).retain == RETENTION
-        assert not conclusion(row, row, Finish(), SETTINGS).remove
+        assert after_run(row, row, Finish(), SETTINGS).retain == RETENTION
+        assert not after_run(row, row, Finish(), SETTINGS).remove
         row = leased(**ONCE, options='{"retention_time":7}')
-        assert conclusion(row, row, Finish(), SETTINGS).retain == 7
+        assert after_run(row, row, Finish(), SETTINGS).retain == 7
 
     @pytest.mark.parametrize("mark", [None, CANCELLING, FINISHING])
     def test_with_no_retention_time_what_runs_once_goes_as_it_ends(self, mark):
         row = leased(**ONCE, status=mark or WAITING)
-        assert conclusion(row, row, Finish(), options(retention_time=0)).remove
-        expired = opening(leased(**ONCE), options(retention_time=0, expire=HOUR), NOON + HOUR)
+        assert after_run(row, row, Finish(), options(retention_time=0)).remove
+        expired = after_claim(leased(**ONCE), options(retention_time=0, expire=HOUR), NOON + HOUR)
         assert (expired.remove, expired.reason[:7]) == (True, "expired")
 
     def test_with_no_retention_time_all_else_is_kept(self):
         settings = options(retention_time=0, max_attempts=1)
         row = leased(**ONCE)
-        assert not conclusion(row, row, Retry(), settings).remove
-        assert not conclusion(leased(), leased(), Finish(), settings).remove
+        assert not after_run(row, row, Retry(), settings).remove
+        assert not after_run(leased(), leased(), Finish(), settings).remove
         last = leased(cron=f"@every {DAY}", next_time=LATEST_TIME // DAY * DAY)
-        assert not conclusion(last, last, Finish(), settings).remove
+        assert not after_run(last, last, Finish(), settings).remove
 
     def test_a_schedule_that_ended_is_kept(self):
         row = leased(cron=f"@every {DAY}", next_time=LATEST_TIME // DAY * DAY)
-        settlement = conclusion(row, row, Finish(), SETTINGS)
+        settlement = after_run(row, row, Finish(), SETTINGS)
         assert (settlement.status, settlement.retain) == (FINISHED, None)
 
     def test_what_goes_on_or_is_quarantined_is_kept(self):
         for row, decision in ((leased(), Finish()), (leased(**ONCE), Retry())):
-            assert conclusion(row, row, decision, SETTINGS).retain is None
-        assert opening(leased(cron="x"), SETTINGS, NOON).retain is None
+            assert after_run(row, row, decision, SETTINGS).retain is None
+        assert after_claim(leased(cron="x"), SETTINGS, NOON).retain is None

@@ -1,4 +1,4 @@
-"""What comes next, and what a clock change does to it."""
+"""Previews of occurrences, and the effects of clock changes on them."""
 
 from dataclasses import replace as changed
 from datetime import UTC, datetime
@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 
 from psched import config
 from psched.base.errors import InvalidError
-from psched.cli.schedules.next_times import relative
-from psched.core.definition import LATEST_TIME, understand
+from psched.cli.time_format import format_distance
+from psched.core.columns import LATEST_TIME
+from psched.core.definition import parse_row
 from psched.core.model import FINISHED, QUARANTINED, Row
-from psched.core.preview import LATE, LOST, ONCE, TWICE, coming, coming_of, oddities
+from psched.core.preview import (
+    LATE,
+    LOST,
+    ONCE,
+    TWICE,
+    clock_change_effects,
+    upcoming_occurrences,
+    upcoming_times,
+)
 from psched.triggers import trigger
 from psched.triggers.zone import find_zone
 
@@ -28,7 +37,7 @@ def instant(text):
 
 
 def listed(line, zone, after, count, dst_policy="debian"):
-    found = coming(
+    found = upcoming_times(
         trigger.parse(line, zone, dst_policy=dst_policy), zone, instant(after) - 1, count
     )
     return [(each.local, each.run_at is not None, each.note) for each in found]
@@ -71,7 +80,7 @@ class TestTimes:
             (first, True, f"{note}{TWICE}, this is the first"),
             (second, True, f"{note}{TWICE}, this is the second"),
         ]
-        # Also if the list begins between the two.
+        # Even if the list begins between the two.
         assert listed("30 2 * * *", BERLIN, "2027-10-31 01:00", 1, "wallclock") == [
             (second, True, f"{note}{TWICE}, this is the second")
         ]
@@ -91,8 +100,8 @@ class TestTimes:
         )
 
     def test_a_trigger_that_comes_to_its_end_has_fewer_times(self):
-        assert coming(trigger.parse("@yearly", "UTC"), "UTC", 253_402_214_400, 3) == []
-        assert coming(None, "UTC", NOON, 3) == []
+        assert upcoming_times(trigger.parse("@yearly", "UTC"), "UTC", 253_402_214_400, 3) == []
+        assert upcoming_times(None, "UTC", NOON, 3) == []
 
 
 ZONES = [
@@ -123,7 +132,7 @@ def test_a_daily_line_is_odd_on_just_those_days_on_which_it_does_not_come_once(
         elif shown == 0:
             expected[wall] = LATE if policy == "debian" and size < 3 * HOUR else LOST
     found = {}
-    for odd in oddities(line, start - DAY, end + DAY):
+    for odd in clock_change_effects(line, start - DAY, end + DAY):
         wall = line.match_after(odd.change.start - 1)
         if start <= wall < end:
             found[wall] = odd.effect
@@ -145,15 +154,15 @@ def test_the_clock_changes_are_those_at_which_the_offset_differs(zone, start, da
 
 class TestOfASchedule:
     def shown(self, row, now, count=3, **settings):
-        definition = understand(row, SETTINGS.with_settings(**settings))
-        return coming_of(row, definition, count, now)
+        definition = parse_row(row, SETTINGS.with_settings(**settings))
+        return upcoming_occurrences(row, definition, count, now)
 
     def test_the_first_is_the_rows_own_and_the_rest_follow_with_delay_and_jitter(self):
         row = Row(
             key="k", cron="@hourly", delay=5, next_time=NOON, next_run_time=NOON + 7, attempt=0
         )
         found = self.shown(row, NOON - 9, jitter=60)
-        definition = understand(row, SETTINGS.with_settings(jitter=60))
+        definition = parse_row(row, SETTINGS.with_settings(jitter=60))
         assert [each.time for each in found] == [NOON, NOON + HOUR, NOON + 2 * HOUR]
         assert found[0].run_at == NOON + 7
         assert found[1].run_at == definition.first_run(NOON + HOUR)
@@ -172,7 +181,7 @@ class TestOfASchedule:
             "catch-up (skip) dropped the occurrences from 2027-01-15T12:00:00Z"
             " to before 2027-01-15T17:00:00Z"
         )
-        # What was missed and is not dropped comes first.
+        # A missed occurrence that is not dropped is the first one.
         row = changed(row, next_time=NOON - DAY)
         assert [each.time for each in self.shown(row, NOON)][:2] == [NOON - DAY, NOON - DAY + HOUR]
 
@@ -206,4 +215,4 @@ class TestOfASchedule:
     ],
 )  # fmt: skip
 def test_how_far_away_is_said_in_two_units(seconds, words):
-    assert relative(seconds) == words
+    assert format_distance(seconds) == words

@@ -70,7 +70,7 @@ def test_a_fork_that_the_system_refuses_is_tried_again_later_and_is_no_failure(r
         respawn.refused(0, 1000.0)
     assert not respawn.allowed(0, 1000.9)
     assert respawn.allowed(0, 1001.0)
-    assert not respawn.hopeless(1)
+    assert not respawn.is_crash_loop(1)
     assert pauses(respawn, 2) == [0, 1]
 
 
@@ -79,25 +79,25 @@ def test_a_new_generation_is_not_judged_by_the_failures_of_the_old_one(respawn):
         respawn.failed(0, 0.0, 1000.0)
     respawn.forget()
     assert respawn.allowed(0, 1000.0)
-    assert not respawn.hopeless(1)
+    assert not respawn.is_crash_loop(1)
     assert pauses(respawn, 2) == [0, 1]
 
 
 def test_it_is_hopeless_when_every_place_has_failed_five_times_in_a_row(respawn):
     for number in range(3):
-        assert not respawn.hopeless(3)
+        assert not respawn.is_crash_loop(3)
         for _ in range(4):
             respawn.failed(number, 0.0, 1000.0)
-        assert not respawn.hopeless(number + 1)
+        assert not respawn.is_crash_loop(number + 1)
         respawn.failed(number, 0.0, 1000.0)
-    assert respawn.hopeless(3)
-    assert not respawn.hopeless(4)
+    assert respawn.is_crash_loop(3)
+    assert not respawn.is_crash_loop(4)
     respawn.failed(1, 60.0, 1000.0)
-    assert not respawn.hopeless(3)
+    assert not respawn.is_crash_loop(3)
 
 
 def test_no_places_are_not_a_crash_loop(respawn):
-    assert not respawn.hopeless(0)
+    assert not respawn.is_crash_loop(0)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,24 +11,11 @@ from psched.base.lease_times import longest_answer
 from psched.config import from_mapping
 from psched.core.model import Row
 from psched.stores.plain import PlainStore
-from psched.worker.lease_loop import LeaseLoop
-from psched.worker.task_guard import TaskGuard
-from psched.worker.task_table import TaskTable
+from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
+from psched.worker.composition import make_lease_loop, make_task_table
 
 ALIVE_TIME = 6
 EPSILON = 1e-3
-
-
-class Clock:
-    """All clocks of a host and of its store; time passes when something takes time."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-    boottime = wall = monotonic
 
 
 class Store(PlainStore):
@@ -53,14 +40,14 @@ class Store(PlainStore):
         yield self.rows_by_key
 
     def now(self):
-        return self.clock.now
+        return self.clock.monotonic()
 
     def examine(self):
         raise NotImplementedError
 
     def _take(self, name, answers=1):
-        self.asked.append((name, self.clock.now))
-        self.clock.now += answers * self.answer + self.hold_up.get(name, 0.0)
+        self.asked.append((name, self.clock.monotonic()))
+        self.clock.advance(answers * self.answer + self.hold_up.get(name, 0.0))
         if self.failing:
             raise StoreUnavailableError("away")
 
@@ -69,7 +56,7 @@ class Store(PlainStore):
         self._take("claim")
         due = [r for r in self.rows_by_key.values() if (r.next_run_time or 9e9) <= self.now()]
         if due:
-            self.clock.now += self.answer
+            self.clock.advance(self.answer)
         return super().claim(owner, **how)
 
     def extend(self, leases, **how):
@@ -93,91 +80,45 @@ class Store(PlainStore):
         return super().purge(limit)
 
 
-class Link:
-    def send(self, *_):
-        pass
-
-
-class Note:
-    begun = True
-
-    def write(self, reason):
-        pass
-
-
-class Runner:
-    def __init__(self):
-        self.link, self.note = Link(), Note()
-        self.exit, self.stuck, self.pid = None, False, 1
-
-    def send(self, number):
-        pass
-
-
-class Runners:
-    """Takes down when it was told to kill; each fork takes its time."""
-
-    wakes = float("inf")
-    waiting = False
+class Pool(ManualRunnerPool):
+    """Takes down when it was told to kill; none of its runners is waiting when it is needed."""
 
     def __init__(self, clock):
-        self._clock = clock
-        self.fork = 0.0
+        super().__init__(clock)
         self.killed = []
 
-    def prepare(self, _count, *, unused):
-        assert not unused
-        self._clock.now += self.fork
-
-    def take(self):
-        return Runner()
+    def prepare(self, count=1, *, unused=False):
+        self._idle.clear()
+        super().prepare(count, unused=unused)
 
     def kill(self, runner):
-        if runner.exit is None:
-            runner.exit = "was killed"
-            self.killed.append(self._clock.now)
+        if runner.pending_exit is None:
+            self.killed.append(self._clock.monotonic())
+        super().kill(runner)
 
 
-class Silent(TaskTable):
-    """Tasks that say nothing; of one that is killed nothing is left."""
-
-    def hear(self, _lessor):
-        for slot in self:
-            slot.empty = slot.empty or slot.runner.exit is not None
-
-
-class DeadMan:
-    """Would have killed the worker, if it was called too late."""
-
-    def __init__(self, clock):
-        self._clock = clock
-        self.at = None
-
-    def set(self, at):
-        assert self.at is None or self._clock.now < self.at, "the kernel has killed the worker"
-        self.at = at
-
-    def hasten(self, at):
-        self.at = at if self.at is None else min(self.at, at)
+SCENES = []
 
 
 class Scene:
     def __init__(self, answer=0.0, **settings):
+        SCENES.append(self)
         given = {"url": "sqlite:///unused.db", "alive_time": ALIVE_TIME, "poll_interval": 1}
         self.settings = from_mapping({**given, **settings})
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.store = Store(self.clock)
         self.store.answer = answer
-        self.runners = Runners(self.clock)
-        guard = TaskGuard(
-            self.settings, runners=self.runners, clock=self.clock, deadman=DeadMan(self.clock)
+        self.pool = Pool(self.clock)
+        deadman = ManualDeadMan(self.clock)
+        self.tasks = make_task_table(
+            self.settings, pool=self.pool, deadman=deadman, clock=self.clock
         )
-        self.tasks = Silent(self.runners, guard, self.clock)
-        self.leaser = LeaseLoop(
+        self.loop = make_lease_loop(
             self.store,
             self.settings,
             nonce="w",
             tasks=self.tasks,
+            pool=self.pool,
             clock=self.clock,
             rng=random.Random(1),  # noqa: S311  # jitter
         )
@@ -188,16 +129,24 @@ class Scene:
             self.store.rows_by_key[key] = row
 
     def run(self, seconds):
-        end = self.clock.now + seconds
-        while self.clock.now < end:
-            rest = self.leaser.tick()
-            self.clock.now += max(rest, EPSILON)
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            rest = self.loop.tick()
+            self.pool.receive()
+            self.clock.advance(max(rest, EPSILON))
 
     def fence(self, key):
         return self.store.rows_by_key[key].fence
 
     def times(self, name):
         return [at for asked, at in self.store.asked if asked == name]
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    while SCENES:
+        SCENES.pop().pool.close()
 
 
 ANSWERS = [0.0, 0.2, 0.5, 0.7, 0.8]
@@ -213,7 +162,7 @@ def test_a_task_that_is_longer_than_its_lease_keeps_it_on_a_slow_store(answer):
     scene = Scene(answer, concurrency=2)
     scene.add("long")
     scene.run(60)
-    assert scene.runners.killed == []
+    assert scene.pool.killed == []
     assert scene.fence("long") == 1
     assert len(scene.tasks) == 1
 
@@ -226,13 +175,12 @@ def test_tasks_are_kept_while_others_come_and_go(answer):
     for number in range(20):
         scene.add(f"short{number}", f"brief{number}")
         scene.run(1.7)
-        for slot in scene.tasks:
-            if slot.row.key != "long":
-                slot.end(None, scene.clock.now)
-                slot.empty = True
-        scene.leaser.recover([f"dead{number}"])
+        for runner in scene.pool.runners:
+            if runner.assignment and runner.assignment["key"] != "long":
+                runner.finish()
+        scene.loop.recover([f"dead{number}"])
     scene.run(5)
-    assert scene.runners.killed == []
+    assert scene.pool.killed == []
     assert scene.fence("long") == 1
     assert {row.fence for row in scene.store.rows_by_key.values()} == {1}
 
@@ -244,14 +192,14 @@ def test_a_step_that_takes_a_driver_timeout_costs_no_task(step):
     scene.run(3)
     timeout = scene.settings.driver_timeout
     if step == "fork":
-        scene.runners.fork = timeout
+        scene.pool.fork_takes = timeout
     else:
         scene.store.hold_up[step] = timeout
     for number in range(12):
-        scene.leaser.recover([f"dead{number}", f"gone{number}"])
-        scene.leaser._janitor.next = 0.0
+        scene.loop.recover([f"dead{number}", f"gone{number}"])
+        scene.loop._janitor._next = 0.0
         scene.run(1)
-    assert scene.runners.killed == []
+    assert scene.pool.killed == []
     assert scene.fence("long") == 1
 
 
@@ -259,11 +207,11 @@ def test_a_running_task_is_kept_while_each_of_many_forks_takes_its_time():
     scene = Scene(concurrency=9)
     scene.add("long")
     scene.run(3)
-    scene.runners.fork = 0.4
+    scene.pool.fork_takes = 0.4
     scene.add(*[f"k{number}" for number in range(8)])
     scene.run(20)
     assert len(scene.tasks) == 9
-    assert scene.runners.killed == []
+    assert scene.pool.killed == []
     assert scene.fence("long") == 1
 
 
@@ -274,7 +222,7 @@ def test_rows_that_were_claimed_together_are_all_started_on_a_slow_store():
     scene.run(20)
     assert len(scene.tasks) == 8
     assert {scene.fence(key) for key in keys} == {1}
-    assert scene.runners.killed == []
+    assert scene.pool.killed == []
 
 
 def test_where_nothing_is_due_nothing_is_extended():
@@ -311,7 +259,7 @@ def test_slow_answers_are_said_once_and_so_is_their_end(caplog):
 
 def test_a_lease_that_is_given_back_for_its_age_is_said_once(caplog):
     scene = Scene(concurrency=2)
-    scene.runners.fork = 1.5
+    scene.pool.fork_takes = 1.5
     scene.add("late")
     scene.run(20)
     assert len(scene.tasks) == 0
@@ -326,9 +274,9 @@ def test_a_task_is_killed_in_time_if_the_store_ceases_to_answer(answer):
     scene = Scene(answer, concurrency=2)
     scene.add("long")
     scene.run(8)
-    [slot] = scene.tasks
+    [task] = scene.tasks
     scene.store.failing = True
     scene.store.answer = scene.settings.driver_timeout
     scene.run(ALIVE_TIME)
-    [killed] = scene.runners.killed
-    assert killed <= slot.deadlines.end - 0.4 * ALIVE_TIME
+    [killed] = scene.pool.killed
+    assert killed <= task.deadlines.end - 0.4 * ALIVE_TIME

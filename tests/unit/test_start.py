@@ -1,4 +1,4 @@
-"""What a program's worker does in the store before it serves."""
+"""The arguments of psched.start, and the declaration of a program's jobs."""
 
 import pytest
 
@@ -6,13 +6,15 @@ import psched
 from psched import config
 from psched.base.errors import ConfigError, InvalidError, StoreUnavailableError
 from psched.core.model import Row
-from psched.service.program import Program, start
+from psched.service.job_declarer import JobDeclarer
+from psched.service.jobs import Jobs
+from psched.service.start import start
 
 
 @pytest.fixture(autouse=True)
 def _a_program(monkeypatch):
-    """What runs these tests need not be one."""
-    monkeypatch.setattr("psched.service.embedded._program", lambda: (True, "program"))
+    """Let psched take the process that runs the tests for a program that can be run again."""
+    monkeypatch.setattr("psched.service.main_program._program", lambda: (True, "program"))
 
 
 SETTINGS = config.from_mapping({"url": "sqlite:///unused.db"})
@@ -24,11 +26,11 @@ def test_the_newest_of_missed_occurrences_is_run_unless_the_file_that_is_found_s
     file = tmp_path / "psched.yml"
     file.write_text("url: memory://\n")
     monkeypatch.setenv("PSCHED_CONFIG", str(file))
-    assert start()._settings.catchup == "latest"
+    assert start()._jobs.settings.catchup == "latest"
     file.write_text("url: memory://\ncatchup: all\n")
     for given in None, str(file), file, {"catchup": "all"}:
-        assert start(given)._settings.catchup == "all"
-    assert start(catchup="skip")._settings.catchup == "skip"
+        assert start(given)._jobs.settings.catchup == "all"
+    assert start(catchup="skip")._jobs.settings.catchup == "skip"
 
 
 class OwnStore:
@@ -48,22 +50,36 @@ class OwnStore:
     ],
 )
 def test_a_backend_is_another_word_for_url_and_type(backend, type_, url):
-    settings = start({"url": SETTINGS.url} if ":" in type_ else None, backend=backend)._settings
+    settings = start(
+        {"url": SETTINGS.url} if ":" in type_ else None, backend=backend
+    )._jobs.settings
     assert (settings.type, settings.url) == (type_, url)
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"backend": 5}, "backend: must be memory, redis, a url, or the class of a store"),
-        ({"backend": OwnStore()}, "backend: must be memory, redis, a url, or the class of a store"),
+        ({"backend": 5}, "backend: must be memory, redis, a url, or a store class of your own"),
+        (
+            {"backend": OwnStore()},
+            "backend: must be memory, redis, a url, or a store class of your own",
+        ),
         ({"backend": "file"}, "type: must be rdb, rdb_compat, redis, or module:Class"),
-        ({"backend": "redis", "url": "redis://db"}, "backend: and url both say where jobs are"),
+        (
+            {"backend": "redis", "url": "redis://db"},
+            "backend: and url both say where the jobs are stored",
+        ),
     ],
 )
 def test_a_backend_that_is_none_is_refused(given, problem):
     with pytest.raises(ConfigError, match=f"^{problem}"):
         start(**given)
+
+
+def one_job():
+    jobs = Jobs("program", "program", SETTINGS)
+    jobs.add("job", lambda: None, {"every": 60})
+    return jobs
 
 
 class Away:
@@ -87,7 +103,7 @@ def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
 
 
 class Taken:
-    """A store in which a job of the program's was another's before it could be removed."""
+    """A store in which another program takes a job over just before it is removed."""
 
     mine = Row(key="left", options='{"label": "program"}')
     taken = Row(key="left", options='{"label": "other"}')
@@ -109,17 +125,13 @@ class Taken:
 
 
 def test_what_another_program_has_taken_over_meanwhile_is_not_removed():
-    program = Program(SETTINGS, name="program", label="program", prune=True, join=True)
-    program.add("job", every=60, run=lambda: None)
-    list(program._declaring(Taken()))
+    list(JobDeclarer(one_job(), prune=True).declare(Taken()))
 
 
 def test_a_store_that_is_away_is_asked_once_so_that_the_worker_goes_on_with_all_else():
-    program = Program(SETTINGS, name="program", label="program", prune=False, join=True)
-    program.add("job", every=60, run=lambda: None)
     store = Away()
     with pytest.raises(StoreUnavailableError):
-        next(program._declaring(store))
+        next(JobDeclarer(one_job(), prune=False).declare(store))
     assert store.requests == 1
 
 

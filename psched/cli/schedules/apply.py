@@ -1,4 +1,4 @@
-"""Commands about files in which schedules are declared: apply, export."""
+"""The command apply."""
 
 import json
 import sys
@@ -10,27 +10,25 @@ import click
 
 from psched.app import open_schedules, read_config
 from psched.base.errors import AlreadyExistsError
-from psched.cli.options import Place
-from psched.cli.output import write_whole
-from psched.cli.refusals import refusing
-from psched.cli.schedules.listing import text
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.output import one_line
 from psched.client.collection import ScheduleCollection
 from psched.config import Config
 from psched.core.model import WAITING
 from psched.files import preview
-from psched.files.applying import carry_out, look_at_all, make_plan
+from psched.files.apply import apply_plan, make_plan
 from psched.files.document import Document, Reader
 from psched.files.plan import Item, Plan
-from psched.files.writing import export as exported
-from psched.files.writing import text_of
 
 PENDING = 3
-"""Exit status: there is something to do, and it was only to be looked at."""
+"""Exit status of --dry-run: the plan is not empty."""
 
 _LONGEST = 200
-"""Characters of a value in a plan."""
+"""Characters of a value that a plan shows."""
 
-_DONE = {"marked": "removed when its running task has stopped"}
+_RESULTS = {"marked": "will be removed when its task has stopped"}
+"""Results of `carry_out` that are not shown as they are."""
 
 
 _STANDARD_INPUT = Path("-")
@@ -41,14 +39,24 @@ _STANDARD_INPUT = Path("-")
     "paths", metavar="FILE|FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan; exit with 3 if it is not empty.")
-@click.option("--prune", is_flag=True, help="Remove what has left the files of a label.")
-@click.option("--label", help="Whose the schedules are, for files that do not say so.")
-@click.option("--adopt", is_flag=True, help="Take over schedules of another label, or of none.")
-@click.option("--json", "as_json", is_flag=True, help="The plan as one JSON object per label.")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Also remove the schedules of each label that are no longer in its files.",
+)
+@click.option(
+    "--label", metavar="LABEL", help="The owner of the schedules in files without a label."
+)
+@click.option(
+    "--adopt", is_flag=True, help="Take over existing schedules that have another label, or none."
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Show the plan as JSON, one object per label."
+)
 @click.pass_obj
-@refusing
+@report_errors
 def apply(
-    place: Place,
+    location: ConfigLocation,
     paths: tuple[Path, ...],
     label: str | None,
     *,
@@ -57,16 +65,16 @@ def apply(
     adopt: bool,
     as_json: bool,
 ) -> None:
-    """Make the database match files: add and change what they declare, and nothing else.
+    """Add and change schedules as files declare them.
 
-    A plan is shown first. What left the files of a label stays, and is named, unless --prune is
-    given. A task that is running goes on; one whose schedule is removed is stopped first, by its
-    worker. It is safe to do it again.
+    The plan is shown first. Schedules that are no longer in the files of their label are shown, but
+    stay unless --prune is given; other schedules are never changed. A running task goes on; the
+    worker stops it only if its schedule is removed. Applying the same files again is safe.
     """
-    settings = read_config(*place)
+    settings = read_config(*location)
     reader = Reader(settings, label)
     if _STANDARD_INPUT in paths:
-        reader.take(sys.stdin.read(), Path("standard input"))
+        reader.read_text(sys.stdin.read(), Path("standard input"))
     documents = reader.read(path for path in paths if path != _STANDARD_INPUT)
     with open_schedules(settings) as schedules:
         apply_documents(
@@ -90,10 +98,10 @@ def apply_documents(
     adopt: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Show the plans of documents and carry them out, all of them or, if one is refused, none.
+    """Show the plans of documents and carry them out; if one plan is refused, carry out none.
 
     Raises:
-        AlreadyExistsError: a key is somebody else's.
+        AlreadyExistsError: a key belongs to another label.
     """
     plans = [
         make_plan(schedules, each.schedules, each.label, settings=settings, adopt=adopt)
@@ -114,69 +122,40 @@ def apply_documents(
             sys.exit(PENDING)
         return
 
-    def tell(done: str, key: str) -> None:
-        click.echo(f"{key}: {_DONE.get(done, done)}", err=as_json)
+    def report(done: str, key: str) -> None:
+        click.echo(f"{key}: {_RESULTS.get(done, done)}", err=as_json)
 
     for made in plans:
-        carry_out(made, schedules, settings=settings, prune=prune, tell=tell)
-
-
-@click.command()
-@click.argument("path", default="-", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--label", help="Only the schedules of this label.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
-@click.pass_obj
-@refusing
-def export(place: Place, path: Path, label: str | None, *, force: bool) -> None:
-    """Write the schedules to a file, which apply reads; - is standard output.
-
-    Their order is stable, and what is the default is left out. Tasks that run once are not written.
-    What cannot be understood is left out and named, and the exit status is 1.
-    """
-    settings = read_config(*place)
-    with open_schedules(settings) as schedules:
-        rows = look_at_all(schedules, label)
-    documents, remarks, omitted = exported(rows, settings)
-    if label is not None and label not in documents:
-        documents = {label: {}}
-    content = text_of(documents)
-    if str(path) == "-":
-        click.echo(content, nl=False)
-    else:
-        write_whole(path, content, force=force)
-    for remark in (*remarks, *omitted):
-        click.echo(text(remark), err=True)
-    if omitted:
-        sys.exit(1)
+        apply_plan(made, schedules, settings=settings, prune=prune, report=report)
 
 
 def _lines(made: Plan, settings: Config, now: float, *, prune: bool) -> Iterator[str]:
-    """A plan for people."""
+    """A plan as lines for people."""
     counts = [
         f"{len(items)} {what}"
         for items, what in (
             (made.added, "to add"),
             (made.changed, "to change"),
-            (made.left, "to remove" if prune else "left the files and stay (see --prune)"),
+            (made.left, "to remove" if prune else "no longer in the files, but stay (see --prune)"),
             (made.unchanged, "unchanged"),
         )
         if items
     ]
     owner = "without a label" if made.label is None else f"label {made.label}"
-    yield text(f"{owner}: {', '.join(counts) or 'nothing to do'}")
+    yield one_line(f"{owner}: {', '.join(counts) or 'nothing to do'}")
     for sign, items in (("+", made.added), ("~", made.changed), ("-", made.left)):
         for item in items:
             kept = sign == "-" and not prune
-            yield text(f"{sign} {item.key}" + (" (stays)" if kept else ""))
+            yield one_line(f"{sign} {item.key}" + (" (stays)" if kept else ""))
             for change in item.changes:
-                yield text(f"    {change.field}: {_value(change.old)} -> {_value(change.new)}")
+                yield one_line(f"    {change.field}: {_value(change.old)} -> {_value(change.new)}")
             if not kept:
                 yield from _next(item, settings, now)
-    yield from map(text, _at_rest(made.unchanged))
+    yield from map(one_line, _at_rest(made.unchanged))
 
 
 def _at_rest(items: Iterable[Item]) -> Iterator[str]:
-    """What is as declared, but does not run."""
+    """Lines about schedules that are as declared, but do not run."""
     for item in items:
         if item.found is not None and item.found.status != WAITING:
             yield f"= {item.key} (unchanged: it stays {item.found.state})"
@@ -185,9 +164,9 @@ def _at_rest(items: Iterable[Item]) -> Iterator[str]:
 def _next(item: Item, settings: Config, now: float) -> Iterator[str]:
     was, will = preview.before(item, settings), preview.after(item, settings, now)
     if was is not None and was != will:
-        yield text(f"    next was: {was.shown}")
+        yield one_line(f"    next was: {was.shown}")
     if will is not None:
-        yield text(f"    next: {will.shown}")
+        yield one_line(f"    next: {will.shown}")
 
 
 def _value(value: Any) -> str:  # noqa: ANN401  # of a field
@@ -198,7 +177,7 @@ def _value(value: Any) -> str:  # noqa: ANN401  # of a field
 
 
 def _object(made: Plan, settings: Config, now: float, *, prune: bool) -> dict[str, Any]:
-    """A plan for programs."""
+    """A plan as a JSON object."""
 
     def shown(item: Item) -> dict[str, Any]:
         was, will = preview.before(item, settings), preview.after(item, settings, now)

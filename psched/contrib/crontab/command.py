@@ -1,4 +1,4 @@
-"""``psched import-crontab``: a crontab becomes schedules of type ``exec``."""
+"""``psched import-crontab``: writes, or applies, the schedules that a crontab becomes."""
 
 import os
 import pwd
@@ -9,15 +9,14 @@ import click
 
 from psched.app import open_schedules, read_config
 from psched.base.errors import ConfigError
-from psched.cli.options import Place
-from psched.cli.output import write_whole
-from psched.cli.refusals import refusing
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.output import one_line, write_file
 from psched.cli.schedules.apply import apply_documents
-from psched.cli.schedules.listing import text
-from psched.contrib.crontab import crontab
-from psched.contrib.crontab.crontab_to_schedules import Host, carry
+from psched.contrib.crontab import parser
+from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
 from psched.files.document import Document
-from psched.files.writing import text_of
+from psched.files.export import to_yaml
 from psched.triggers.zone import find_zone, zone_names
 
 _LOCALTIME = Path("/etc/localtime")
@@ -27,24 +26,28 @@ _SYSTEM = Path("/etc/crontab")
 
 @click.command("import-crontab")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
-@click.option("--system", is_flag=True, help="A user stands before each command.")
-@click.option("--user", help="Whose crontab it is; no user stands before the commands.")
-@click.option("-t", "--timezone", help="Zone in which cron reads it. Default: this host's.")
-@click.option("--label", help="Whose the schedules are. Default: crontab: and the file's name.")
-@click.option("--any-user", is_flag=True, help="Also take lines that cron runs as somebody else.")
-@click.option("--apply", "at_once", is_flag=True, help="Add and change the schedules at once.")
+@click.option(
+    "--system", is_flag=True, help="FILE is a system crontab: a user precedes each command."
+)
+@click.option("--user", help="FILE is the crontab of this user; no user precedes the commands.")
+@click.option("-t", "--timezone", help="Time zone of the crontab. Default: this host's.")
+@click.option("--label", help="Label of the schedules. Default: crontab: and the file's name.")
+@click.option("--any-user", is_flag=True, help="Also import lines that cron runs as another user.")
+@click.option(
+    "--apply", "at_once", is_flag=True, help="Apply the schedules instead of writing a file."
+)
 @click.option("--dry-run", is_flag=True, help="With --apply: only show the plan.")
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the file that apply reads there. Default: to standard output.",
+    help="Write the file for apply to this path. Default: standard output.",
 )
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.pass_obj
-@refusing
+@report_errors
 def import_crontab(
-    place: Place,
+    location: ConfigLocation,
     file: Path,
     user: str | None,
     timezone: str | None,
@@ -59,31 +62,32 @@ def import_crontab(
 ) -> None:
     """Read a crontab into schedules of type exec, as a file for apply.
 
-    Without --system or --user, /etc/crontab and files in a folder cron.d are a system's, and files
-    below /var/spool/cron are that user's whose name they have. FILE can be - for standard input.
+    Without --system or --user, /etc/crontab and the files of a folder cron.d are system crontabs;
+    a file below /var/spool/cron is the crontab of the user that it is named after. FILE can be -
+    for standard input.
 
-    What is not carried over exactly is told with its line on standard error, and the exit status
-    is 1 then.
+    If a line cannot be imported exactly, a message on standard error names it, and the exit status
+    is 1.
     """
     if (system and user) or (at_once and output) or (dry_run and not at_once):
         raise click.UsageError("--system or --user; --apply or --output; --dry-run with --apply")
-    settings = read_config(*place)
+    settings = read_config(*location)
     is_system, owner = _form(file, system=system, user=user)
     name = "crontab" if str(file) == "-" else file.name
-    host = Host(
+    context = CrontabContext(
         name=name,
         timezone=timezone or host_zone(),
-        user=_name(os.geteuid()),
+        user=_user_name(os.geteuid()),
         any_user=any_user,
         owner=owner,
         home=_home,
     )
-    find_zone(host.timezone)
-    read = crontab.parse(_content(file), system=is_system)
-    declarations, remarks = carry(read, host, settings)
+    find_zone(context.timezone)
+    crontab = parser.parse(_content(file), system=is_system)
+    declarations, remarks = convert(crontab, context, settings)
     document = Document(label or f"crontab:{name}", list(declarations))
     for remark in remarks:
-        click.echo(text(f"{file}:{remark.line}: {remark.text}"), err=True)
+        click.echo(one_line(f"{file}:{remark.line}: {remark.text}"), err=True)
     if settings.allowed_programs is not True:
         click.echo("Warning: exec_type refuses these schedules here: they need a shell", err=True)
     if at_once:
@@ -96,21 +100,21 @@ def import_crontab(
 
 
 def host_zone(link: Path = _LOCALTIME) -> str:
-    """The zone of this host's clocks, in which its cron reads times.
+    """The time zone of this host's clocks, and so of its cron.
 
     Raises:
-        ConfigError: it cannot be told.
+        ConfigError: /etc/localtime does not tell the name of the zone.
     """
     if not link.exists():
-        return "UTC"  # as for the C library
+        return "UTC"  # as in the C library
     name = str(link.resolve()).partition("/zoneinfo/")[2]
     if name not in zone_names():
-        raise ConfigError(f"{link} does not tell this host's zone; give it with -t")
+        raise ConfigError(f"{link} does not tell this host's time zone; give it with -t")
     return name
 
 
 def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | None]:
-    """Whether it is a system's crontab, and if not, whose."""
+    """Whether the file is a system crontab, and the user that it belongs to otherwise."""
     if system or user:
         return system, user
     path = file.absolute()
@@ -119,7 +123,7 @@ def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | No
     if path.is_relative_to("/var/spool/cron"):
         return False, path.name
     raise click.UsageError(
-        f"is a user named before each command of {file}? Say --system if so, else --user NAME"
+        f"does a user precede each command of {file}? Use --system if so, else --user NAME"
     )
 
 
@@ -139,14 +143,14 @@ def _write(document: Document, output: Path | None, *, force: bool) -> None:
         each["key"]: {name: value for name, value in each.items() if name != "key"}
         for each in document.schedules
     }
-    content = text_of({document.label: by_key})
+    content = to_yaml({document.label: by_key})
     if output is None:
         click.echo(content, nl=False)
     else:
-        write_whole(output, content, force=force)
+        write_file(output, content, force=force)
 
 
-def _name(number: int) -> str:
+def _user_name(number: int) -> str:
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:

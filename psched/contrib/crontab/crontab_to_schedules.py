@@ -1,8 +1,7 @@
-"""The commands of a crontab as schedules of type ``exec``, which run as they did under cron.
+"""Declares the commands of a crontab as schedules of type ``exec``, which run as under cron.
 
-cron looks at no exit status, sets no time limit and runs nothing twice: so there is one attempt,
-and no ``kill_timeout``. What was missed runs once (``catchup: latest``), where cron would have lost
-it.
+cron ignores exit statuses, has no time limit and retries nothing. So these schedules have one
+attempt and no ``kill_timeout``. Missed runs, which cron would drop, run once (``catchup: latest``).
 """
 
 import re
@@ -14,55 +13,40 @@ from typing import Any
 
 from psched.base.errors import InvalidError
 from psched.config import Config
-from psched.contrib.crontab.crontab import Crontab, Entry, Remark
+from psched.contrib.crontab.parser import Crontab, Entry, Remark
+from psched.core.columns import TEXT_LENGTH
 from psched.core.declare import declare
-from psched.core.definition import WORDS_LENGTH
 
 _SHELL = "/bin/sh"
 _PATH = "/usr/bin:/bin"
-"""cron's, for those that set none."""
+"""The PATH that cron sets by default."""
 
 _POLICY = {"catchup": "latest", "max_attempts": 1, "kill_timeout": 0}
 
 _KEY_PART = 40
-"""Characters of a command's name in a key."""
+"""Characters of a program's name in a key."""
 
 _HASH = 6
 
-_NO_NAMES = frozenset(
-    {
-        *(
-            "if",
-            "then",
-            "else",
-            "elif",
-            "fi",
-            "for",
-            "in",
-            "while",
-            "do",
-            "done",
-            "test",
-            "command",
-        ),
-        *("exec", "env", "cd", "nice", "ionice", "sudo"),
-    }
-)
-"""First words of a command that tell nothing about it."""
+_SHELL_WORDS = frozenset([
+    *("if", "then", "else", "elif", "fi", "for", "in", "while", "do", "done", "test", "command"),
+    *("exec", "env", "cd", "nice", "ionice", "sudo"),
+])  # fmt: skip
+"""Words at the beginning of a command that are not the program that it is about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """What there is to be known about the host where a crontab was in use.
+class CrontabContext:
+    """What a crontab itself does not tell.
 
     Attributes:
-        name: the crontab's, with which keys begin.
-        timezone: the zone in which cron reads it, unless it says another.
-        user: who runs psched, as far as one can tell.
-        any_user: take the lines of others as well, which will run as that one.
-        owner: whose a user's crontab is.
-        home: finds a user's home; None: there is no such user.
-        is_folder: whether there is such a folder.
+        name: the name of the crontab, with which keys begin.
+        timezone: the time zone of its lines, unless ``CRON_TZ`` is set.
+        user: the user that psched probably runs as.
+        any_user: whether to import lines that cron runs as other users, too.
+        owner: the user that the crontab belongs to; None: it is a system crontab.
+        home: returns a user's home; None: there is no such user.
+        is_folder: returns whether a folder exists.
     """
 
     name: str
@@ -74,36 +58,36 @@ class Host:
     is_folder: Callable[[str], bool] = lambda path: Path(path).is_dir()
 
 
-def carry(
-    crontab: Crontab, host: Host, settings: Config
+def convert(
+    crontab: Crontab, context: CrontabContext, settings: Config
 ) -> tuple[Sequence[dict[str, Any]], Sequence[Remark]]:
-    """Declare a crontab's commands.
+    """Declare the commands of a crontab.
 
     Args:
-        crontab: what it says.
-        host: where it was in use.
-        settings: the installation's.
+        crontab: the crontab.
+        context: the host and the user that it is from.
+        settings: the settings that the schedules must be valid for.
 
     Returns:
-        The declarations, as `psched.files.plan.plan` takes them, and whatever is not carried over,
-        or not as it is, in the order of the lines.
+        The declarations, as `psched.files.plan.plan` takes them, and a remark on every line that
+        is not imported, or not exactly, in the order of the lines.
     """
     remarks, declarations = list(crontab.remarks), dict[str, dict[str, Any]]()
     for entry in crontab.entries:
-        user = entry.user or host.owner
-        foreign = user not in {None, host.user}
-        if foreign and not host.any_user:
-            text = f"not carried over: cron runs it as {user}, and psched, it seems, as {host.user}"
-            remarks.append(Remark(entry.line, f"{text}; --any-user takes such lines all the same"))
+        user = entry.user or context.owner
+        foreign = user not in {None, context.user}
+        if foreign and not context.any_user:
+            text = f"not imported: cron runs it as {user}, and psched probably as {context.user}"
+            remarks.append(Remark(entry.line, f"{text}; --any-user imports such lines, too"))
             continue
-        fields, odd = _fields(entry, user, host, settings)
+        fields, odd = _fields(entry, user, context, settings)
         if foreign:
-            odd.append(f"cron runs it as {user}, and psched as whoever runs its workers")
-        key = _key(entry, host.name, declarations)
+            odd.append(f"cron runs it as {user}, and psched as the user of its workers")
+        key = _key(entry, context.name, declarations)
         try:
             declare(key, fields, settings, lambda: 0)
         except InvalidError as error:
-            remarks.append(Remark(entry.line, f"not carried over: {error}"))
+            remarks.append(Remark(entry.line, f"not imported: {error}"))
             continue
         declarations[key] = {"key": key, **fields}
         remarks += (Remark(entry.line, text) for text in odd)
@@ -111,19 +95,19 @@ def carry(
 
 
 def _fields(
-    entry: Entry, user: str | None, host: Host, settings: Config
+    entry: Entry, user: str | None, context: CrontabContext, settings: Config
 ) -> tuple[dict[str, Any], list[str]]:
-    """What is declared of a command, and what of it is not as it was."""
+    """The fields of a command's schedule, and texts about what differs from cron."""
     odd = list[str]()
-    home = host.home(user) if user is not None else None
+    home = context.home(user) if user is not None else None
     own = {"HOME": home, "LOGNAME": user}
     env = {"SHELL": _SHELL, "PATH": _PATH, **{n: v for n, v in own.items() if v is not None}}
     env |= {n: v for n, v in entry.variables.items() if n not in {"CRON_TZ", "LOGNAME"}}
     folder = env.get("HOME")
     if folder is None:
-        odd.append(f"the home of {user or 'its user'} is not known here: it runs in /")
-    elif not host.is_folder(folder):
-        odd.append(f"{folder}, the home of {user or 'its user'}, is no folder here: it runs in /")
+        odd.append(f"the home of {user or 'its user'} is unknown on this host: it runs in /")
+    elif not context.is_folder(folder):
+        odd.append(f"{folder}, the home of {user or 'its user'}, is not a folder: it runs in /")
         folder = None
     shell = env["SHELL"] == _SHELL
     data = {
@@ -137,26 +121,26 @@ def _fields(
     fields = {
         "type": "exec",
         "cron": entry.cron,
-        "timezone": entry.variables.get("CRON_TZ", host.timezone),
+        "timezone": entry.variables.get("CRON_TZ", context.timezone),
         "data": data,
         **_POLICY,
         **({} if policy == "debian" else {"dst_policy": "debian"}),
-        "note": _note(entry, user if user != host.user else None),
+        "note": _note(entry, user if user != context.user else None),
     }
     return {name: value for name, value in fields.items() if value is not None}, odd
 
 
 def _note(entry: Entry, user: str | None) -> str | None:
-    """The comment, and who ran it if that is not who will."""
+    """The comment, and the user that cron ran the command as, if psched runs it as another."""
     lines = [*([entry.note] if entry.note else []), *([f"cron ran it as {user}"] if user else [])]
     note = "".join(c if c.isprintable() or c == "\n" else " " for c in "\n".join(lines))
-    return note[:WORDS_LENGTH].strip() or None
+    return note[:TEXT_LENGTH].strip() or None
 
 
 def _key(entry: Entry, name: str, taken: dict[str, dict[str, Any]]) -> str:
-    """A key that stays the same as long as the command does, wherever in the file it stands."""
-    told = f"{entry.user or ''}\0{entry.command}\0{entry.stdin}".encode()
-    stem = f"{_slug(name)}.{_name_of(entry.command)}.{sha256(told).hexdigest()[:_HASH]}"
+    """A key that depends on the command, not on its time or its place in the crontab."""
+    identity = f"{entry.user or ''}\0{entry.command}\0{entry.stdin}".encode()
+    stem = f"{_slug(name)}.{_program_of(entry.command)}.{sha256(identity).hexdigest()[:_HASH]}"
     key, number = stem, 1
     while key in taken:
         number += 1
@@ -164,13 +148,13 @@ def _key(entry: Entry, name: str, taken: dict[str, dict[str, Any]]) -> str:
     return key
 
 
-def _name_of(command: str) -> str:
-    """The program that a command is about, as far as one can guess."""
+def _program_of(command: str) -> str:
+    """Guess the program that a command is about."""
     bare = re.sub(r"(?<!\S)\w+=\S*", " ", command)
     for word in re.findall(r"[\w./+@:-]+", bare):
         name = word.rstrip("/").rpartition("/")[2]
         elsewhere = word.startswith(("/run/", "/dev/"))
-        if name and name[0].isalpha() and name not in _NO_NAMES and not elsewhere:
+        if name and name[0].isalpha() and name not in _SHELL_WORDS and not elsewhere:
             return _slug(name)[:_KEY_PART]
     return "command"
 

@@ -1,1 +1,1 @@
-"""Schedules in a Redis server: see `psched.stores.redis.scripts` for what it holds."""
+"""Schedules in a Redis server. The requests are Lua scripts, in the folder ``lua``."""

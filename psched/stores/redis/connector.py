@@ -1,12 +1,12 @@
-"""One connection to a Redis server, opened when needed, dropped when broken.
+"""One connection to a Redis server, opened when needed, closed when broken.
 
-Nothing is sent twice but by who asked for it: the driver's own tries are switched off, and none of
-its pools is used. No request takes longer than its budget, whatever the server does.
+Only the caller repeats a request: the driver's retries are switched off, and none of its pools is
+used. No request takes longer than its budget, whatever the server does.
 
-Behind Sentinels, each connection begins with the question who the primary is, and the Sentinels'
-news of a failover is read before each request and before the answer to a write is believed: see
-`psched.stores.redis.sentinels`. The server must also say itself that it is a primary, and a
-replica refuses all scripts that write.
+Behind Sentinels, each new connection begins with the question which server is the primary. Before
+each request, and before the answer to a write is believed, the Sentinels' messages about failovers
+are read: see `psched.stores.redis.sentinels`. The server itself must also say that it is a primary,
+and a replica refuses all scripts that write.
 """
 
 import logging
@@ -32,30 +32,29 @@ from psched.config.tls import Tls
 from psched.core.catchup import iso
 from psched.stores import encryption
 from psched.stores.deadline_socket import Budget
-from psched.stores.redis import faults, scripts
+from psched.stores.redis import errors, scripts
+from psched.stores.redis.connection import DriverConnection
 from psched.stores.redis.encoding import Argument
-from psched.stores.redis.line import Line
-from psched.stores.redis.lua import Script
+from psched.stores.redis.scripts import Script
 from psched.stores.redis.sentinels import Sentinels
 
 _log = logging.getLogger("psched.store")
 
 VERSION = 1
-"""Raised with every change of the layout; a newer one is refused."""
+"""The version of the data's layout: it grows with every change; a newer layout is refused."""
 
 OLDEST = 7
-"""The first version of Redis that knows flags of scripts."""
-
+"""The first version of Redis that supports flags of scripts."""
 
 _REPLICATION_LAG = 1
 """Seconds: replicas tell their primary every second how far they have followed."""
 
 _SHARE_OF_WAIT = 0.8
-"""The part of the time left for a request that the server may wait for its replicas."""
+"""The share of a request's remaining time that the server may wait for its replicas."""
 
 
 class Server(NamedTuple):
-    """What a server says of itself."""
+    """What a server says about itself."""
 
     version: str
     mode: str
@@ -63,21 +62,21 @@ class Server(NamedTuple):
 
 
 class Connector:
-    """Sends requests and tells their failures apart.
+    """Sends requests and classifies their failures.
 
     Args:
-        address: where the server is, or its Sentinels.
-        table: the prefix of all keys.
-        timeout: seconds; bound of every wait for the server.
-        clock: measures it.
-        tls: how connections are encrypted; None: as the address will.
-        replicas: see below.
-        checks: whether a server without our data is refused.
+        address: the server, or its Sentinels.
+        table: the name with which all keys begin.
+        timeout: seconds; the bound of every wait for the server.
+        clock: measures the wait.
+        tls: how connections are encrypted; None: as the address says.
+        replicas: see the attribute.
+        checks: whether to refuse a server without psched's data.
 
     Attributes:
-        replicas: so many must have a write before it counts as done.
-        shown: the server that was connected to last, for people.
-        server: what it said of itself.
+        replicas: how many replicas must have a write before it counts as done.
+        shown: the server of the last connection, for people.
+        server: what this server said about itself.
     """
 
     def __init__(
@@ -101,14 +100,14 @@ class Connector:
         self._checks = checks
         self._hosts = deque(address.hosts or [("", 0)])
         self._sentinels = None if address.service is None else self._watch(address.service)
-        self._connection: Line | None = None
+        self._connection: DriverConnection | None = None
         self._may_write = False
         self.shown = ""
         self.server = Server("", "", "")
 
     @property
     def sentinels(self) -> str:
-        """Which Sentinels there are, for people."""
+        """The Sentinels, for people."""
         return "none" if self._sentinels is None else str(self._sentinels)
 
     @property
@@ -121,32 +120,32 @@ class Connector:
         """Run a script.
 
         Args:
-            script: all of it is done, or nothing.
-            arguments: for it.
+            script: which one.
+            arguments: its ARGV.
             writing: whether it may change something.
 
         Raises:
             StoreUnavailableError: nothing was applied; asking again later makes sense.
             UnknownOutcomeError: it may have been applied.
-            SchemaError: there are no data of ours, or of another version.
-            StoreError: the server will not do this.
+            SchemaError: the server has no data of psched, or a layout of another version.
+            StoreError: the server refuses the request.
         """
-        line = self._connected()
+        connection = self._connected()
         if writing and self._checks and not self._may_write:
-            self._try(line)
-        answer = self._evaluate(line, script, *arguments, writing=writing)
+            self._try(connection)
+        answer = self._evaluate(connection, script, *arguments, writing=writing)
         if writing:
-            self._make_sure(line)
+            self._confirm(connection)
         return answer
 
     def try_rights(self) -> None:
-        """Try whether we may read and write; nothing is changed.
+        """Check that the user may read and write; this changes nothing.
 
         Raises:
-            StoreError: we may not; the text says what.
+            StoreError: the server refuses some command; the text names it.
         """
-        line = self._connected()
-        self._try(line)
+        connection = self._connected()
+        self._try(connection)
 
     def ask(self, *command: Argument) -> Any:  # noqa: ANN401
         """Send a command that changes nothing.
@@ -154,26 +153,26 @@ class Connector:
         Raises:
             StoreError: as `run` does.
         """
-        line = self._connected()
+        connection = self._connected()
         try:
-            return line.ask(*command)
+            return connection.ask(*command)
         except RedisError as error:
             raise self._failure(error, writing=False) from None
 
     def disconnect(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection. The next request opens a new one."""
         self._may_write = False
-        line, self._connection = self._connection, None
-        if line is not None:
-            line.disconnect()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()
         if self._sentinels is not None:
             self._sentinels.close()
 
-    def _make_sure(self, line: Line) -> None:
-        """Believe the answer to a write only if a failover does not lose it.
+    def _confirm(self, connection: DriverConnection) -> None:
+        """Check that a failover does not lose an acknowledged write.
 
         Raises:
-            UnknownOutcomeError: it may be lost.
+            UnknownOutcomeError: the write may be lost.
         """
         if self._sentinels is not None and self._sentinels.heard:
             raise UnknownOutcomeError(
@@ -183,16 +182,16 @@ class Connector:
         if not self.replicas:
             return
         try:
-            # Part of the time is for its answer's way.
-            patience = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
-            # For all that was written on this connection, not only by the last request.
-            followed = line.ask("WAIT", self.replicas, patience)
+            # The rest of the time is for the answer to arrive.
+            wait = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
+            # WAIT counts replicas that have all writes of this connection.
+            followed = connection.ask("WAIT", self.replicas, wait)
         except (RedisError, TimeoutError) as error:
             if not isinstance(error, ResponseError):
                 self.disconnect()
             raise UnknownOutcomeError(
                 f"{self.shown} does not tell whether its replicas have what was written to it:"
-                f" {faults.explain(error)}"
+                f" {errors.explain(error)}"
             ) from None
         if followed < self.replicas:
             raise UnknownOutcomeError(
@@ -200,44 +199,46 @@ class Connector:
                 f" was written to {self.shown}: a failover may lose it"
             )
 
-    def _try(self, line: Line) -> None:
-        """Before the first write: a script that is stopped half-way is not undone."""
-        refused = self._evaluate(line, scripts.TRY, writing=False)
+    def _try(self, connection: DriverConnection) -> None:
+        """Check before the first write: a script that a refused command stops is not undone."""
+        refused = self._evaluate(connection, scripts.TRY_COMMANDS, writing=False)
         if refused:
             commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
             raise StoreError(f"cannot {commands} keys that begin with {self._prefix}")
         if self.replicas:
             try:
-                line.ask("WAIT", 0, 1)
+                connection.ask("WAIT", 0, 1)
             except RedisError as error:
                 raise self._failure(error, writing=False) from None
         self._may_write = True
 
-    def _evaluate(self, line: Line, script: Script, *arguments: Argument, writing: bool) -> Any:  # noqa: ANN401
+    def _evaluate(
+        self, connection: DriverConnection, script: Script, *arguments: Argument, writing: bool
+    ) -> Any:  # noqa: ANN401
         request = (1, self._prefix, *arguments)
         try:
             try:
-                return line.ask("EVALSHA", script.digest, *request)
+                return connection.ask("EVALSHA", script.digest, *request)
             except NoScriptError:
-                # A server that was restarted, or is another, has to be told it once.
-                return line.ask("EVAL", script.text, *request)
+                # A server that was restarted, or another one, must be sent the source once.
+                return connection.ask("EVAL", script.text, *request)
         except RedisError as error:
             raise self._failure(error, writing=writing) from None
 
     def _failure(self, error: RedisError, *, writing: bool) -> StoreError:
-        if faults.breaks(error):
+        if errors.breaks(error):
             self.disconnect()
             self._hosts.rotate(-1)
-        return faults.exception_of(error, writing=writing)
+        return errors.exception_of(error, writing=writing)
 
-    def _connected(self) -> Line:
-        """The connection; the first step of a request has begun.
+    def _connected(self) -> DriverConnection:
+        """Begin a request: the connection, opened if need be.
 
-        What a slow server leaves undone in one request, the next one does.
+        With a slow server, the next request resumes what this one leaves undone.
         """
         if self._connection is not None and not self._connection.is_connected:
-            # What is raised in the midst of a request makes the driver close it; it would then
-            # connect by itself, to a server that nobody has looked at.
+            # An exception in the middle of a request makes the driver close the connection. The
+            # driver would then reconnect by itself, to a server that was not checked.
             self.disconnect()
         self._budget.begin()
         place = self._hosts[0] if self._sentinels is None else self._primary(self._sentinels)
@@ -252,23 +253,23 @@ class Connector:
         return self._connection
 
     def _step(self, *, answers: bool = False) -> None:
-        """A step of a request begins; see `Budget.step`."""
+        """Begin a step of a request; see `Budget.step`."""
         try:
             self._budget.step(answers=answers)
         except TimeoutError as error:
             raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     def _primary(self, sentinels: Sentinels) -> tuple[str, int]:
-        """The primary's address; the connection is closed if it leads to another server."""
-        line = self._connection
-        if line is not None and not sentinels.may_have_changed():
-            return line.host, line.port
+        """The primary's address. A connection to another server is closed."""
+        connection = self._connection
+        if connection is not None and not sentinels.may_have_changed():
+            return connection.host, connection.port
         sure = sentinels.sure
         found = sentinels.find()
-        if line is not None and found != (line.host, line.port):
+        if connection is not None and found != (connection.host, connection.port):
             self._may_write = False
             self._connection = None
-            line.disconnect()
+            connection.disconnect()
         if self.shown and self.shown != (shown := f"{found[0]}:{found[1]}"):
             _log.warning(
                 "the Sentinels name another primary, %s: what %s acknowledged from %s to %s may be"
@@ -277,18 +278,18 @@ class Connector:
             )  # fmt: skip
         return found
 
-    def _opened(self, host: str, port: int) -> Line:
+    def _opened(self, host: str, port: int) -> DriverConnection:
         login = {"username": self._address.user, "password": self._address.password}
         self.shown = self._address.path or f"{host}:{port}"
-        line = self._dial(host, port, db=self._address.db, path=self._address.path, **login)
+        connection = self._dial(host, port, db=self._address.db, path=self._address.path, **login)
         try:
-            self._greet(line)
+            self._greet(connection)
         except BaseException as error:
-            line.disconnect()
+            connection.disconnect()
             if isinstance(error, RedisError):
                 raise StoreUnavailableError(self._unreachable(self.shown, error)) from None
             raise
-        return line
+        return connection
 
     def _watch(self, service: str) -> Sentinels:
         login: dict[str, Any] = {
@@ -303,27 +304,36 @@ class Connector:
             clock=self._clock,
         )
 
-    def _dial(self, host: str, port: int, *, path: str | None = None, **how: Any) -> Line:  # noqa: ANN401
+    def _dial(
+        self,
+        host: str,
+        port: int,
+        *,
+        path: str | None = None,
+        **how: Any,  # noqa: ANN401  # the driver's
+    ) -> DriverConnection:
         place = path or f"{host}:{port}"
         try:
-            line = Line(path, self._context(), self._budget, host=host, port=port, **how)
+            connection = DriverConnection(
+                path, self._context(), self._budget, host=host, port=port, **how
+            )
         except ValueError as error:
             raise StoreError(f"cannot connect to {place}: {error}") from None
         try:
-            line.connect()
+            connection.connect()
         except (RedisError, OSError) as error:
             raise StoreUnavailableError(self._unreachable(place, error)) from None
-        return line
+        return connection
 
     def _context(self) -> ssl.SSLContext | None:
-        """What encrypts; the files are read anew for each connection."""
+        """How to encrypt. The certificates are read again for each connection."""
         if self._tls is not None:
-            return encryption.context_of(self._tls)
+            return encryption.ssl_context(self._tls)
         return ssl.create_default_context() if self._address.encrypted else None
 
-    def _greet(self, line: Line) -> None:
-        """Refuse a server on which we could not work."""
-        said = line.ask("HELLO")
+    def _greet(self, connection: DriverConnection) -> None:
+        """Refuse a server that psched cannot use."""
+        said = connection.ask("HELLO")
         facts = {key.decode(): value for key, value in zip(said[::2], said[1::2], strict=True)}
         version, mode, role = (facts.get(n, b"").decode() for n in ("version", "mode", "role"))
         self.server = Server(version, mode, role)
@@ -337,19 +347,19 @@ class Connector:
         if int(version.partition(".")[0]) < OLDEST:
             raise StoreError(f"{self.shown} is Redis {version}; psched needs {OLDEST}.0 or newer")
         if self._checks:
-            self.check(line.ask("HGET", f"{self._prefix}info", "version"))
+            self.check(connection.ask("HGET", f"{self._prefix}info", "version"))
 
     def check(self, found: bytes | None) -> None:
-        """Make sure that the data are of a layout that we know.
+        """Check that the data have a layout that this psched knows.
 
         Raises:
-            SchemaError: they are not, or there are none; the text names the mend.
+            SchemaError: they have another one, or there are none; the text names the fix.
         """
         if found is None:
             raise MissingTableError(
                 f"there are no schedules under {self._table!r} in {self.shown}; run `psched init`,"
-                " or find out where they have gone: a server that saves nothing loses all in a"
-                " restart"
+                " or find out where they are: a server that saves nothing loses all data when it"
+                " restarts"
             )
         if found != str(VERSION).encode():
             version = found.decode(errors="replace")
@@ -359,8 +369,8 @@ class Connector:
             )
 
     def _unreachable(self, place: str, error: BaseException) -> str:
-        wanted = f" {self._tls.wanted}" if self._tls else ""
+        wanted = f" {self._tls.checklist}" if self._tls else ""
         return (
-            f"cannot connect to {place}: {faults.explain(error)}; is the server running, and are"
+            f"cannot connect to {place}: {errors.explain(error)}; is the server running, and are"
             f" host, port, user and password right?{wanted}"
         )

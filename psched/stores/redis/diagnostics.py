@@ -1,13 +1,13 @@
-"""What people want to know about a Redis server: how safe data are in it."""
+"""A report about a Redis server for `psched check`: above all, how safe its data are."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from psched.base.clock import Clock
-from psched.base.errors import StoreError, StoreUnavailableError
+from psched.base.errors import StoreError, TransientStoreError
 from psched.stores.redis.connector import Connector
 
 _TRIES = 5
-"""How often a round trip is measured."""
+"""How many round trips are measured."""
 
 _FSYNC = {
     "always": "every write, at once (appendfsync always)",
@@ -21,11 +21,11 @@ _UNTOLD = "the server does not tell"
 def examine(
     connector: Connector, now: Callable[[], float], clock: Clock
 ) -> Sequence[tuple[str, str]]:
-    """See `Backend.examine`.
+    """Name and value of each line of the report; see `Store.examine`.
 
     Args:
-        connector: the connection.
-        now: asks for the store's clock.
+        connector: sends the requests.
+        now: reads the store's clock, in one round trip.
         clock: this host's clocks.
     """
     tries = []
@@ -33,7 +33,8 @@ def examine(
         before = clock.monotonic()
         shown = now()
         tries.append((clock.monotonic() - before, shown - clock.wall()))
-    # The shortest is the least disturbed. The server's clock was read half-way.
+    # The shortest round trip tells the clocks' difference best: the server read its clock about
+    # half-way.
     took, behind = min(tries)
     info = {**_info(connector), **_configured(connector)}
     return [
@@ -54,9 +55,9 @@ def examine(
 def _info(connector: Connector) -> Mapping[str, str]:
     try:
         lines = connector.ask("INFO").decode(errors="replace").splitlines()
-    except StoreUnavailableError:
+    except TransientStoreError:
         raise
-    except StoreError:  # there are servers of which one may not ask that
+    except StoreError:  # some servers, or their access rules, forbid this command
         return {}
     return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
 
@@ -65,7 +66,7 @@ def _configured(connector: Connector) -> Mapping[str, str]:
     names = ("appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag")
     try:
         found = [each.decode() for each in connector.ask("CONFIG", "GET", *names)]
-    except StoreUnavailableError:
+    except TransientStoreError:
         raise
     except StoreError:
         return {}

@@ -1,4 +1,4 @@
-"""Rows as scripts are given and answer them."""
+"""Rows as arguments of scripts, and as their answers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import floor, isfinite
@@ -14,52 +14,52 @@ PAGE = 200
 _LARGEST = 2**63 - 1
 
 _COMPLETE = 19
-"""Elements of a row that could be read: its key, its time and its columns."""
+"""Elements of a row whose hash could be read: its key, next_run_time and columns."""
 
 
-def inserted(row: Row) -> Sequence[Argument]:
+def add_arguments(row: Row) -> Sequence[Argument]:
     """A new row, for `scripts.ADD`."""
     return (
         text(row.key),
         text(row.type),
-        maybe(row.data),
-        maybe(row.cron),
-        maybe(row.timezone),
+        optional_text(row.data),
+        optional_text(row.cron),
+        optional_text(row.timezone),
         row.delay,
-        number(row.next_time),
-        number(row.next_run_time),
-        number(row.alive_time),
-        maybe(row.options),
+        optional_number(row.next_time),
+        optional_number(row.next_run_time),
+        optional_number(row.alive_time),
+        optional_text(row.options),
     )
 
 
-def replaced(seen: Row, new: Row) -> Sequence[Argument]:
-    """A changed row, and how it was, for `scripts.REPLACE`."""
+def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
+    """A row as it was seen, and its new values, for `scripts.REPLACE`."""
     return (
         text(new.key),
         seen.version,
         seen.fence,
         text(seen.owner or ""),
-        number(seen.next_run_time),
+        optional_number(seen.next_run_time),
         text(seen.known_status or ""),
         text(new.type),
-        maybe(new.data),
-        maybe(new.cron),
-        maybe(new.timezone),
+        optional_text(new.data),
+        optional_text(new.cron),
+        optional_text(new.timezone),
         new.delay,
-        number(new.next_time),
-        number(new.next_run_time),
+        optional_number(new.next_time),
+        optional_number(new.next_run_time),
         text(new.status),
-        maybe(new.reason),
+        optional_text(new.reason),
         new.attempt,
-        number(new.alive_time),
-        maybe(new.options),
-        number(new.created_at),
-        number(new.retain_until),
+        optional_number(new.alive_time),
+        optional_text(new.options),
+        optional_number(new.created_at),
+        optional_number(new.retain_until),
     )
 
 
-def settled(end: Settlement) -> Sequence[Argument]:
+def settle_arguments(end: Settlement) -> Sequence[Argument]:
     """A settlement, for `scripts.SETTLE`."""
     return (
         text(end.key),
@@ -67,38 +67,38 @@ def settled(end: Settlement) -> Sequence[Argument]:
         end.token.fence,
         end.version,
         text(end.seen_status or ""),
-        number(end.next_time),
+        optional_number(end.next_time),
         end.not_before or 0,
-        # The store's clock is read to the second that has begun.
+        # One more, because scripts read the clock to the second, and that second has begun.
         end.wait + 1 if end.wait else 0,
         int(end.rest),
         int(end.remove),
-        number(end.retain),
+        optional_number(end.retain),
         end.attempt,
         text(end.status),
-        maybe(end.reason),
+        optional_text(end.reason),
     )
 
 
 def text(value: str) -> bytes:
-    """A text that is there; half a character is no text, and stored nowhere."""
+    """A text that is not absent. Half of a surrogate pair cannot be encoded: it becomes ``?``."""
     return value.encode(errors="replace")
 
 
-def maybe(value: str | bytes | None) -> bytes:
-    """A text, or none."""
+def optional_text(value: str | bytes | None) -> bytes:
+    """A text, or None."""
     if value is None:
         return b""
     return b"=" + (value if isinstance(value, bytes) else text(value))
 
 
-def number(value: int | None) -> Argument:
-    """A number, or none."""
+def optional_number(value: int | None) -> Argument:
+    """A number, or None."""
     return "" if value is None else value
 
 
 def row_of(answer: Sequence[Any]) -> Row:
-    """A row as a script has read it; what cannot be read has its default."""
+    """A row from the answer of a script. A column that cannot be read has its default."""
     key, due, *columns = answer
     if len(answer) < _COMPLETE:
         reason = f"its row {_text(columns[0])}"
@@ -111,17 +111,17 @@ def row_of(answer: Sequence[Any]) -> Row:
         key=_text(key),
         type=DEFAULT_TYPE if kind is None else _text(kind),
         data=_payload(data),
-        cron=_maybe(cron),
-        timezone=_maybe(timezone),
+        cron=_optional_text(cron),
+        timezone=_optional_text(timezone),
         delay=_whole(delay) or 0,
         next_time=_whole(next_time),
         next_run_time=_time(due),
-        owner=_maybe(owner),
+        owner=_optional_text(owner),
         fence=_whole(fence) or 0,
-        settled_by=_maybe(settled_by),
+        settled_by=_optional_text(settled_by),
         attempt=_whole(attempt) or 0,
         status=WAITING if status is None else _text(status),
-        reason=_maybe(reason),
+        reason=_optional_text(reason),
         version=1 if version is None else _whole(version) or 0,
         created_at=_whole(created_at),
         alive_time=_whole(alive_time),
@@ -131,20 +131,21 @@ def row_of(answer: Sequence[Any]) -> Row:
 
 
 class Pages(Iterator[Row]):
-    """Every row, those due first, those at rest last.
+    """Iterates over all rows: those that wait or are leased first, those at rest last.
 
-    Not a generator: when the store has been away, it goes on where it was.
+    Not a generator, which an exception would end: after an outage of the store the next call
+    resumes at the row where it failed.
 
     Args:
-        read: asks for a page: the part, its size, and the time and the key after which it
-            begins; answers rows, and whether they were the last.
+        read: runs `scripts.PAGE` with these arguments: the set, the size of a page, and the score
+            and the key of the last row of the page before.
     """
 
     def __init__(self, read: Callable[..., Any]) -> None:
         self._read = read
         self._parts = ["rest", "due"]
         self._after: tuple[Argument, Argument] = ("", "")
-        self._page: list[Any] = []  # the last one comes first
+        self._page: list[Any] = []  # in reverse order
 
     def __iter__(self) -> Self:
         return self
@@ -167,7 +168,7 @@ def _text(stored: bytes) -> str:
     return stored.decode(errors="replace")
 
 
-def _maybe(stored: bytes | None) -> str | None:
+def _optional_text(stored: bytes | None) -> str | None:
     return None if stored is None else _text(stored)
 
 

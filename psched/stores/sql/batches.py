@@ -1,14 +1,13 @@
-"""Writes about many leases at once, and what became of each."""
+"""Many rows, in as few statements as the database accepts."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreBusyError
-from psched.core.model import Row, Settlement, Token
-from psched.core.store_protocol import Settled
-from psched.stores.sql.failures import UnfitError
+from psched.core.model import Row
+from psched.stores.sql.errors import InvalidValueError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -16,43 +15,52 @@ R = TypeVar("R")
 _log = logging.getLogger("psched.store")
 
 BATCH = 200
-"""Rows in one statement at most; bounds its parameters and the locks it holds."""
+"""Rows that one statement claims, extends or settles at most; this bounds its parameters, and the
+locks it holds."""
+
+INSERT_BATCH = 500
+"""Rows that one statement inserts at most. Each row binds ten values; SQLite accepts 32766 of them
+in a statement, PostgreSQL 65535."""
+
+INSERT_SIZE = 1_000_000
+"""Characters of payload that one statement inserts at most, unless a single row has more: servers
+refuse what is larger than their ``max_allowed_packet``, which is 16 MB or more."""
 
 
-def in_batches(
+def write_in_batches(
     items: Sequence[T],
     write: Callable[[Sequence[T]], Mapping[str, R]],
     *,
     clock: Clock,
     patience: float,
 ) -> dict[str, R]:
-    """Write items a batch at a time; one with a value that does not fit is left out.
+    """Write items a batch at a time; an item with a value that does not fit is left out.
 
-    A batch with such an item, or with one that somebody has locked, is repeated item by item, so
-    that it cannot spoil the others. Any other failure is none of an item's own, and says nothing
-    about who holds what.
+    A batch is repeated item by item if one of its items does not fit, or is locked by another
+    session, so that this item cannot hold up the others. Any other error is not the fault of a
+    single item and is raised at once; it says nothing about who holds which lease.
 
     Args:
         items: what is to be written.
-        write: writes some of them; what became of each, by key. What it raises may tell it of a
-            part.
-        clock: measures how long it takes.
-        patience: seconds after which locked items are waited for no more.
+        write: writes some of the items, and returns the result of each by its key. A
+            `StoreBusyError` that it raises may carry the results of a part of them.
+        clock: measures the patience.
+        patience: seconds after which no further locked item is tried.
 
     Raises:
-        StoreBusyError: somebody has locked one, or there was no time for all of them; it tells what
-            became of the others.
+        StoreBusyError: an item is locked, or there was no time for all items; it carries the
+            results of the others.
     """
     answered: dict[str, R] = {}
     busy: StoreBusyError | None = None
     give_up_at = clock.monotonic() + patience
 
-    def attempt(lot: Sequence[T]) -> bool:
+    def attempt(batch: Sequence[T]) -> bool:
         nonlocal busy
         try:
-            answered.update(write(lot))
-        except UnfitError as error:
-            if len(lot) == 1:
+            answered.update(write(batch))
+        except InvalidValueError as error:
+            if len(batch) == 1:
                 _log.error("%s", error)  # its text says all
             return False
         except StoreBusyError as error:
@@ -73,15 +81,24 @@ def in_batches(
     return answered
 
 
-def result_of(end: Settlement, row: Row | None) -> Settled:
-    """What became of a settlement that was not simply applied."""
-    if row is None:
-        return Settled.DONE if end.remove else Settled.PREEMPTED
-    if row.settled_by == str(end.token):
-        return Settled.DONE
-    return Settled.REDEFINED if holds(end.token, row) else Settled.PREEMPTED
+def insert_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Rows in their order, as many at a time as one statement may insert."""
+    return split(rows, lambda row: len(row.data or "") + len(row.options or ""))
 
 
-def holds(token: Token, row: Row) -> bool:
-    """Whether a row's lease is the one with this token."""
-    return row.owner == token.owner and row.fence == token.fence
+def split(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Items in their order, in parts of at most `INSERT_BATCH` items and `INSERT_SIZE` characters.
+
+    Args:
+        items: what is to be split.
+        size_of: the characters of payload that an item has.
+    """
+    start = size = 0
+    for end, item in enumerate(items):
+        added = size_of(item)
+        if end > start and (end - start == INSERT_BATCH or size + added > INSERT_SIZE):
+            yield items[start:end]
+            start, size = end, 0
+        size += added
+    if items:
+        yield items[start:]

@@ -1,11 +1,11 @@
-"""One connection to the database, opened when needed, dropped when broken.
+"""One connection to the database, opened when it is needed and dropped when it has broken.
 
-There is no pool, and next to no transaction: nearly every write of psched is one statement,
-conditional on what it expects to find, and commits by itself. That costs one round trip instead
-of three, and leaves no half-done work behind whatever dies.
+There is no pool, and hardly a transaction: nearly every write of psched is one statement,
+conditional on what it expects to find, that commits by itself. That takes one round trip instead
+of three, and leaves no half-done work behind, whatever dies.
 
-Of several servers (a url with several hosts), the one that may be written is looked for, one of
-them at each request that needs a connection: no request takes longer for there being more.
+A url may name several servers, of which one can be written. Each request that needs a connection
+tries one of them, so that no request takes longer because there are more.
 """
 
 import random
@@ -34,34 +34,37 @@ from psched.config.tls import Tls
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import galera, raw_execute
 from psched.stores.sql.clock_steps import ClockSteps
-from psched.stores.sql.dialects import Dialect, Fault, Standing, dialect_of
-from psched.stores.sql.failures import ERRORS, MESSAGES
+from psched.stores.sql.dialects import Dialect, ServerInfo, dialect_of
+from psched.stores.sql.errors import ErrorKind, exception_for
 
 T = TypeVar("T")
 
 LOCK_WAIT = 1.0
-"""Seconds that a statement waits for somebody else's lock, at most."""
+"""Seconds that a statement waits for another session's lock, at most."""
 
 _PAUSES = (0.0005, 0.003)
-"""Seconds between two tries for SQLite's write lock, drawn anew for each."""
+"""Seconds between two tries for SQLite's write lock; each pause is drawn from this range."""
 
 
 class Connector:
-    """Runs pieces of work on a connection and tells their failures apart.
+    """Runs work on a connection, and raises psched's exceptions for the database's errors.
+
+    A piece of work is a function of the connection.
 
     Args:
         url: database URL in SQLAlchemy's form.
-        timeout: seconds; bound of every wait for the server.
+        timeout: seconds that an answer of the server may take.
         clock: measures the wait for SQLite's lock.
-        rng: draws the pauses between tries.
+        rng: draws the pauses between two tries for the lock.
         greet: called with every new connection before it is used; may refuse it.
-        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
-        reflects: it will be asked how tables are made; SQLAlchemy then asks each new server first
-            what it is, which takes it six answers.
+        tls: how connections are encrypted; None: the url's own options, or the driver's defaults,
+            decide.
+        reflects: whether tables will be created or inspected. SQLAlchemy then asks each new server
+            first what it is, which takes six answers.
 
     Attributes:
-        evenness: for how long this host's clock has not been set.
-        standing: what the server is that was connected to last.
+        clock_steps: when this host's clock was last set.
+        server_info: what the server of the last connection is.
     """
 
     def __init__(
@@ -85,32 +88,32 @@ class Connector:
             self.dialect: Dialect = dialect_of(self.url)
             self._engines = deque(self._engine(host, timeout, tls) for host in hosts)
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
-            # The last two: an option after its question mark that is no number, say.
-            raise ConfigError(f"url: {_unusable(error)}") from None
-        self.evenness = ClockSteps(clock)
+            # The last two: for example an option after the question mark that is no number.
+            raise ConfigError(f"url: {_explain_url(error)}") from None
+        self.clock_steps = ClockSteps(clock)
         self._clock = clock
         self._rng = rng
         self._greet = greet
-        self._unreachable = self.dialect.unreachable + (f" {tls.wanted}" if tls else "")
-        self._whether_replica = text(f"SELECT {self.dialect.read_only}")
+        self._unreachable = self.dialect.unreachable + (f" {tls.checklist}" if tls else "")
+        self._is_read_only = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
-        self._ready = 0  # how many steps of its greeting a new connection has behind it
-        self.standing = Standing()
+        self._prepared = 0  # how many steps of `_connected` the present connection has behind it
+        self.server_info = ServerInfo()
 
     @property
     def is_replica(self) -> bool:
-        """Whether the server that was connected to last was one."""
-        return self.standing.replica
+        """Whether the server of the last connection was a replica."""
+        return self.server_info.replica
 
     @property
     def in_cluster(self) -> bool:
-        """Whether it was a node of a Galera cluster."""
-        return self.standing.in_cluster
+        """Whether the server of the last connection was a node of a Galera cluster."""
+        return self.server_info.in_cluster
 
     @property
     def server(self) -> Hashable:
-        """What it was, for who keeps what it has found out about a server."""
-        return self._engines[0].url, self.standing.version, self.standing.in_cluster
+        """The server and its version: the key under which to keep what it was found to support."""
+        return self._engines[0].url, self.server_info.version
 
     def _engine(self, url: str, timeout: float, tls: Tls | None) -> Engine:
         ours = make_url(url).get_dialect().driver == self.dialect.driver
@@ -121,8 +124,8 @@ class Connector:
             connect_args=dict(self.dialect.connect_args(timeout, tls)),
             # Errors must not carry a payload into the log.
             hide_parameters=True,
-            # SQLAlchemy's own flag, for its tests: nothing is asked of a new connection. What a
-            # session needs, `Dialect.begin_session` sends, in fewer requests.
+            # A flag that SQLAlchemy has for its own tests: it sends nothing on a new connection.
+            # `Dialect.begin_session` sends what a session needs, in fewer requests.
             _initialize=self._reflects or not ours,
             **self.dialect.engine_args,
         )
@@ -138,9 +141,9 @@ class Connector:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """What is done within is one request, also if it is several pieces of work; see `Budget`.
+        """Give all work within one request's time, two timeouts at most; see `Budget`.
 
-        For what is asked while others wait: it takes two timeouts at most.
+        It is for requests for whose answer other tasks wait.
         """
         if self._in_request:
             yield
@@ -153,51 +156,51 @@ class Connector:
             self._in_request = False
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """Do a piece of work: at most one statement that writes.
+        """Run work that sends at most one statement that writes.
 
         Raises:
-            StoreUnavailableError: nothing was applied; asking again later makes sense.
+            StoreUnavailableError: nothing was applied; trying again later makes sense.
             UnknownOutcomeError: it may have been applied.
             AlreadyExistsError: a row with this key exists.
             SchemaError: the table or a column is missing.
-            UnfitError: a value does not fit.
-            StoreError: the database will not do this.
+            InvalidValueError: a value does not fit.
+            StoreError: the database refused, and will refuse again.
         """
         return self._run(work, writing=True)
 
     def _run(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         with self.request():
-            return self._tried(work, writing=writing)
+            return self._run_until_unlocked(work, writing=writing)
 
-    def _tried(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+    def _run_until_unlocked(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         give_up_at = self._clock.monotonic() + LOCK_WAIT
         while True:
             try:
                 connection = self._connected()
                 self._step()
                 if self.is_replica and (writing or len(self._engines) > 1):
-                    self._look_whether_replica(connection)  # it may have been promoted
+                    self._update_replica(connection)  # it may have been promoted
                     self.refuse_read_only(self.is_replica)
                 return work(connection)
             except DBAPIError as error:
-                fault = self._fault(error)
-                if fault is Fault.NOT_APPLIED and self._clock.monotonic() < give_up_at:
+                kind = self._classify(error)
+                if kind is ErrorKind.TRANSIENT and self._clock.monotonic() < give_up_at:
                     self._clock.sleep(self._rng.uniform(*_PAUSES))
                     self._budget.begin()
                     continue
-                if fault is Fault.NOT_APPLIED:
+                if kind is ErrorKind.TRANSIENT:
                     self._leave_desynced(error)
-                raise self._failure(fault, error) from None
+                raise self._failure(kind, error) from None
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Do a piece of work that only reads.
+        """Run work that only reads.
 
-        From the only server there is, or the primary: a replica may be late.
+        It reads from the only server there is, or from the primary, because a replica may lag.
 
         Raises:
-            StoreUnavailableError: asking again later makes sense.
+            StoreUnavailableError: trying again later makes sense.
             SchemaError: the table or a column is missing.
-            StoreError: the database will not do this.
+            StoreError: the database refused, and will refuse again.
         """
         try:
             return self._run(work, writing=False)
@@ -205,7 +208,7 @@ class Connector:
             raise StoreUnavailableError(str(error)) from None
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Do a piece of work in a transaction, all of it or nothing.
+        """Run work in a transaction, all of it or nothing.
 
         Raises:
             StoreError: as `run` does, after nothing was applied; and
@@ -218,9 +221,9 @@ class Connector:
                 result = work(connection)
             except BaseException as error:
                 self._roll_back(connection, error)
-                if isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN:
+                if isinstance(error, DBAPIError) and self._classify(error) is ErrorKind.UNKNOWN:
                     # What has not been committed was not applied.
-                    raise self._failure(Fault.UNAVAILABLE, error) from None
+                    raise self._failure(ErrorKind.UNAVAILABLE, error) from None
                 raise
             self.renew()
             try:
@@ -233,96 +236,100 @@ class Connector:
         return self.run(within)
 
     def renew(self) -> None:
-        """A further statement begins, in the midst of a piece of work: it may take its own time."""
+        """Give the next statement of the present work its own time."""
         self._budget.renew()
 
     def catch_up(self) -> None:
-        """Wait until the server has applied what was committed before, by others too.
+        """Wait until the server has applied what other sessions have committed before.
 
         Raises:
-            StoreUnavailableError: it is late, and takes too long.
+            StoreUnavailableError: the server lags, and takes too long.
         """
-        self.read(lambda _connection: None)  # connected: so it is known what the server is
+        self.read(lambda _connection: None)  # connects, which tells what the server is
         if self.in_cluster:
-            self.read(lambda c: galera.caught_up(c, self.dialect, _ask_anything))
+            self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 
-    def borrow(self, connection: Connection, work: Callable[[Connection], object]) -> None:
-        """Do a piece of work on somebody else's connection, as a part of their transaction.
+    def borrow(
+        self, connection: Connection, work: Callable[[Connection], T], *, savepoint: bool = True
+    ) -> T:
+        """Run work on the caller's connection, as a part of the caller's transaction.
+
+        Args:
+            connection: the caller's.
+            work: what to do on it.
+            savepoint: undo this work alone if it fails, where an error would end the transaction.
 
         Raises:
-            StoreError: as `run` does; nothing of it was applied, and their transaction can go on
+            StoreError: as `run` does; nothing of it was applied, and the transaction can go on
                 if the connection has not broken.
         """
         if not isinstance(connection.dialect, type(self._engines[0].dialect)):
             raise StoreError("connection: is to another kind of database than the schedules are in")
         try:
-            # Where an error would end their transaction, it ends this part of it.
-            with connection.begin_nested() if self.dialect.aborts else nullcontext():
-                work(connection)
+            nested = savepoint and self.dialect.aborts
+            with connection.begin_nested() if nested else nullcontext():
+                return work(connection)
         except DBAPIError as error:
-            fault = self._fault(error)
-            raise ERRORS[fault](f"{MESSAGES[fault]}: {self._explained(error)}") from None
+            raise exception_for(self._classify(error), self._explain(error)) from None
 
     def quote(self, name: str) -> str:
-        """An identifier as this database wants it quoted."""
+        """An identifier, quoted as this database wants it."""
         return self._engines[0].dialect.identifier_preparer.quote(name)
 
     def refuse_read_only(self, read_only: object) -> None:
-        """Do not work on a replica: what is written there, if it can be, is lost.
+        """Leave a replica, because what is written there, if it can be, is lost.
 
         Args:
             read_only: what the database has answered to `Dialect.read_only`.
 
         Raises:
-            StoreUnavailableError: it is one.
+            StoreUnavailableError: the server is a replica.
         """
         if read_only:
             self.disconnect()
             self._engines.rotate(-1)
-            raise StoreUnavailableError(
-                f"{MESSAGES[Fault.READ_ONLY]}: it is a replica, or was made to be read only"
-            )
+            raise exception_for(ErrorKind.READ_ONLY, "it is a replica, or was made to be read only")
 
     def disconnect(self) -> None:
-        """Close the connection; the next piece of work opens another."""
-        connection, self._connection, self._ready = self._connection, None, 0
+        """Close the connection; the next work opens another."""
+        connection, self._connection, self._prepared = self._connection, None, 0
         if connection is not None:
-            # Not a polite goodbye, which waits: the other end may not be listening.
+            # Without the protocol's goodbye, which waits: the other end may not be listening.
             connection.invalidate()
             connection.close()
 
     def _connected(self) -> Connection:
         """The connection, ready for work.
 
-        What a slow server leaves undone of that in one request, the next one does.
+        If a slow server leaves no time for all steps in one request, the next request goes on.
         """
         if self._connection is not None and self._connection.invalidated:
             self.disconnect()
         if self._connection is not None and self._is_astray(self._connection):
             self.disconnect()
-            raise StoreUnavailableError(
-                f"{MESSAGES[Fault.UNAVAILABLE]}: its file has been moved, removed or replaced"
+            raise exception_for(
+                ErrorKind.UNAVAILABLE, "its file has been moved, removed or replaced"
             )
         if self._connection is None:
-            self._connection = self._opened()
-        greeting = self._begin_session, self._welcome
-        while self._ready < len(greeting):
+            self._connection = self._open()
+        steps = self._begin_session, self._greet_caught_up
+        while self._prepared < len(steps):
             self._step(answers=True)
             try:
-                greeting[self._ready](self._connection)
+                steps[self._prepared](self._connection)
             except BaseException as error:
                 self.disconnect()
                 self._engines.rotate(-1)
-                if isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN:
-                    raise self._failure(Fault.UNAVAILABLE, error) from None
+                if isinstance(error, DBAPIError) and self._classify(error) is ErrorKind.UNKNOWN:
+                    raise self._failure(ErrorKind.UNAVAILABLE, error) from None
                 raise
-            self._ready += 1
+            self._prepared += 1
         return self._connection
 
     def _is_astray(self, connection: Connection) -> bool:
         return self.dialect.is_astray is not None and self.dialect.is_astray(connection)
 
-    def _opened(self) -> Connection:
+    def _open(self) -> Connection:
         self._step(answers=True)
         with self._connecting():
             try:
@@ -333,16 +340,16 @@ class Connector:
 
     def _begin_session(self, connection: Connection) -> None:
         with self._connecting():
-            self.standing = self.dialect.begin_session(connection, self._milliseconds)
+            self.server_info = self.dialect.begin_session(connection, self._milliseconds)
 
-    def _welcome(self, connection: Connection) -> None:
+    def _greet_caught_up(self, connection: Connection) -> None:
         if self.in_cluster:
-            galera.caught_up(connection, self.dialect, self._greet)
+            galera.read_caught_up(connection, self.dialect, self._greet)
         else:
             self._greet(connection)
 
     def _step(self, *, answers: bool = False) -> None:
-        """A step of a request begins; see `Budget.step`."""
+        """Begin a step of a request; see `Budget.step`."""
         try:
             self._budget.step(answers=answers)
         except TimeoutError as error:
@@ -351,29 +358,29 @@ class Connector:
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
-        """What fails within is told as a failure to connect."""
+        """Report any error within as a failure to connect."""
         shown = self._cannot_connect
         try:
             yield
         except DBAPIError as error:
-            if self._fault(error) is Fault.NOT_APPLIED:
-                raise  # SQLite: somebody is opening or closing the file this very moment
-            # Nothing has been asked yet, whatever it was.
+            if self._classify(error) is ErrorKind.TRANSIENT:
+                raise  # SQLite: another process is just opening or closing the file
+            # Whatever the error was, no statement has been sent yet.
             raise StoreUnavailableError(
-                f"{shown}: {self._explained(error)}; {self._unreachable}"
+                f"{shown}: {self._explain(error)}; {self._unreachable}"
             ) from None
         except (TypeError, ValueError) as error:
-            # What follows a question mark in the url is the driver's affair.
+            # The driver refuses one of the url's options.
             raise StoreError(f"{shown}: {error}") from None
 
     @property
     def _cannot_connect(self) -> str:
-        shown = urls.safe(self._engines[0].url.render_as_string(hide_password=False))
+        shown = urls.without_secrets(self._engines[0].url.render_as_string(hide_password=False))
         return f"cannot connect to {shown}"
 
-    def _look_whether_replica(self, connection: Connection) -> None:
-        replica = bool(raw_execute.rows(connection, self._whether_replica, {})[0][0])
-        self.standing = replace(self.standing, replica=replica)
+    def _update_replica(self, connection: Connection) -> None:
+        replica = bool(raw_execute.rows(connection, self._is_read_only, {})[0][0])
+        self.server_info = replace(self.server_info, replica=replica)
 
     def _leave_desynced(self, error: DBAPIError) -> None:
         """Leave a node of a Galera cluster whose locks hold up all writes, if there are others.
@@ -384,22 +391,23 @@ class Connector:
         if self._connection is None or not self.in_cluster or len(self._engines) == 1:
             return
         try:
-            # The wait for the lock has left too little of the step before.
+            # The step before may have spent nearly all its time waiting for the lock.
             self._budget.step()
         except TimeoutError:
             return
-        if (state := galera.desynced(self._connection, self.dialect)) is None:
+        if (state := galera.desynced_state(self._connection, self.dialect)) is None:
             return
         self.disconnect()
         self._engines.rotate(-1)
-        raise StoreUnavailableError(
-            f"{MESSAGES[Fault.UNAVAILABLE]}: this node of a Galera cluster is {state}, as a donor"
-            f" or a node that is being backed up is: {self._explained(error)}"
+        raise exception_for(
+            ErrorKind.UNAVAILABLE,
+            f"this node of a Galera cluster is {state}, as a donor or a node that is being backed"
+            f" up is: {self._explain(error)}",
         ) from None
 
     def _roll_back(self, connection: Connection, error: BaseException) -> None:
-        """End a transaction that has failed; where that cannot be, the connection goes."""
-        unknown = isinstance(error, DBAPIError) and self._fault(error) is Fault.UNKNOWN
+        """End a transaction that has failed; if that is impossible, drop the connection."""
+        unknown = isinstance(error, DBAPIError) and self._classify(error) is ErrorKind.UNKNOWN
         if unknown or connection.invalidated:
             self.disconnect()
             return
@@ -408,28 +416,28 @@ class Connector:
         except SQLAlchemyError:
             self.disconnect()
 
-    def _fault(self, error: DBAPIError) -> Fault:
+    def _classify(self, error: DBAPIError) -> ErrorKind:
         return self.dialect.classify(error.orig or error)
 
-    def _failure(self, fault: Fault, error: DBAPIError) -> StoreError | ScheduleError:
-        """The exception for a fault; drops a connection that is no use any more."""
-        if fault in (Fault.UNAVAILABLE, Fault.READ_ONLY, Fault.UNKNOWN):
+    def _failure(self, kind: ErrorKind, error: DBAPIError) -> StoreError | ScheduleError:
+        """The exception for an error; drops a connection that has become unusable."""
+        if kind in (ErrorKind.UNAVAILABLE, ErrorKind.READ_ONLY, ErrorKind.UNKNOWN):
             self.disconnect()
-        # A node that is being backed up (BACKUP STAGE BLOCK_COMMIT) answers questions and no write.
-        if fault is Fault.READ_ONLY or (fault is Fault.UNKNOWN and self.in_cluster):
+        # A node that is being backed up (BACKUP STAGE BLOCK_COMMIT) answers queries but no write.
+        if kind is ErrorKind.READ_ONLY or (kind is ErrorKind.UNKNOWN and self.in_cluster):
             self._engines.rotate(-1)
-        mend = f"; {self.dialect.mend}" if fault is Fault.MISCONFIGURED else ""
-        return ERRORS[fault](f"{MESSAGES[fault]}: {self._explained(error)}{mend}")
+        fix = f"; {self.dialect.fix}" if kind is ErrorKind.MISCONFIGURED else ""
+        return exception_for(kind, f"{self._explain(error)}{fix}")
 
-    def _explained(self, error: DBAPIError) -> str:
+    def _explain(self, error: DBAPIError) -> str:
         return self.dialect.explain(error.orig or error)
 
 
-def _ask_anything(connection: Connection) -> None:
+def _read_anything(connection: Connection) -> None:
     connection.exec_driver_sql("SELECT 1").close()
 
 
-def _unusable(error: Exception) -> str:
+def _explain_url(error: Exception) -> str:
     if isinstance(error, ImportError) and error.name == "psycopg":
         return "needs the driver psycopg: pip install 'psched[postgresql]'"
     return str(error)

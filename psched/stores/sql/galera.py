@@ -1,12 +1,13 @@
-"""Galera: every node may be written, and every node may be late.
+"""Galera: every node accepts writes, and every node may lag behind the others.
 
-A node has the others' writes before it commits one of its own, and refuses its own if one of
-them has met the same row (error 1213): of two workers who claim a row at two nodes, one gets it.
-But a statement that finds nothing to write asks nobody. At a node that is late, a lease that was
-taken, extended or settled through another node looks as it was before; to its holder it would
-look lost. So a new connection, which may be to another node than the last, first waits until
-the node has applied all that was committed before. What its worker writes later goes through
-this same node. To have each statement wait would cost half as much again for every claim.
+A node applies the others' writes before it commits one of its own, and refuses its own if one of
+them met the same row (error 1213): of two workers that claim a row at two nodes, one gets it.
+But a statement that finds no row to write is not checked against the other nodes. At a node that
+lags, a lease that was granted, extended or settled through another node looks as it did before;
+its holder would take it for lost. So a new connection, which may lead to another node than the
+last one did, first waits until its node has applied all that was committed before. Later writes
+of this worker go through the same node. If each statement waited, every claim would take half as
+long again.
 """
 
 from collections.abc import Callable
@@ -24,16 +25,16 @@ _SYNCED = "4"
 T = TypeVar("T")
 
 
-def caught_up(connection: Connection, dialect: Dialect, read: Callable[[Connection], T]) -> T:
-    """Read at a node of a cluster when it has applied what was committed before.
+def read_caught_up(connection: Connection, dialect: Dialect, read: Callable[[Connection], T]) -> T:
+    """Read at a node when it has applied what was committed before.
 
     Args:
         connection: to the node.
-        dialect: the database's ways.
+        dialect: how the node is told to wait; one without Galera reads at once.
         read: sends one query.
 
     Raises:
-        StoreUnavailableError: it takes longer than the driver waits.
+        StoreUnavailableError: the node took longer than the driver waits.
     """
     if dialect.catch_up is None:
         return read(connection)
@@ -50,12 +51,12 @@ def caught_up(connection: Connection, dialect: Dialect, read: Callable[[Connecti
     return found
 
 
-def desynced(connection: Connection, dialect: Dialect) -> str | None:
-    """The state of a node that does not keep up with its cluster; None: it does."""
+def desynced_state(connection: Connection, dialect: Dialect) -> str | None:
+    """The state of a node that does not keep up with its cluster; None: it keeps up."""
     try:
         rows = connection.exec_driver_sql(dialect.node_state or "").all()
     except DBAPIError:
-        return None  # the next request tells what is wrong
+        return None  # the next request will report what is wrong
     found = {str(row[0]): str(row[1]) for row in rows}
     synced = found.get("wsrep_local_state", _SYNCED) == _SYNCED
     return None if synced else found.get("wsrep_local_state_comment", "not synced")

@@ -1,10 +1,11 @@
-"""Reading a whole table in pages: short queries, whatever its size, and little memory."""
+"""Reading a whole table page by page, with short queries and little memory whatever its size."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from sqlalchemy import TextClause
+from typing_extensions import override
 
 from psched.core.model import Row
 
@@ -12,59 +13,60 @@ PAGE = 500
 """Rows in one query at most."""
 
 FIRST_PAGE = 20
-"""Rows in the first one, when nobody knows yet how large they are."""
+"""Rows in the first query, because the size of the rows is not known yet."""
 
 _GROWTH = 4
 
 SIZE = 4_000_000
-"""Bytes of payload that a page is to have at most, judged by the page before it."""
+"""Bytes of payload that a page should have at most, as estimated from the page before it."""
 
 Read = Callable[[TextClause, Mapping[str, Any]], Sequence[Sequence[Any]]]
-"""Sends a statement with its values; the rows that it returns."""
+"""Sends a statement with its values, and returns the rows of its result."""
 
 
 class Listing(Iterator[Row]):
-    """Every row, part by part of the table.
+    """Every row, one part of the table after the other.
 
-    Not a generator: when the store has been away, it goes on where it was.
+    Not a generator, so that it can continue after the store was unavailable for a while.
 
     Args:
         read: reads from the store; what it raises is passed on.
-        parts: for each part of the table the statement for its first page, and that for the page
-            after a row, which is given as ``:id`` and, if it has one, ``:time``. They return the
-            key as it is stored (what is no text reads otherwise, and the next page would begin
-            elsewhere), the time, and what `understand` takes.
-        understand: makes a row of what was read of it.
+        parts: for each part of the table the statement for its first page, and the statement for
+            the page after a row, which is given as ``:id`` and, if it has a time, ``:time``. Both
+            return the key as it is stored (a key that is not text would be read as another, and
+            the next page would begin elsewhere), the time, and the arguments of ``row_of``.
+        row_of: makes a row of what was read of it.
     """
 
     def __init__(
         self,
         read: Read,
         parts: Sequence[tuple[TextClause, TextClause]],
-        understand: Callable[..., Row],
+        row_of: Callable[..., Row],
     ) -> None:
         self._read = read
         self._parts = deque(parts)
-        self._understand = understand
+        self._row_of = row_of
         self._after: dict[str, Any] = {}
-        self._page: list[Row] = []  # the last one comes first
+        self._page: list[Row] = []  # in reverse: the next row is popped from its end
         self._limit = min(FIRST_PAGE, PAGE)
 
+    @override
     def __iter__(self) -> Self:
         return self
 
+    @override
     def __next__(self) -> Row:
         while not self._page:
             if not self._parts:
                 raise StopIteration
-            self._turn(*self._parts[0])
+            self._read_page(*self._parts[0])
         return self._page.pop()
 
-    def _turn(self, first: TextClause, following: TextClause) -> None:
-        """Read a page, and find out which is the next."""
+    def _read_page(self, first: TextClause, following: TextClause) -> None:
         statement, limit = following if self._after else first, self._limit
         found = self._read(statement, {**self._after, "limit": limit})
-        self._page = [self._understand(*columns) for _, _, *columns in reversed(found)]
+        self._page = [self._row_of(*columns) for _, _, *columns in reversed(found)]
         if found:
             size = 1 + sum(len(row.data or "") for row in self._page)
             self._limit = min(PAGE, _GROWTH * limit, max(1, SIZE * len(found) // size))

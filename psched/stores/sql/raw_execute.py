@@ -1,10 +1,10 @@
-"""Statements sent through the driver itself, as SQLAlchemy has compiled them.
+"""Statements executed by the driver itself, after SQLAlchemy has compiled them.
 
-Around each statement SQLAlchemy builds a context, and for a result a description of every column
-and an object for every row. That is ten times the work that SQLite has with a claim that finds
-nothing, and what workers ask all the time are a dozen statements whose rows are tuples to us. So
-SQLAlchemy opens the connections, makes the tables and compiles what is sent; and what is sent
-again and again goes past it.
+For each statement SQLAlchemy builds a context, and for its result a description of every column
+and an object for every row. That takes ten times as long as SQLite needs for a claim that finds
+nothing. What workers send all the time is a dozen statements whose rows psched reads as tuples. So
+SQLAlchemy opens the connections, creates the tables and compiles the statements; those that are
+sent again and again bypass the rest of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,32 +24,32 @@ Columns = Sequence[Any]
 def rows(
     connection: Connection, statement: ClauseElement, values: Mapping[str, Any]
 ) -> Sequence[Columns]:
-    """All that a query returns.
+    """Send a query; all rows of its result.
 
     Raises:
-        DBAPIError: what the driver raised is in it, as if SQLAlchemy had asked.
+        DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
     """
-    found: Sequence[Columns] = _sent(connection, statement, values, _fetch_all)
+    found: Sequence[Columns] = _send(connection, statement, values, _fetch_all)
     return found
 
 
 def count(connection: Connection, statement: ClauseElement, values: Mapping[str, Any]) -> int:
-    """Send a statement that writes; the number of rows that it met.
+    """Send a statement that writes; the number of rows that it matched.
 
     Raises:
-        DBAPIError: what the driver raised is in it, as if SQLAlchemy had asked.
+        DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
     """
-    met: int = _sent(connection, statement, values, _row_count)
-    return met
+    matched: int = _send(connection, statement, values, _row_count)
+    return matched
 
 
-def only_rows(connection: Connection, script: str) -> Sequence[Columns]:
-    """Send statements without values as one request; the rows of the only one that returns any.
+def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
+    """Send statements without values as one request; the rows of the only query among them.
 
     Raises:
-        DBAPIError: what the driver raised is in it, as if SQLAlchemy had asked.
+        DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
     """
-    found: Sequence[Columns] = _executed(connection, script, None, _fetch_only)
+    found: Sequence[Columns] = _execute(connection, script, None, _fetch_only)
     return found
 
 
@@ -65,62 +65,63 @@ def _fetch_only(cursor: Any) -> Sequence[Columns]:  # noqa: ANN401  # PEP 249
     return found
 
 
-def _sent(
+def _send(
     connection: Connection,
     statement: ClauseElement,
     values: Mapping[str, Any],
-    answer: Callable[[Any], Any],
+    read_result: Callable[[Any], Any],
 ) -> Any:  # noqa: ANN401  # PEP 249
-    compiled = _compiled(statement, connection.dialect)
-    return _executed(connection, compiled.text, compiled.bound(values), answer)
+    compiled = _compile(statement, connection.dialect)
+    return _execute(connection, compiled.text, compiled.bind(values), read_result)
 
 
-def _executed(
+def _execute(
     connection: Connection,
     text: str,
     bound: Any,  # noqa: ANN401  # PEP 249
-    answer: Callable[[Any], Any],
+    read_result: Callable[[Any], Any],
 ) -> Any:  # noqa: ANN401  # PEP 249
-    refused = connection.dialect.loaded_dbapi.Error
+    driver_error = connection.dialect.loaded_dbapi.Error
     cursor = None
     try:
         cursor = connection.connection.cursor()
         cursor.execute(text, bound)
-        return answer(cursor)
-    except refused as error:
+        return read_result(cursor)
+    except driver_error as error:
         if cursor is not None:
-            # Or it would hold what it has read until nobody knows of the error any more.
-            with suppress(refused):
+            # The error's traceback refers to the cursor, which would keep what it has read.
+            with suppress(driver_error):
                 cursor.close()
         raise DBAPIError(text, None, error, hide_parameters=True) from None
     except BaseException:
-        # Somebody was stopped here, say. Nobody has read the answer to its end: the next one
-        # would be taken for another's.
+        # The process was interrupted here, by a signal for example. Part of the answer has not
+        # been read: the next statement would take it for its own.
         connection.invalidate()
         raise
 
 
 class _Compiled(NamedTuple):
-    """A statement in a driver's own words.
+    """A statement as a driver takes it.
 
     Attributes:
-        text: with its placeholders.
-        names: of the values for these, one by one; None: they have the names themselves.
-        own: the values that belong to the statement.
+        text: the statement with the driver's placeholders.
+        names: the names of the values in the order of their placeholders; None: the placeholders
+            are named.
+        own: the values that belong to the statement itself.
     """
 
     text: str
     names: Sequence[str] | None
     own: Mapping[str, Any]
 
-    def bound(self, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  # PEP 249
-        """What the driver takes."""
+    def bind(self, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  # PEP 249
+        """The values in the form that the driver takes."""
         every = {**self.own, **values} if self.own else values
         return every if self.names is None else [*map(every.__getitem__, self.names)]
 
 
 @lru_cache(maxsize=128)
-def _compiled(statement: ClauseElement, dialect: Dialect) -> _Compiled:
+def _compile(statement: ClauseElement, dialect: Dialect) -> _Compiled:
     compiled: Any = statement.compile(dialect=dialect)  # a SQLCompiler
     own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
     return _Compiled(str(compiled), compiled.positiontup, own)

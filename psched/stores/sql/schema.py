@@ -1,8 +1,8 @@
-"""The schema of the table: its version, checked on every connection, and how it is made.
+"""The schema of the table: its version is checked on every connection, and `init` upgrades it.
 
 The table is a documented interface: `id` is its only column without a default, so that a row
-inserted by plain SQL is run, and so that an upgrade is always the same act: add the columns
-and indexes that are missing. A companion table ``<table>_info`` keeps the schema's version.
+inserted by plain SQL is run, and so that every upgrade consists of adding the columns and indexes
+that are missing. A companion table ``<table>_info`` keeps the schema's version.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,18 @@ from sqlalchemy.exc import DBAPIError
 
 from psched.base.errors import MissingTableError, SchemaError, StoreError
 from psched.stores.sql import raw_execute
-from psched.stores.sql.dialects import Dialect, Fault
+from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.errors import ErrorKind
 
 VERSION = 2
-"""Raised with every change of the table; a newer table than this is refused."""
+"""Grows with every change of the table; psched refuses a table with a larger version."""
 
 _UNFINISHED = -1
-"""In the version's place while `Schema.init` has not come to its end."""
+"""Stands for the version while `Schema.init` has not finished."""
 
 
 @lru_cache
-def _written_in(table: str) -> TextClause:
+def _select_version(table: str) -> TextClause:
     return text(f"SELECT value FROM {table} WHERE name = 'schema_version'")  # noqa: S608  # quoted
 
 
@@ -32,7 +33,7 @@ class Schema:
 
     Args:
         name: the setting ``table``.
-        dialect: the database's ways.
+        dialect: how the database differs from others.
     """
 
     def __init__(self, name: str, dialect: Dialect) -> None:
@@ -40,10 +41,10 @@ class Schema:
         self._dialect = dialect
 
     def check(self, connection: Connection) -> None:
-        """Make sure that the table is one we can work on: one short read.
+        """Make sure, with one short read, that this psched can work on the table.
 
         Raises:
-            SchemaError: it is missing, older or newer; the text names the mend.
+            SchemaError: the table is missing, older or newer; the text names the fix.
         """
         name = self._name
         found = self._version(connection)
@@ -51,8 +52,8 @@ class Schema:
             raise MissingTableError(f"the table {name!r} does not exist; run `psched init`")
         if found == _UNFINISHED:
             raise SchemaError(
-                f"the table {name!r} is not complete: `psched init` did not come to its end;"
-                " run it again, and mend what it names"
+                f"the table {name!r} is not complete: `psched init` did not finish;"
+                " run it again, and fix what it names"
             )
         if found < VERSION:
             raise SchemaError(
@@ -62,13 +63,14 @@ class Schema:
         self._refuse_newer(found)
 
     def init(self, connection: Connection) -> Sequence[str]:
-        """Create what is missing, upgrade what is older, leave the rest; may be repeated.
+        """Create what is missing, and upgrade what is older; may be repeated.
 
         Returns:
-            What was done, one line each, for people; nothing if all was there.
+            What was done, one line each, for people; empty if nothing was missing.
 
         Raises:
             SchemaError: the table is from a newer psched.
+            StoreError: the database cannot hold it.
         """
         for statement in self._dialect.init_session:
             connection.execute(text(statement))
@@ -77,28 +79,28 @@ class Schema:
                 raise StoreError(f"the database cannot be used: {problem}")
         found = self._version(connection)
         self._refuse_newer(found or 0)
-        # What only works on the table need not know how it is made.
+        # Here, so that a worker does not load it; see there.
         from psched.stores.sql.tables import complete, info_table, schedules_table  # noqa: PLC0415
 
         info = info_table(self._name)
         both = (schedules_table(self._name), info)
         done = [line for table in both for line in complete(connection, table)]
         if found != VERSION:
-            # Deleted and written anew, so that two at once end in the same state.
+            # Deleted and inserted again, so that two `init` at once leave the same state.
             connection.execute(info.delete().where(info.c.name == "schema_version"))
             try:
                 connection.execute(info.insert().values(name="schema_version", value=str(VERSION)))
             except DBAPIError as error:
-                if self._dialect.classify(error.orig or error) is not Fault.DUPLICATE:
+                if self._dialect.classify(error.orig or error) is not ErrorKind.DUPLICATE:
                     raise
         return done
 
     def _version(self, connection: Connection) -> int | None:
         table = connection.dialect.identifier_preparer.quote(f"{self._name}_info")
         try:
-            found = raw_execute.rows(connection, _written_in(table), {})
+            found = raw_execute.rows(connection, _select_version(table), {})
         except DBAPIError as error:
-            if self._dialect.classify(error.orig or error) is Fault.SCHEMA:
+            if self._dialect.classify(error.orig or error) is ErrorKind.SCHEMA:
                 return None
             raise
         if not found:

@@ -1,62 +1,189 @@
-"""The statements of the SQL stores, as SQL.
+"""The statements that `psched.stores.sql.store.SqlStore` sends, as SQL text.
 
-Written out as text for two reasons: a reader sees what the database sees, and a batch of n
-rows costs a dictionary lookup instead of building and hashing an expression tree of 10 n
-nodes. Nothing but the table's name, which the configuration restricts to a plain identifier,
-and the dialect's own fragments is ever interpolated; values are bound.
+They are text for two reasons: a reader sees what the database sees, and a batch of n rows costs a
+dictionary lookup instead of building and hashing an expression tree of 10 n nodes. Only the
+table's name, which the configuration restricts to a plain identifier, and the dialect's fragments
+are interpolated; values are bound.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import TextClause, text
 
+from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.model import MARKS, Row, Settlement, Token
-from psched.stores.sql.claim_statements import (
-    AS_SEEN,
-    Taking,
-    any_of,
-    columns_of,
-    each_of,
-    lease_end,
-    one_of,
-)
 from psched.stores.sql.dialects import Dialect
+from psched.stores.sql.raw_execute import Columns
+
+Request = tuple[TextClause, dict[str, Any]]
+"""A statement and its values."""
+
+COLUMNS = (
+    "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
+    "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
+    "options", "retain_until",
+)  # fmt: skip
+"""In the order of the fields of `psched.core.model.Row`."""
+
+KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
+    COLUMNS.index,
+    ("id", "next_run_time", "owner", "fence", "attempt", "version", "alive_time"),
+)
+"""The positions of some columns in the rows of a query."""
+
+PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
+"""What `Statements.due` returns after the columns: see `psched.stores.sql.dialects.Dialect`."""
+
+_PAYLOADS = ("data", "options")
+
+# The same as psched.base.lease_times.lease_time.
+_OWN = "COALESCE(alive_time, :alive_time)"
+_LEASE = (
+    f"CASE WHEN {_OWN} < :shortest THEN :shortest"
+    f" WHEN {_OWN} > {LONGEST_ALIVE_TIME} THEN {LONGEST_ALIVE_TIME} ELSE {_OWN} END"
+)
+
+# `+ 0` keeps the planner off the index of times, here and below: a million rows may share the time.
+_AS_SEEN = "fence = :fence{0} AND version = :version{0} AND next_run_time + 0 = :due{0}"
+
+# A client that puts a row back to work by plain SQL may leave ``retain_until`` as it is.
+_AT_REST = "next_run_time + 0 IS NULL"
+
+_HELD = "owner = :owner{0} AND fence = :fence{0}"
+# A client that sets a status by plain SQL may leave the version as it is.
+_HELD_AS_DEFINED = (
+    _HELD + " AND version = :version{0} AND status = COALESCE(:seen_status{0}, status)"
+)
+
+_QUARANTINE = "status = 'quarantined', reason = :reason, next_run_time = NULL, owner = NULL"
 
 
-class Statements(Taking):
-    """Every statement psched sends about one table.
+class Statements:
+    """Every statement that psched sends about one table.
 
     Args:
         table: the table's name, quoted as the database wants it.
-        dialect: the database's ways.
+        dialect: the fragments in which databases differ.
+        only: the types of the rows that are claimed; none: all types.
     """
 
     def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
-        super().__init__(table, dialect, only)
-        now, integer = dialect.now_floor, dialect.integer.format
-        columns = columns_of(dialect)
+        now = dialect.now_floor
+        columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
+        # When a lease that begins or is extended now will end.
+        lease_end = f"{now} + {_LEASE} + 1"
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
-        self._look = f"SELECT {columns} FROM {table} WHERE "
+        self._select = f"SELECT {columns} FROM {table} WHERE "
+        self.held = text(
+            f"SELECT {columns} FROM {table} WHERE owner = :owner AND next_run_time > {now}"
+        )
+        self.dead = text(
+            f"SELECT {columns} FROM {table} WHERE owner > :dot AND owner < :after_dot"
+            f" AND next_run_time + 0 > {now} AND next_run_time + 0 <= {now} + :alive_time + 1"
+        )
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
         self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
-        self.purgeable = text(
-            f"SELECT id FROM {table} WHERE retain_until <= {now} AND {_AT_REST}"
-            " ORDER BY retain_until LIMIT :limit"
-        )
-        self._purge = f"DELETE FROM {table} WHERE retain_until + 0 <= {now} AND {_AT_REST} AND "
-        self._list(table, columns, dialect)
-        # Change nothing, but need the right to.
-        self.attempts = {
+        self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
+        # None of these changes anything, but each needs the right to.
+        self.rights = {
             "SELECT": text(f"SELECT id FROM {table} WHERE 1 = 0"),
             "INSERT": text(f"INSERT INTO {table} (id) SELECT id FROM {table} WHERE 1 = 0"),
             "UPDATE": text(f"UPDATE {table} SET version = version WHERE 1 = 0"),
             "DELETE": text(f"DELETE FROM {table} WHERE 1 = 0"),
         }
-        self.held = text(
-            f"SELECT {columns} FROM {table} WHERE owner = :owner AND next_run_time > {now}"
+        self._build_listing(table, columns, dialect)
+        self._build_claims(table, columns, lease_end, dialect, only)
+        self._build_quarantine(table, dialect)
+        self._build_definition(table, dialect)
+        self._build_settlement(table, dialect)
+
+    def _build_listing(self, table: str, columns: str, dialect: Dialect) -> None:
+        # Every row, page by page, each page through an index; see `psched.stores.sql.listing`.
+        place = f"{dialect.payload.format('id')}, next_run_time"
+        page = f"SELECT {place}, {columns} FROM {table} WHERE "
+        in_time = "ORDER BY next_run_time, id LIMIT :limit"
+        at_rest = f"ORDER BY {dialect.rest_order} LIMIT :limit"
+        key = dialect.text.format(":id")
+        self.first_timed = text(f"{page} next_run_time IS NOT NULL {in_time}")
+        self.timed = text(
+            f"{page} {dialect.after.format('next_run_time', 'id', ':time', key)} {in_time}"
+        )
+        self.first_resting = text(f"{page} next_run_time IS NULL {at_rest}")
+        self.resting = text(f"{page} next_run_time IS NULL AND id > {key} {at_rest}")
+
+    def _build_claims(
+        self, table: str, columns: str, lease_end: str, dialect: Dialect, only: Sequence[str]
+    ) -> None:
+        now, ahead, self._place = (
+            dialect.now_floor,
+            dialect.integer.format(":horizon"),
+            dialect.place,
+        )
+        types = {f"only{i}": type_ for i, type_ in enumerate(only)}
+        placeholders = ", ".join(f":{name}" for name in types)
+        ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
+        # A lease may seem to have expired because somebody has set the host's clock.
+        claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
+        self.due = text(
+            f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
+            f" WHERE next_run_time <= {now} + {ahead}{ours}{claimable}"
+            " ORDER BY next_run_time LIMIT :limit"
+        ).bindparams(**types)
+        lease = (
+            "SET owner = :owner, fence = fence + 1, attempt = attempt + 1,"
+            f" next_run_time = {lease_end}"
+        )
+        self._claim = f"UPDATE {table} {lease} WHERE "
+        # Not MIN: a planner that expects few rows may read them all for it.
+        next_due = (
+            f"SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
+            f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1"
+        )
+        # One statement for the clock, the rows that were claimed, and what is due next. A
+        # materialized WITH is computed once; a mere subquery might lock and claim more rows than
+        # its limit.
+        self.claim_unlocked = text(
+            "WITH due (key, was, since) AS MATERIALIZED"
+            f" (SELECT id, owner, next_run_time FROM {table} WHERE next_run_time <= {now}{ours}"
+            " ORDER BY next_run_time LIMIT :limit FOR UPDATE SKIP LOCKED),"
+            f" claimed AS (UPDATE {table} {lease} FROM due WHERE id = key"
+            f" RETURNING {columns}, was, since),"
+            f" next (due) AS (SELECT ({next_due}))"
+            f" SELECT {dialect.now}, next.due, claimed.* FROM next LEFT JOIN claimed ON TRUE"
+            " ORDER BY since"
+        ).bindparams(**types)
+        # Changes nothing; a server that understands it understands `claim_unlocked`.
+        self.skip_locked_probe = (
+            f"WITH due (key) AS MATERIALIZED (SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP"
+            f" LOCKED), claimed AS (UPDATE {table} SET version = version FROM due WHERE id = key"
+            " RETURNING id) SELECT id FROM claimed"
+        )
+
+    def _build_quarantine(self, table: str, dialect: Dialect) -> None:
+        now, hexadecimal = dialect.now_floor, dialect.hex.format("id")
+        self.quarantine = text(
+            f"UPDATE {table} SET {_QUARANTINE} WHERE id = :id AND {_AS_SEEN.format('')}"
+        )
+        self.due_keys = text(f"SELECT {hexadecimal} FROM {table} WHERE next_run_time <= {now}")
+        self.quarantine_by_hex = text(
+            f"UPDATE {table} SET {_QUARANTINE}"
+            f" WHERE {hexadecimal} = :hex AND next_run_time <= {now}"
+        )
+
+    def _build_definition(self, table: str, dialect: Dialect) -> None:
+        now = dialect.now_floor
+        self._insert = (
+            f"INSERT INTO {table} (id, type, data, cron, timezone, delay, next_time,"
+            " next_run_time, settled_by, alive_time, options, created_at) VALUES "
+        )
+        self._inserted = (
+            "(:id{0}, :type{0}, :data{0}, :cron{0}, :timezone{0}, :delay{0}, :next_time{0},"
+            f" :next_run_time{{0}}, :nonce, :alive_time{{0}}, :options{{0}}, {now})"
         )
         self.replace = text(
             f"UPDATE {table} SET type = :type, data = :data, cron = :cron, timezone = :timezone,"
@@ -68,48 +195,32 @@ class Statements(Taking):
             " WHERE id = :id AND version = :seen_version AND fence = :seen_fence"
             " AND status = COALESCE(:seen_status, status)"
             " AND COALESCE(owner, '') = :seen_owner"
-            # A lease's end may have moved meanwhile; a free row's due time may not.
+            # A lease's end may have moved since it was read; a free row's due time may not.
             " AND (owner IS NOT NULL OR COALESCE(next_run_time, -1) = :seen_next_run_time)"
-        )
-        self.set_aside = text(
-            f"UPDATE {table} SET status = 'quarantined', reason = :reason, next_run_time = NULL,"
-            f" owner = NULL WHERE {AS_SEEN}"
-        )
-        # Where leases may seem to have ended because somebody has set the clock.
-        over = ":over" if dialect.host_clock else now
-        self.delete = text(
-            f"DELETE FROM {table} WHERE id = :id"
-            f" AND (owner IS NULL OR next_run_time IS NULL OR next_run_time <= {over})"
-        )
-        self.mark_deleting = text(
-            f"UPDATE {table} SET status = 'deleting', version = version + 1"
-            " WHERE id = :id AND owner IS NOT NULL AND status <> 'deleting'"
-        )
-        hexadecimal = dialect.hex.format("id")
-        self.due_keys = text(f"SELECT {hexadecimal} FROM {table} WHERE next_run_time <= {now}")
-        self.set_aside_by_hex = text(
-            f"UPDATE {table} SET status = 'quarantined', reason = :reason, next_run_time = NULL,"
-            f" owner = NULL WHERE {hexadecimal} = :hex AND next_run_time <= {now}"
         )
         self.update_data = text(
             f"UPDATE {table} SET data = :data, version = version + 1"
             " WHERE id = :id AND owner = :owner AND fence = :fence"
         )
-        self.dead = text(
-            f"SELECT {columns} FROM {table} WHERE owner > :dot AND owner < :after_dot"
-            # Plus nothing: not to be looked for through the index of times, which has many more.
-            f" AND next_run_time + 0 > {now} AND next_run_time + 0 <= {now} + :alive_time + 1"
+        # With a host's clock the caller says which leases have expired: see `SqlStore.delete`.
+        expired_at = ":expired_at" if dialect.host_clock else now
+        self.delete = text(
+            f"DELETE FROM {table} WHERE id = :id"
+            f" AND (owner IS NULL OR next_run_time IS NULL OR next_run_time <= {expired_at})"
         )
-        self._insert = (
-            f"INSERT INTO {table} (id, type, data, cron, timezone, delay, next_time,"
-            " next_run_time, settled_by, alive_time, options, created_at) VALUES "
+        self.mark_deleting = text(
+            f"UPDATE {table} SET status = 'deleting', version = version + 1"
+            " WHERE id = :id AND owner IS NOT NULL AND status <> 'deleting'"
         )
-        self._inserted = (
-            "(:id{0}, :type{0}, :data{0}, :cron{0}, :timezone{0}, :delay{0}, :next_time{0},"
-            f" :next_run_time{{0}}, :nonce, :alive_time{{0}}, :options{{0}}, {now})"
+        self.purgeable = text(
+            f"SELECT id FROM {table} WHERE retain_until <= {now} AND {_AT_REST}"
+            " ORDER BY retain_until LIMIT :limit"
         )
-        self._extend = f"UPDATE {table} SET next_run_time = {lease_end(dialect)} WHERE "
-        # Who inserted it by plain SQL need not have said when.
+        self._purge = f"DELETE FROM {table} WHERE retain_until + 0 <= {now} AND {_AT_REST} AND "
+
+    def _build_settlement(self, table: str, dialect: Dialect) -> None:
+        now, integer = dialect.now_floor, dialect.integer.format
+        # A row that was inserted by plain SQL need not say when.
         self._settle = (
             f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
         )
@@ -129,33 +240,19 @@ class Statements(Taking):
         )
         self._remove = f"DELETE FROM {table} WHERE "
 
-    def _list(self, table: str, columns: str, dialect: Dialect) -> None:
-        # Every row, page by page, each through an index; see `psched.stores.sql.listing`.
-        place = f"{dialect.payload.format('id')}, next_run_time"
-        page = f"SELECT {place}, {columns} FROM {table} WHERE "
-        in_time = "ORDER BY next_run_time, id LIMIT :limit"
-        at_rest = f"ORDER BY {dialect.rest_order} LIMIT :limit"
-        key = dialect.text.format(":id")
-        self.first_timed = text(f"{page} next_run_time IS NOT NULL {in_time}")
-        self.timed = text(
-            f"{page} {dialect.after.format('next_run_time', 'id', ':time', key)} {in_time}"
-        )
-        self.first_resting = text(f"{page} next_run_time IS NULL {at_rest}")
-        self.resting = text(f"{page} next_run_time IS NULL AND id > {key} {at_rest}")
-
-    def look(self, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
+    def select(self, keys: Sequence[str]) -> Request:
         """Read rows by their keys."""
-        return _of_ids(self._look, keys)
+        return _by_keys(self._select, keys)
 
-    def marked(self, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
-        """Those of the rows that are marked."""
-        return _of_ids(self._marked, keys)
+    def marked(self, keys: Sequence[str]) -> Request:
+        """Read the marks of those rows that are marked."""
+        return _by_keys(self._marked, keys)
 
-    def purge(self, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
+    def purge(self, keys: Sequence[str]) -> Request:
         """Delete those of the rows that need not be kept any longer."""
-        return _of_ids(self._purge, keys)
+        return _by_keys(self._purge, keys)
 
-    def insert(self, rows: Sequence[Row], nonce: str) -> tuple[TextClause, dict[str, Any]]:
+    def insert(self, rows: Sequence[Row], nonce: str) -> Request:
         """Insert new rows, all or none."""
         values: dict[str, Any] = {"nonce": nonce}
         for i, row in enumerate(rows):
@@ -171,39 +268,46 @@ class Statements(Taking):
                 f"alive_time{i}": row.alive_time,
                 f"options{i}": row.options,
             }
-        return _values(self._insert, self._inserted, len(rows)), values
+        return _insert_text(self._insert, self._inserted, len(rows)), values
 
-    def extend(self, leases: Mapping[str, Token]) -> tuple[TextClause, dict[str, Any]]:
+    def claim(self, owner: str, seen: Sequence[Columns]) -> Request:
+        """Claim rows that are still exactly as `due` has returned them: a compare-and-swap."""
+        names = _numbered((self._place, *_SEEN), len(seen))
+        values = dict(zip(names, chain.from_iterable(map(_values_of, seen)), strict=True))
+        values["owner"] = owner
+        # Another row may have come to a row's place since.
+        condition = f"id = :id{{0}} AND {_AS_SEEN}"
+        return _conditional_text(self._claim, condition, len(seen), self._place), values
+
+    def extend(self, leases: Mapping[str, Token]) -> Request:
         """Move the end of the leases that are still held."""
         values: dict[str, Any] = {}
         for i, (key, token) in enumerate(leases.items()):
             values |= {f"id{i}": key, f"owner{i}": token.owner, f"fence{i}": token.fence}
-        return each_of(self._extend, _HELD, len(leases)), values
+        return _conditional_text(self._extend, _HELD, len(leases)), values
 
-    def settle(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
+    def settle(self, ends: Sequence[Settlement]) -> Request:
         """End leases that are still held, of rows that are still as defined."""
         given = {name: [value(end) for end in ends] for name, value in _DECIDED.items()}
-        # Most of it is the same for all.
+        # Most values are the same for all rows.
         same = frozenset(name for name, each in given.items() if each.count(each[0]) == len(each))
-        values = _held(ends)
+        values = _held_values(ends)
         for name, each in given.items():
             values |= {f"{name}{i}": v for i, v in enumerate(each[:1] if name in same else each)}
         return _settle_text(self._settle, self._settled, len(ends), same), values
 
-    def remove(self, ends: Sequence[Settlement]) -> tuple[TextClause, dict[str, Any]]:
+    def remove(self, ends: Sequence[Settlement]) -> Request:
         """Delete rows whose lease is still held."""
-        return each_of(self._remove, _HELD_AS_DEFINED, len(ends)), _held(ends)
+        return _conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
 
 
-# Plain SQL that has put a row back to work need not know of ``retain_until``. Plus nothing: not to
-# be looked for through the index of times.
-_AT_REST = "next_run_time + 0 IS NULL"
+_SEEN = ("id", "fence", "version", "due")
+_values_of = itemgetter(PLACE, KEY, FENCE, VERSION, DUE)
 
-_HELD = "owner = :owner{0} AND fence = :fence{0}"
-# Plain SQL that sets a status need not raise the version.
-_HELD_AS_DEFINED = (
-    _HELD + " AND version = :version{0} AND status = COALESCE(:seen_status{0}, status)"
-)
+
+def as_seen(columns: Columns) -> dict[str, Any]:
+    """The values by which `Statements.quarantine` knows that a due row is still as it was read."""
+    return dict(zip(_SEEN, _values_of(columns)[1:], strict=True))
 
 
 _REPLACED = (
@@ -212,7 +316,7 @@ _REPLACED = (
 )  # fmt: skip
 
 
-def replaced(seen: Row, new: Row) -> dict[str, Any]:
+def replace_values(seen: Row, new: Row) -> dict[str, Any]:
     """The values of `Statements.replace`."""
     return {
         **{name: getattr(new, name) for name in _REPLACED},
@@ -229,7 +333,7 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
     "settled_by": lambda end: str(end.token),
     "next_time": lambda end: end.next_time,
     "not_before": lambda end: None if end.rest else end.not_before or 0,
-    # The store's clock is read to the second that has begun.
+    # One second more, because the store's clock is read without its fraction.
     "wait": lambda end: None if end.rest else end.wait + 1 if end.wait else 0,
     "attempt": lambda end: end.attempt,
     "retain": lambda end: end.retain,
@@ -239,7 +343,7 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
 """What a settlement writes, by the names of the values in `Statements.settle`."""
 
 
-def _held(ends: Sequence[Settlement]) -> dict[str, Any]:
+def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for i, end in enumerate(ends):
         values |= {
@@ -252,34 +356,56 @@ def _held(ends: Sequence[Settlement]) -> dict[str, Any]:
     return values
 
 
-def _of_ids(head: str, keys: Sequence[str]) -> tuple[TextClause, dict[str, Any]]:
+def _by_keys(head: str, keys: Sequence[str]) -> Request:
     values = {f"id{i}": key for i, key in enumerate(keys)}
-    return _listed(head, len(keys)), values
+    return _keys_text(head, len(keys)), values
+
+
+@lru_cache(maxsize=16)
+def _numbered(names: Sequence[str], count: int) -> Sequence[str]:
+    """The names of the values of ``count`` rows."""
+    return [f"{name}{i}" for i in range(count) for name in names]
 
 
 @lru_cache(maxsize=64)
-def _listed(head: str, count: int) -> TextClause:
-    return text(head + one_of(count))
+def _keys_text(head: str, count: int) -> TextClause:
+    return text(head + _is_one_of(count))
 
 
 @lru_cache(maxsize=64)
-def _values(head: str, each: str, count: int) -> TextClause:
-    """A statement that ends in a list of ``count`` numbered rows."""
-    return text(head + ", ".join(each.format(i) for i in range(count)))
+def _insert_text(head: str, values: str, count: int) -> TextClause:
+    return text(head + ", ".join(values.format(i) for i in range(count)))
 
 
-@lru_cache(maxsize=64)  # of 200 rows, one takes 0.8 MB
+@lru_cache(maxsize=64)
+def _conditional_text(head: str, condition: str, count: int, place: str = "id") -> TextClause:
+    return text(head + _fulfils(condition, count, place))
+
+
+@lru_cache(maxsize=64)  # the text for 200 rows takes 0.8 MB
 def _settle_text(
     head: str, settled: tuple[tuple[str, str], ...], count: int, same: frozenset[str]
 ) -> TextClause:
-    """End leases of ``count`` numbered rows, whose values of these names are the same."""
+    """A statement that settles ``count`` rows, of which the values named in ``same`` are equal."""
     numbers = [{name: 0 if name in same else i for name in _DECIDED} for i in range(count)]
 
-    def each(value: str) -> str:
+    def assigned(value: str) -> str:
         given = [value.format_map(number) for number in numbers]
         if given.count(given[0]) == count:
             return given[0]
         return f"CASE id {' '.join(f'WHEN :id{i} THEN {v}' for i, v in enumerate(given))} END"
 
-    assignments = ", ".join(f"{name} = {each(value)}" for name, value in settled)
-    return text(f"{head}{assignments} WHERE {any_of(_HELD_AS_DEFINED, count)}")
+    assignments = ", ".join(f"{name} = {assigned(value)}" for name, value in settled)
+    return text(f"{head}{assignments} WHERE {_fulfils(_HELD_AS_DEFINED, count)}")
+
+
+def _fulfils(condition: str, count: int, place: str = "id") -> str:
+    """A row is one of ``count``, and fulfils the condition with that one's values."""
+    # Found by its place first and compared then, because not every planner looks up the
+    # alternatives of an OR one by one.
+    cases = " ".join(f"WHEN :{place}{i} THEN {condition.format(i)}" for i in range(count))
+    return f"{_is_one_of(count, place)} AND CASE {place} {cases} END"
+
+
+def _is_one_of(count: int, place: str = "id") -> str:
+    return f"{place} IN ({', '.join(f':{place}{i}' for i in range(count))})"

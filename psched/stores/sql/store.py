@@ -1,15 +1,17 @@
-"""Stores on a relational database: the protocol of `psched.core.store_protocol` in SQL."""
+"""The store on a relational database."""
 
 import random
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 from functools import partial
 from math import ceil, floor
 from typing import Any
 
 from sqlalchemy import Connection, TextClause
+from typing_extensions import override
 
 from psched.base.clock import Clock
+from psched.base.compression import compress
 from psched.base.errors import (
     InvalidError,
     NotFoundError,
@@ -19,116 +21,123 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import LONGEST_ALIVE_TIME
-from psched.base.packing import packed
-from psched.config.tls import Tls
 from psched.core.attempts import wait_after_death
 from psched.core.model import DELETING, Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled
-from psched.stores.sql import diagnostics, raw_execute
-from psched.stores.sql.batches import BATCH, holds, in_batches, result_of
-from psched.stores.sql.chunks import in_chunks
-from psched.stores.sql.claims import Strategy, choose, held_by
-from psched.stores.sql.failures import refusing_data
+from psched.core.store_protocol import CallersTransaction, Claimed, Settled
+from psched.stores.parameters import StoreParameters
+from psched.stores.sql import raw_execute
+from psched.stores.sql.batches import BATCH, insert_batches, write_in_batches
+from psched.stores.sql.claims import Strategy, choose, rows_held_by
+from psched.stores.sql.connector import Connector
+from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.relational import TableStore, one_request
 from psched.stores.sql.schema import Schema
-from psched.stores.sql.statements import Statements, replaced
+from psched.stores.sql.statements import Request, Statements, replace_values
+from psched.stores.sql.table_store import TableStore, one_request
 
-Request = tuple[TextClause, Mapping[str, Any]]
-"""A statement and its values."""
+
+class _CallersTransaction(CallersTransaction):
+    """A program's transaction, on its own connection.
+
+    Args:
+        connection: the program's.
+        connector: classifies what fails; its own connection is not used.
+        now: reads the store's clock.
+        inserts: the statements that insert rows.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        connector: Connector,
+        now: TextClause,
+        inserts: Callable[[Sequence[Row], str], Sequence[Request]],
+    ) -> None:
+        self._connection = connection
+        self._connector = connector
+        self._now = now
+        self._inserts = inserts
+
+    @override
+    def now(self) -> float:
+        read = self._connector.borrow(
+            self._connection, lambda c: c.execute(self._now).scalar_one(), savepoint=False
+        )
+        return float(read)
+
+    @override
+    def add(self, rows: Sequence[Row], *, nonce: str) -> None:
+        inserts = self._inserts(rows, nonce)
+        self._connector.borrow(self._connection, lambda c: [c.execute(*each) for each in inserts])
 
 
 class SqlStore(TableStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
-        url: database URL in SQLAlchemy's form.
-        table: the table's name, a plain identifier.
-        timeout: seconds; bound of every wait for the server.
+        parameters: what the settings say about the store.
         clock: this host's clocks.
-        rng: draws the pauses between tries.
-        strategy: the way to claim; None: the best that the server can do.
-        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
-        compress_above: bytes; larger payloads are compressed. 0: none are.
-        only: the types of rows that claims take; none: all.
+        rng: draws the pauses between two tries for a lock.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        table: str,
-        timeout: float,
-        clock: Clock,
-        rng: random.Random,
-        strategy: str | None = None,
-        tls: Tls | None = None,
-        compress_above: int = 0,
-        only: Sequence[str] = (),
-    ) -> None:
-        super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
-        self._schema = Schema(table, self._connector.dialect)
-        self._sql = Statements(self._connector.quote(table), self._connector.dialect, only)
-        self._pack = partial(packed, above=compress_above, form=self._connector.dialect.packed)
-        self._in_batches = partial(in_batches, clock=clock, patience=timeout)
-        self._wanted = strategy
-        self._chosen: Strategy | None = None
-        # By what a server is: what it can do is not tried again after each reconnect.
-        self._known: dict[Hashable, Strategy] = {}
+    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
+        super().__init__(parameters, clock=clock, rng=rng)
+        dialect = self._connector.dialect
+        self._schema = Schema(parameters.table, dialect)
+        quoted = self._connector.quote(parameters.table)
+        self._sql = Statements(quoted, dialect, parameters.only)
+        self._pack = partial(compress, above=parameters.compress_above, form=dialect.packed)
+        self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
+        self._wanted_strategy = parameters.claim_strategy
+        self._strategy: Strategy | None = None
+        # By server, so that a reconnect does not probe again what the server supports.
+        self._known_strategies: dict[Hashable, Strategy] = {}
 
+    @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        """See `Backend.add`."""
-        batches = self._inserts(rows, nonce)
-        if len(batches) == 1:
-            self._write(*batches[0])
-        elif batches:
-            self._connector.transact(lambda c: self._insert(c, batches))
+        inserts = self._inserts(rows, nonce)
+        if len(inserts) == 1:
+            self._write(*inserts[0])
+        elif inserts:
+            self._connector.transact(lambda c: self._insert(c, inserts))
 
-    def add_through(self, connection: Connection, rows: Sequence[Row], *, nonce: str) -> None:
-        """Insert rows on somebody else's connection, which will be committed, or not.
-
-        Raises:
-            AlreadyExistsError: one of the keys exists. The transaction is as it was before.
-            InvalidError: it is no connection.
-            StoreError: the database refused.
-        """
+    def join_transaction(self, connection: Connection) -> CallersTransaction:
+        """See `JoinsTransactions.join_transaction`."""
         if not isinstance(connection, Connection):
             raise InvalidError(
                 "connection",
                 f"must be a Connection of SQLAlchemy's, not {type(connection).__name__}; that of a"
                 " Session is session.connection()",
             )
-        self._connector.borrow(
-            connection,
-            lambda c: [c.execute(*insert) for insert in self._inserts(rows, nonce)],
-        )
+        return _CallersTransaction(connection, self._connector, self._sql.now, self._inserts)
 
+    @override
     def get(self, key: str) -> Row | None:
-        """See `Backend.get`."""
         found = self._read(self._sql.get, {"id": key})
         return found[0] if found else None
 
+    @override
     def rows(self) -> Iterator[Row]:
-        """See `Backend.rows`."""
         sql = self._sql
         parts = (sql.first_timed, sql.timed), (sql.first_resting, sql.resting)
         return Listing(self._query, parts, Row)
 
+    @override
     def replace(self, seen: Row, new: Row) -> bool:
-        """See `Backend.replace`."""
         new = changed(new, data=new.data and self._pack(new.data))
-        return self._write(self._sql.replace, replaced(seen, new)) == 1
+        return self._write(self._sql.replace, replace_values(seen, new)) == 1
 
+    @override
     def delete(self, key: str) -> bool:
-        """See `Backend.delete`."""
         values: dict[str, object] = {"id": key}
         if self._connector.dialect.host_clock:
-            # The hour before the look at its evenness: what is set in between is seen. How long the
-            # lease is, its row does not say; after a step any may be held still. A worker that
-            # takes it over, when it may, finds the mark and removes the row.
-            values["over"] = floor(self._clock.wall())
-            if self._connector.evenness.seconds() <= LONGEST_ALIVE_TIME:
-                values["over"] = -1
+            # The time is read before the steps are asked for, so that a step in between is
+            # noticed. The row does not say how long its lease is, so after a step no lease counts
+            # as expired; the worker that may later take the lease over finds the mark, and removes
+            # the row.
+            values["expired_at"] = floor(self._clock.wall())
+            if self._connector.clock_steps.seconds_since() <= LONGEST_ALIVE_TIME:
+                values["expired_at"] = -1
         if self._write(self._sql.delete, values):
             return True
         if self._write(self._sql.mark_deleting, {"id": key}):
@@ -141,42 +150,41 @@ class SqlStore(TableStore[Statements]):
         # It was settled between the two statements: it is free now.
         return self.delete(key)
 
+    @override
     @one_request
     def claim(
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
-        """See `Backend.claim`."""
         lease = {"alive_time": alive_time, "shortest": shortest}
-        return self._strategy().claim(owner, min(limit, BATCH), lease, horizon)
+        return self._claim_strategy().claim(owner, min(limit, BATCH), lease, horizon)
 
+    @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """See `Backend.held`."""
-        rows = held_by(owner, self._connector, self._sql)
+        rows = rows_held_by(owner, self._connector, self._sql)
         return [row for row in rows if row.key in keys] if keys else rows
 
+    @override
     @one_request
     def extend(
         self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
     ) -> frozenset[str]:
-        """See `Backend.extend`."""
         lease = {"alive_time": alive_time, "shortest": shortest}
 
-        def extend(keys: Sequence[str]) -> Mapping[str, bool]:
+        def write(keys: Sequence[str]) -> Mapping[str, bool]:
             batch = {key: leases[key] for key in keys}
             statement, values = self._sql.extend(batch)
             if self._write(statement, {**values, **lease}) == len(batch):
                 return dict.fromkeys(batch, True)
             rows = self.look(keys)
-            return {key: key in rows and holds(token, rows[key]) for key, token in batch.items()}
+            return {key: key in rows and _holds(token, rows[key]) for key, token in batch.items()}
 
-        held = self._in_batches([*leases], extend)
+        held = self._in_batches([*leases], write)
         return frozenset(key for key, is_held in held.items() if is_held)
 
+    @override
     @one_request
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """See `Backend.settle`."""
-
-        def settle(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
+        def write(ends: Sequence[Settlement]) -> Mapping[str, Settled]:
             build = self._sql.remove if ends[0].remove else self._sql.settle
             written = self._write(*build(ends))
             if written == len(ends):
@@ -188,42 +196,42 @@ class SqlStore(TableStore[Statements]):
                 if locked or not written:
                     raise
                 raise UnknownOutcomeError(str(error)) from None
-            return {end.key: result_of(end, rows.get(end.key)) for end in ends}
+            return {end.key: _result_of(end, rows.get(end.key)) for end in ends}
 
         results = dict.fromkeys((end.key for end in settlements), Settled.PREEMPTED)
         for remove in (False, True):
             ends = [end for end in settlements if end.remove is remove]
-            results |= self._in_batches(ends, settle)
+            results |= self._in_batches(ends, write)
         return results
 
+    @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """See `Backend.update_data`."""
         values = {"id": key, "owner": token.owner, "fence": token.fence}
         with refusing_data():
             return self._write(self._sql.update_data, {**values, "data": self._pack(data)}) == 1
 
+    @override
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """See `Backend.marked`."""
         if not keys:
             return {}
         return dict(map(tuple, self._query(*self._sql.marked(keys))))
 
+    @override
     @one_request
     def purge(self, limit: int) -> int:
-        """See `Backend.purge`."""
         found = [key for (key,) in self._query(self._sql.purgeable, {"limit": limit})]
         return self._write(*self._sql.purge(found)) if found else 0
 
+    @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        """See `Backend.look`."""
         batches = (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
-        rows = (row for batch in batches for row in self._read(*self._sql.look(batch)))
+        rows = (row for batch in batches for row in self._read(*self._sql.select(batch)))
         return {row.key: row for row in rows}
 
+    @override
     @one_request
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        """See `Backend.recover`."""
-        # What begins with the nonce and a dot; a slash comes next to a dot.
+        # A prefix as a range: in the order of characters, the slash follows the dot.
         owners = {"dot": f"{nonce}.", "after_dot": f"{nonce}/"}
         self._connector.catch_up()
         dead = self._read(self._sql.dead, {**owners, "alive_time": alive_time})
@@ -243,36 +251,50 @@ class SqlStore(TableStore[Statements]):
             released += self.recover(nonce, alive_time=alive_time, retry_wait=retry_wait)
         return released
 
-    def examine(self) -> Sequence[tuple[str, str]]:
-        """See `Backend.examine`."""
-        self.now()  # connects
-        strategy = "none" if self._connector.is_replica else self._strategy().name
-        return diagnostics.examine(self._connector, self.now, self._clock, strategy=strategy)
-
+    @override
     def _check(self, connection: Connection) -> None:
         self._schema.check(connection)
-        # It may be another server than the last.
-        self._chosen = self._known.get(self._connector.server)
+        # The new connection may lead to another server than the last one did.
+        self._strategy = self._known_strategies.get(self._connector.server)
 
+    @override
     def _make(self, connection: Connection) -> Sequence[str]:
         return self._schema.init(connection)
 
-    def _strategy(self) -> Strategy:
-        if self._chosen is None:
-            chosen = choose(self._connector, self._sql, self._wanted)
-            # To choose may have been what connected.
-            self._chosen = self._known[self._connector.server] = chosen
-        return self._chosen
+    @override
+    def _describe_claims(self) -> str:
+        return "none" if self._connector.is_replica else self._claim_strategy().name
+
+    def _claim_strategy(self) -> Strategy:
+        if self._strategy is None:
+            chosen = choose(self._connector, self._sql, self._wanted_strategy)
+            # The server is asked for last, because the choice itself may have connected.
+            self._strategy = self._known_strategies[self._connector.server] = chosen
+        return self._strategy
 
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
         """The statements that insert rows."""
         stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
-        return [self._sql.insert(batch, nonce) for batch in in_chunks(stored)]
+        return [self._sql.insert(batch, nonce) for batch in insert_batches(stored)]
 
-    def _insert(self, connection: Connection, batches: Sequence[Request]) -> None:
-        for batch in batches:
+    def _insert(self, connection: Connection, inserts: Sequence[Request]) -> None:
+        for insert in inserts:
             self._connector.renew()
-            raw_execute.count(connection, *batch)
+            raw_execute.count(connection, *insert)
 
     def _read(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Row]:
         return [Row(*columns) for columns in self._query(statement, values)]
+
+
+def _result_of(end: Settlement, row: Row | None) -> Settled:
+    """What became of a settlement, by the row that was read after the write."""
+    if row is None:
+        return Settled.DONE if end.remove else Settled.PREEMPTED
+    if row.settled_by == str(end.token):
+        return Settled.DONE
+    return Settled.REDEFINED if _holds(end.token, row) else Settled.PREEMPTED
+
+
+def _holds(token: Token, row: Row) -> bool:
+    """Whether a row's lease is the one with this token."""
+    return row.owner == token.owner and row.fence == token.fence

@@ -1,7 +1,7 @@
-"""The table and its companion as SQLAlchemy draws them: made, and completed.
+"""The table and its companion as SQLAlchemy defines them, and how they are created and completed.
 
-Only `psched init`, a migration and a check of what was made need this; whoever only works on the
-table is spared it, and with it SQLAlchemy's modules for every kind of database.
+Only `psched init`, a migration and a check of the result need this module. A worker does not load
+it, and so is spared the memory of SQLAlchemy's modules for every kind of database.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ _ENDED = text("retain_until IS NOT NULL")
 
 
 class _Any(UserDefinedType[bytes | str]):
-    """SQLite's ANY: a payload arrives as text from one client and as a blob from another."""
+    """SQLite's ANY, because one client writes a payload as text and another as a blob."""
 
     cache_ok = True
 
@@ -65,7 +65,7 @@ def _payload() -> TypeEngine[bytes]:
     return (
         blob.with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
         .with_variant(_Any(), "sqlite")
-        # BYTEA would take a backslash in somebody's JSON for an escape.
+        # BYTEA would take a backslash in a user's JSON for an escape.
         .with_variant(Text(), "postgresql")
     )
 
@@ -90,7 +90,7 @@ def schedules_table(name: str) -> Table:
         Column("timezone", _text(TIMEZONE_LENGTH)),
         Column("delay", _seconds(), nullable=False, server_default=text("0")),
         Column("next_time", _seconds()),
-        # A row inserted without it is due at once; NULL is a row at rest.
+        # A row inserted without it is due at once; in a row at rest it is NULL.
         Column("next_run_time", _seconds(), server_default=text("0")),
         Column("owner", _text(OWNER_LENGTH, binary=True)),
         Column("fence", _seconds(), nullable=False, server_default=text("0")),
@@ -102,11 +102,11 @@ def schedules_table(name: str) -> Table:
         Column("created_at", _seconds()),
         Column("alive_time", _seconds()),
         Column("options", _payload()),
-        # When a row that has ended may be removed.
+        # The time from which a finished row may be deleted.
         Column("retain_until", _seconds()),
-        # With the key, for the pages of a listing: a million rows may have the same time.
+        # With the key, because a listing must continue within a million rows of the same time.
         Index(f"{name}_due", "next_run_time", "id"),
-        # What an owner holds; where an index can leave rows out, it has only the leased ones.
+        # For the rows that an owner holds; an index that can leave rows out has only leased ones.
         Index(f"{name}_owner", "owner", sqlite_where=_LEASED, postgresql_where=_LEASED),
         Index(f"{name}_retain", "retain_until", sqlite_where=_ENDED, postgresql_where=_ENDED),
         mysql_engine="InnoDB",
@@ -118,7 +118,7 @@ def schedules_table(name: str) -> Table:
 
 
 def info_table(name: str) -> Table:
-    """Its companion, which keeps the schema's version."""
+    """The companion of the table, which keeps the schema's version."""
     return Table(
         f"{name}_info",
         MetaData(),
@@ -131,12 +131,12 @@ def info_table(name: str) -> Table:
 
 
 def complete(connection: Connection, table: Table) -> Sequence[str]:
-    """Create the table, or add to it the columns and indexes that it lacks; what was done."""
+    """Create the table, or add the columns and indexes that it lacks; what was done, for people."""
     if not inspect(connection).has_table(table.name):
         try:
             connection.execute(CreateTable(table, if_not_exists=True))
         except DBAPIError:
-            # PostgreSQL lets two look at once whether it exists.
+            # In PostgreSQL, of two that create it at once, the second gets an error.
             if not inspect(connection).has_table(table.name):
                 raise
         for index in table.indexes:
@@ -167,7 +167,7 @@ def _parts(connection: Connection, table: Table) -> set[str | None]:
 
 def _add(connection: Connection, table: Table, part: str | None, statement: Executable) -> None:
     """Add a column or an index."""
-    # Not IF NOT EXISTS: MySQL does not have it. Of two `init` at once, one finds it made.
+    # Without IF NOT EXISTS, which MySQL lacks: of two `init` at once, the second gets an error.
     try:
         connection.execute(statement)
     except DBAPIError:

@@ -1,1 +1,1 @@
-"""The protocol of a store (`psched.core.store_protocol`), as tests."""
+"""The contract of a store (`psched.core.store_protocol`), as tests."""

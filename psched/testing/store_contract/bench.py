@@ -1,4 +1,4 @@
-"""What the suites share: rows, leases, and waiting for a lease's end."""
+"""What the suites share: rows, leases, and waiting for the end of a lease."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,22 +10,22 @@ from psched.core.model import Row, Settlement
 from psched.core.store_protocol import Claimed, Store
 
 BackendFactory = Callable[[], Store]
-"""Returns a further, independent instance on the test's store."""
+"""Returns another, independent instance on the test's store."""
 
 LEASE = 60
 """Seconds: a lease that does not end during a test."""
 
 MOMENT = {"alive_time": 0, "shortest": 0}
-"""For a claim: leases that end with the second."""
+"""For a claim: its leases end with the current second."""
 
 LONG_AGO = 1_000_000_000
-"""An instant at which whatever is to be due was due."""
+"""An instant in the past, for rows that are to be due."""
 
 LATER = 2_100_000_000
-"""An instant at which nothing is due for a long time, and that any column for times holds."""
+"""An instant far in the future, which any column for times can hold."""
 
 _PATIENCE = 30.0
-"""Seconds in which such a lease must have ended."""
+"""Seconds within which a lease of `MOMENT` must have ended."""
 
 _clock = SystemClock()
 
@@ -42,7 +42,7 @@ def add(store: Store, *keys: str) -> None:
 
 
 def found(store: Store, key: str) -> Row:
-    """The row under a key, which must be there."""
+    """The row with a key, which must exist."""
     row = store.get(key)
     assert row is not None, f"the row {key!r} is gone"
     return row
@@ -64,18 +64,18 @@ def claim(
 
 
 def claim_all(store: Store, owner: str, *, alive_time: int = LEASE) -> list[Row]:
-    """Lease everything that is due; each claim gets an owner of its own, ``owner.1`` and so on."""
+    """Lease everything that is due; each claim has its own owner: ``owner.1`` and so on."""
     rows: list[Row] = []
     for count in range(1, 1000):
         claimed = claim(store, f"{owner}.{count}", limit=1000, alive_time=alive_time)
         rows += claimed.rows
         if not claimed.more:
             return rows
-    raise AssertionError("the claims come to no end")
+    raise AssertionError("the claims never end")
 
 
 def leased(store: Store, key: str, owner: str = "worker.1") -> Row:
-    """Add a row and lease it; the row with its lease."""
+    """Add a row and lease it; returns the leased row."""
     add(store, key)
     (row,) = claim(store, owner).rows
     return row
@@ -89,14 +89,14 @@ def leased_for_a_moment(store: Store, *keys: str, owner: str = "worker.1") -> li
         wait_for_end(store, key)
     if len(rows) == len(keys):
         return [*rows]
-    # This process stood still for longer than the leases lasted, before it learned of them.
+    # This process was suspended for longer than the leases lasted, before it got the answer.
     for key in keys:
         store.delete(key)
     return leased_for_a_moment(store, *keys, owner=f"{owner}.again")
 
 
 def wait_for_end(store: Store, key: str) -> None:
-    """Wait until a row may be claimed, by the store's clock: its lease has ended, or its wait."""
+    """Wait until a row's lease, or its wait, has ended by the store's clock."""
     end = found(store, key).next_run_time or 0
     give_up_at = _clock.monotonic() + _PATIENCE
     while store.now() < end:
@@ -105,18 +105,18 @@ def wait_for_end(store: Store, key: str) -> None:
 
 
 def ending(row: Row, **changes: Any) -> Settlement:  # noqa: ANN401  # a Settlement's fields
-    """How a lease may end: the same occurrence again, at once."""
+    """A settlement: run the same occurrence again, at once, unless ``changes`` say otherwise."""
     return changed(Settlement.of(row), **changes)
 
 
 def payload(stored: str | bytes | None) -> str | None:
-    """A payload as text: stores may return either."""
+    """A payload as text; a store may return text or bytes."""
     return stored.decode() if isinstance(stored, bytes) else stored
 
 
 @contextmanager
 def refused(kind: type[Exception]) -> Iterator[None]:
-    """Whatever is done here is refused with this error."""
+    """A block that must raise this error."""
     try:
         yield
     except kind:

@@ -1,4 +1,4 @@
-"""Leasing what is due: claim, and held for a claim whose answer was lost."""
+"""Leasing due rows: ``claim``, and ``held`` after a claim whose answer was lost."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -79,7 +79,7 @@ class Claims:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(store, "k")
-        # Whether the answer holds the lease's end is the store's choice.
+        # The answer may, but need not, contain the lease's end.
         assert changed(held, next_run_time=after.next_run_time) == after
         assert (held.token.owner, held.attempt) == ("w.1", 1)
         assert changed(
@@ -95,7 +95,7 @@ class Claims:
         claim(store, "w.1", alive_time=LEASE)
         end = found(store, "k").next_run_time
         assert end is not None
-        # Rounded up, so that it is never shorter than what its holder counts.
+        # Rounded up, so that the lease is never shorter than its holder counts.
         assert floor(before) + LEASE + 1 <= end <= floor(store.now()) + LEASE + 1
 
     def test_a_lease_is_nobody_elses_until_it_ends(self, backend_factory: BackendFactory) -> None:

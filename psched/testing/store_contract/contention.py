@@ -1,4 +1,4 @@
-"""Several workers at once: whatever they do, one of them has done it."""
+"""Several workers at the same time: each change is made by exactly one of them."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,13 +54,13 @@ def _patient(store: Store) -> Store:
 
 
 def _at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -> list[T]:
-    """Several workers, each with an instance and a thread of its own, do this at the same time."""
+    """Several workers do this at the same time, each in its own thread with its own instance."""
     start = Barrier(_WORKERS)
 
     def run(number: int) -> T:
         store = _patient(backend_factory())
         try:
-            store.now()  # connected, before it counts
+            store.now()  # connects before the start
             start.wait(timeout=30)
             return work(store, number)
         finally:
@@ -81,7 +81,7 @@ def _claim_all_in_small_lots(store: Store, number: int) -> list[str]:
 
 
 class Contention:
-    """No interleaving lets two workers have the same row."""
+    """No interleaving lets two workers hold the same row."""
 
     def test_of_many_rows_each_is_claimed_by_one_worker(
         self, backend_factory: BackendFactory
@@ -107,7 +107,7 @@ class Contention:
     ) -> None:
         holder = _patient(backend_factory())
         lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
-        holder.disconnect()  # a connection is one thread's
+        holder.disconnect()  # a connection belongs to one thread
 
         def work(store: Store, number: int) -> list[str]:
             if number > 0:
@@ -126,7 +126,7 @@ class Contention:
     ) -> None:
         holder = _patient(backend_factory())
         lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
-        holder.disconnect()  # a connection is one thread's
+        holder.disconnect()  # a connection belongs to one thread
 
         def work(store: Store, number: int) -> list[str]:
             if number > 0:
@@ -196,10 +196,10 @@ class Contention:
     def test_a_lease_that_is_extended_all_the_time_is_never_lost(
         self, backend_factory: BackendFactory
     ) -> None:
-        """The others claim, change and delete what they can."""
+        """The other workers claim, change and delete what they can."""
         holder = _patient(backend_factory())
         held = leased(holder, "k")
-        holder.disconnect()  # a connection is one thread's
+        holder.disconnect()  # a connection belongs to one thread
         leases = {"k": held.token}
 
         def work(store: Store, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Schedules as data: init, add, get, rows, look, replace."""
+"""Schedules as data: ``init``, ``add``, ``get``, ``rows``, ``look``, ``replace``."""
 
 from dataclasses import replace as changed
 
@@ -29,11 +29,11 @@ FULL = Row(
     alive_time=77,
     options='{"catchup":"latest"}',
 )
-"""A row in which every column that is declared has a value."""
+"""A row with a value in every column that can be declared."""
 
 
 class Definitions:
-    """What is declared is kept."""
+    """A store keeps what was declared."""
 
     def test_init_may_be_repeated_and_loses_nothing(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -72,7 +72,7 @@ class Definitions:
         assert len(store.look(many)) == len(many)
 
     def test_of_very_many_rows_all_are_added_or_none(self, backend_factory: BackendFactory) -> None:
-        """More than go into one statement."""
+        """More rows than fit into one statement."""
         store = backend_factory()
         keys = [f"m{number}" for number in range(1500)]
         add(store, keys[-1])
@@ -117,7 +117,7 @@ class Definitions:
 
 
 class Replacements:
-    """A definition is changed by who has seen it as it stands."""
+    """Only who has seen a row as it stands can change its definition."""
 
     def test_a_replacement_changes_the_definition_and_the_times(
         self, backend_factory: BackendFactory
@@ -174,7 +174,7 @@ class Replacements:
         worker, person = backend_factory(), backend_factory()
         held = leased(worker, "k")
         seen = found(person, "k")
-        # The holder may extend at any time: that is no reason to refuse.
+        # The holder may extend its lease at any time; a replacement must not fail because of it.
         assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
         before = found(worker, "k")
         assert person.replace(seen, changed(seen, type="new"))

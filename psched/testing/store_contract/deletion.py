@@ -1,4 +1,4 @@
-"""Deleting: at once when nobody holds the row, by its holder otherwise, if it can be marked."""
+"""Deleting: a free row is deleted at once; a leased one is marked, and deleted by its holder."""
 
 from dataclasses import replace as changed
 
@@ -22,7 +22,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Deletion:
-    """A key is free again when, and only when, nothing can be running under it."""
+    """A key is free again if, and only if, no task of its can be running."""
 
     def test_a_row_that_nobody_holds_is_removed(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -59,7 +59,7 @@ class Deletion:
 
 
 class Marks:
-    """Stores that mark a row which is held: its holder removes it."""
+    """Stores that mark a leased row, so that its holder deletes it."""
 
     def test_a_leased_row_is_marked_and_its_lease_goes_on(
         self, backend_factory: BackendFactory
@@ -90,7 +90,7 @@ class Marks:
         person.delete("k")
         with refused(AlreadyExistsError):
             add(person, "k")
-        # The holder learns of the mark at the latest from its settle.
+        # The holder sees the mark when it settles, at the latest.
         assert worker.settle([ending(held)]) == {"k": Settled.REDEFINED}
         assert worker.settle([ending(found(worker, "k"), remove=True)]) == {"k": Settled.DONE}
         add(person, "k")

@@ -1,4 +1,4 @@
-"""The heart of the protocol: a token that is not the row's can change nothing."""
+"""The core of the protocol: a token that is not the row's cannot change anything."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from psched.testing.store_contract.bench import (
 
 
 def _attempts(store: Store, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:
-    """Every write that names a token, and whether the store says that it was refused."""
+    """Every write that names a token; true if the store refused it."""
     row = Row(key=key, next_time=5, owner=token.owner, fence=token.fence, version=version)
     yield "extend", store.extend({key: token}, alive_time=LEASE, shortest=1) == frozenset()
     yield "update_data", not store.update_data(key, token, '{"stale":true}')
@@ -41,7 +41,7 @@ def _is_powerless(store: Store, key: str, token: Token) -> None:
 
 
 class Fencing:
-    """Owner and fence are compared, both, by every write."""
+    """Every write compares both the owner and the fence."""
 
     def test_a_worker_whose_lease_was_taken_can_change_nothing(
         self, backend_factory: BackendFactory
@@ -64,7 +64,7 @@ class Fencing:
     ) -> None:
         store = backend_factory()
         held = leased(store, "k", "Worker.1")
-        # A database that lost its last commits grants a fence twice; owners are never repeated.
+        # A database that lost its last commits can grant a fence twice; no owner is used twice.
         for owner in ("worker.1", "Worker.10", "Worker.1x", ""):
             _is_powerless(store, "k", Token(owner, held.fence))
 
@@ -83,7 +83,7 @@ class Fencing:
         before = found(store, "k")
         assert store.extend({"k": held.token}, alive_time=LEASE, shortest=1) == frozenset()
         assert not store.update_data("k", held.token, "{}")
-        # Whatever it asks for now, its settlement stands; a repeated one is answered the same.
+        # The settlement stands, whatever its holder sends now; a repeated one gets the same answer.
         for end in (ending(held), ending(held, rest=True), ending(held, wait=60)):
             assert store.settle([end]) == {"k": Settled.DONE}
         store.settle([ending(held, remove=True)])

@@ -1,4 +1,4 @@
-"""While a task runs: extend its lease, replace its payload."""
+"""While a task runs: extending its lease, replacing its payload."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -20,7 +20,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Leases:
-    """A lease is extended, and its row's payload replaced, by who names its whole token."""
+    """Only who names the whole token of a lease can extend it, or replace the row's payload."""
 
     def test_extending_moves_the_end_and_nothing_else(
         self, backend_factory: BackendFactory

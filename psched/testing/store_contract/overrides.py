@@ -1,4 +1,4 @@
-"""Stores that hold any schedule: with settings of its own, without a trigger, under any key."""
+"""Stores that hold any schedule: with its own settings, without a trigger, with any key."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -18,11 +18,11 @@ from psched.testing.store_contract.bench import (
 from psched.testing.store_contract.definitions import FULL
 
 _KEYS = ("a", "A", "á", "a\u0301", "ß", "ss", "a.b", "a%", "a_", "ab", "x" * 255, "鍵" * 255)
-"""Keys that careless collations confuse, and long ones."""
+"""Keys that some collations confuse, and long keys."""
 
 
 class Overrides:
-    """A row may have a lease of its own length, options, and no trigger."""
+    """A row may have its own ``alive_time``, options, and no trigger."""
 
     def test_all_that_was_declared_is_read_by_every_worker(
         self, backend_factory: BackendFactory
@@ -71,7 +71,7 @@ class Overrides:
 
 
 class ExactKeys:
-    """Keys are told apart by every character, whatever the database's habits are."""
+    """Keys differ if any character differs, whatever the database's collation is."""
 
     def test_keys_are_told_apart_character_by_character(
         self, backend_factory: BackendFactory

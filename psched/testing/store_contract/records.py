@@ -1,4 +1,4 @@
-"""Stores whose rows record what became of them: owner, fence, attempt, status, version, insert."""
+"""Stores whose rows record their state: owner, fence, attempt, status, version, insert."""
 
 from dataclasses import replace as changed
 from typing import Any
@@ -26,7 +26,7 @@ from psched.testing.store_contract.definitions import FULL
 
 
 class Records:
-    """Whoever reads a row sees whose it is, which try it is, and who settled it last."""
+    """A row shows who holds it, which attempt it is, and who settled it last."""
 
     def test_a_new_row_is_unclaimed_whatever_its_maker_says(
         self, backend_factory: BackendFactory
@@ -76,7 +76,7 @@ class Records:
         worker, person = backend_factory(), backend_factory()
         held = leased(worker, "k")
         seen = found(person, "k")
-        # The holder may extend at any time: that is no reason to refuse.
+        # The holder may extend its lease at any time; a replacement must not fail because of it.
         assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
         before = found(person, "k")
         new = changed(seen, type="new", next_time=LONG_AGO + 5, next_run_time=LONG_AGO + 5)
@@ -96,7 +96,7 @@ class Records:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(backend_factory(), "k")
-        # Whether the answer holds the lease's end is the store's choice.
+        # The answer may, but need not, contain the lease's end.
         assert changed(held, next_run_time=after.next_run_time) == after
         assert held.token == Token("w.1", before.fence + 1)
         assert held.attempt == 1
@@ -113,7 +113,7 @@ class Records:
             store.settle([ending(held, attempt=held.attempt)])
             (held,) = claim(store, f"w.{number}").rows
         assert fences == sorted(set(fences))
-        assert held.attempt == 4  # noqa: PLR2004  # the fourth of them
+        assert held.attempt == 4  # noqa: PLR2004  # the fourth attempt
 
     def test_each_row_of_many_is_claimed_once(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -180,7 +180,7 @@ class Records:
         assert (resting.status, resting.next_run_time, resting.reason) == (QUARANTINED, None, "bad")
 
     def test_a_row_may_be_left_without_a_time(self, backend_factory: BackendFactory) -> None:
-        """Its occurrence is over, and nobody here could tell the next one."""
+        """The occurrence is over, and the store could not compute the next one."""
         store = backend_factory()
         add(store, "waits", "rests")
         rows = {row.key: row for row in claim(store, "w.1").rows}
@@ -200,7 +200,7 @@ class Records:
         ends = [ending(kept, not_before=LONG_AGO, reason="once"), ending(gone, remove=True)]
         for store in (one, one, other):
             assert store.settle(ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
-        # It is also known when the row has been leased again, and leaves that lease alone.
+        # It is recognised also while the row is leased again, and does not touch that lease.
         claim(other, "w.2")
         leased_again = found(other, "kept")
         assert leased_again.owner == "w.2"
@@ -309,7 +309,7 @@ _UNLIKE: dict[str, Any] = {
 
 
 def _numbered(row: Row, number: int) -> Settlement:
-    """A settlement that differs from its neighbours'."""
+    """A settlement that differs from those of the other rows."""
     if number % 3 == 0:
         return ending(row, remove=True)
     return ending(row, next_time=number, not_before=LATER, reason=f"the {number}th")

@@ -1,4 +1,4 @@
-"""What has ended is kept for a while, then purged; what runs again is kept."""
+"""A row that has ended is kept for a while, then purged; one that runs again is kept."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -18,7 +18,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Retention:
-    """Stores that keep what has ended, for as long as a settlement says."""
+    """Stores that keep rows that have ended, for as long as their settlement says."""
 
     def test_what_has_ended_may_be_removed_after_the_time_it_is_kept_for(
         self, backend_factory: BackendFactory
@@ -60,7 +60,7 @@ class Retention:
         add(store, "gone")
         (again,) = claim(store, "w.2").rows
         assert (again.key, again.fence, again.retain_until) == ("gone", 1, None)
-        # A late repetition is told that the row is gone, or is another's by now: it ends nothing.
+        # A repetition that arrives late ends nobody else's lease, whatever its answer is.
         store.settle(ends[:1])
         assert found(store, "gone").token == again.token
 
@@ -106,6 +106,6 @@ class Retention:
             seen = found(person, key)
             assert person.replace(seen, changed(seen, status=mark))
         assert worker.marked([*held, "missing"]) == marks
-        # A mark is a change of the definition, which its holder has to look at.
+        # A mark raises the version, so that the holder reads the row.
         results = worker.settle([ending(row) for row in held.values()])
         assert results == {**dict.fromkeys(marks, Settled.REDEFINED), "other": Settled.DONE}

@@ -1,4 +1,4 @@
-"""The end of a lease: settle, in all its outcomes."""
+"""The end of a lease: ``settle``, with all its outcomes."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -21,7 +21,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Settlements:
-    """A settlement is applied once, whole, and only under the lease it names."""
+    """A settlement is applied once, as a whole, and only under the lease that it names."""
 
     def test_a_settlement_writes_the_times_it_names_and_ends_the_lease(
         self, backend_factory: BackendFactory
@@ -55,7 +55,7 @@ class Settlements:
         assert times["by schedule"] == LATER
         # A store without a fence may need the rest of the second to tell two leases apart.
         assert before <= times["overdue"] <= after + 1
-        # Not a moment less than 60 seconds, though the clock's seconds are whole.
+        # At least 60 seconds, although the column holds whole seconds.
         assert before + 61 <= times["waits"] <= after + 61
         assert before <= times["at once"] <= after + 1
         for key in ("overdue", "at once"):

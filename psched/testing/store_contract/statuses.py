@@ -1,4 +1,4 @@
-"""Stores whose rows any client may write: a status that somebody sets is not overwritten."""
+"""Stores whose rows any client may write: a settle does not overwrite a status set by a client."""
 
 from collections.abc import Callable
 from dataclasses import replace as changed
@@ -8,11 +8,11 @@ from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import BackendFactory, add, claim, ending, found, leased
 
 SetStatus = Callable[[str, str], None]
-"""Writes the status of a row, and nothing else, as a client other than psched would."""
+"""Sets the status of a row, and nothing else, as a client other than psched would."""
 
 
 class StatusContract:
-    """What a client sets with plain means is seen by the holder, and stands.
+    """The holder of a lease sees a status that a client has set, and does not overwrite it.
 
     Needs the fixtures ``backend_factory`` and ``set_status``, a `SetStatus`.
     """

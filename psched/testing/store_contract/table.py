@@ -1,4 +1,4 @@
-"""Stores whose table is a documented interface: rows that any client wrote."""
+"""Stores whose table is a documented interface: rows that another client has written."""
 
 from collections.abc import Callable
 from dataclasses import replace as changed

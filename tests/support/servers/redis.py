@@ -29,6 +29,7 @@ class Redis(Server):
     def __init__(self, home: Path, *flags: str, certificates=None, primary: "Redis | None" = None):
         super().__init__(home, *flags, certificates=certificates)
         self.tls_port = self._reserve_port()
+        self._cluster_port = self._reserve_port()
         self._primary = primary
         self._numbers = itertools.count(1)
 
@@ -105,6 +106,9 @@ class Redis(Server):
             "dir": str(self.data),
             "unixsocket": str(self.socket),
             "databases": str(DATABASES),
+            # Only a server of a cluster opens it. By default it is 10,000 above the other port, and
+            # may be another program's.
+            "cluster-port": str(self._cluster_port),
             "appendonly": "yes",
             "appendfsync": "always",
             "save": "",
@@ -196,6 +200,15 @@ class Watched(Block):
         """Take nothing for down any more, however busy this host is."""
         for sentinel in self.sentinels:
             sentinel.query("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "60000")
+
+    def wait_for_switch(self) -> None:
+        """Wait until every Sentinel names the replica as the primary, and has published that."""
+        for sentinel in self.sentinels:
+            wait_until(
+                lambda sentinel=sentinel: sentinel.sees["port"] == str(self.replica.port),
+                timeout=60,
+                what="Sentinels that name the new primary",
+            )
 
     def url(self, database: str = "0") -> str:
         """What psched is told."""

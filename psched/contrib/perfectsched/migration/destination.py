@@ -1,4 +1,4 @@
-"""psched's table: copies at rest, which become schedules."""
+"""psched's table, and the staged copies in it, which become schedules."""
 
 import json
 import random
@@ -29,65 +29,66 @@ from psched.stores.sql.schema import Schema
 from psched.stores.sql.tables import schedules_table
 
 _PAGE = 500
-"""Copies in one query."""
+"""Rows in one query."""
 
 _COPIED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "created_at", "options",
 )  # fmt: skip
-"""Columns that are of no less use at rest."""
+"""Columns that a staged copy has already; the others are written when it is activated."""
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """What stands in psched's table under a key.
+class NewRow:
+    """A row of psched's table: a staged copy of an old row, or a schedule.
 
     Attributes:
-        token: tells which state of the old row it was made of; None if it is no copy.
+        token: the fingerprint of the old row that the copy was made of; None: it is a schedule.
         origin: the old table.
-        then: ``status``, ``next_run_time``, ``reason`` and ``retain_until`` once it is released.
+        final: ``status``, ``next_run_time``, ``reason`` and ``retain_until`` of the schedule that
+            the copy becomes.
     """
 
     key: str
     token: str | None = None
     origin: str = ""
-    then: tuple[str, int | None, str | None, int | None] = ("", None, None, None)
+    final: tuple[str, int | None, str | None, int | None] = ("", None, None, None)
 
     @classmethod
-    def of(cls, row: Row, token: str, origin: str) -> Self:
-        """The copy from which a row will be released."""
-        then = (row.status, row.next_run_time, row.reason, row.retain_until)
-        return cls(row.key, token, origin, then)
+    def staged(cls, row: Row, token: str, origin: str) -> Self:
+        """The staged copy that becomes this row."""
+        final = (row.status, row.next_run_time, row.reason, row.retain_until)
+        return cls(row.key, token, origin, final)
 
     @classmethod
-    def read(cls, key: str, status: str, token: str | None, reason: str | None) -> Self:
-        """What stands there, of its columns."""
+    def from_columns(cls, key: str, status: str, token: str | None, reason: str | None) -> Self:
+        """Read a row; one that is no intact copy counts as a schedule."""
         if status != MIGRATING:
             return cls(key)
         try:
             note = json.loads(reason or "")
-            status, next_run_time, why, *retain = note["then"]  # older ones end here
-            then = (status, next_run_time, why, retain[0] if retain else None)
-            return cls(key, token, note["moving from"], then)
+            status, next_run_time, why, *retain = note["then"]  # older copies have no retention
+            final = (status, next_run_time, why, retain[0] if retain else None)
+            return cls(key, token, note["moving from"], final)
         except (ValueError, KeyError, TypeError):
             return cls(key)
 
     @property
-    def at_rest(self) -> bool:
-        """Whether it is a copy that waits to be released."""
+    def is_staged(self) -> bool:
+        """Whether the row is a staged copy."""
         return self.token is not None
 
     @property
     def note(self) -> str:
-        """Its ``reason``: enough to release it after a crash."""
-        return json.dumps({"moving from": self.origin, "then": self.then}, ensure_ascii=False)
+        """The ``reason`` of a staged copy: what is needed to activate it after a crash."""
+        return json.dumps({"moving from": self.origin, "then": self.final}, ensure_ascii=False)
 
 
 class Destination:
     """The table that the settings name.
 
     Args:
-        settings: the installation's.
-        clock: this host's clocks.
+        settings: name the database and the table.
+        clock: bounds the waits for the database.
         rng: draws the pauses between tries.
     """
 
@@ -107,33 +108,33 @@ class Destination:
         self._columns = (c.id, c.status, c.settled_by, c.reason)
 
     def check(self) -> None:
-        """Make sure that the table is there.
+        """Make sure that the table exists.
 
         Raises:
-            SchemaError: it is not, or it is of another version.
+            SchemaError: it does not, or it is of another version.
         """
         self._connector.read(lambda _connection: None)
 
-    def look(self, keys: Sequence[str]) -> Mapping[str, Copy]:
-        """What stands under these keys."""
+    def read(self, keys: Sequence[str]) -> Mapping[str, NewRow]:
+        """The rows with these keys, if they exist."""
         query = select(*self._columns).where(self._table.c.id.in_(keys))
         found = self._connector.read(lambda c: c.execute(query).all()) if keys else []
-        return {row[0]: Copy.read(*row) for row in found}
+        return {row[0]: NewRow.from_columns(*row) for row in found}
 
-    def unreleased(self, after: str) -> Sequence[Copy]:
-        """The copies at rest that come next, in the order of the keys, of whatever origin."""
+    def staged_after(self, key: str) -> Sequence[NewRow]:
+        """The next staged copies of any origin, in the order of the keys."""
         c = self._table.c
         query = (
             select(*self._columns)
-            .where(c.next_run_time.is_(None), c.status == MIGRATING, c.id > after)
+            .where(c.next_run_time.is_(None), c.status == MIGRATING, c.id > key)
             .order_by(c.id)
             .limit(_PAGE)
         )
         found = self._connector.read(lambda c: c.execute(query).all())
-        return [Copy.read(*row) for row in found]
+        return [NewRow.from_columns(*row) for row in found]
 
-    def insert(self, rows: Sequence[tuple[Row, Copy]]) -> None:
-        """Insert copies at rest, all or none.
+    def insert(self, rows: Sequence[tuple[Row, NewRow]]) -> None:
+        """Insert staged copies, all or none.
 
         Raises:
             AlreadyExistsError: one of the keys exists.
@@ -142,33 +143,34 @@ class Destination:
         if values:
             self._write(insert(self._table).values(values))
 
-    def release(self, copies: Sequence[Copy]) -> None:
-        """Make schedules of copies; those that have been released already are left alone."""
+    def activate(self, copies: Sequence[NewRow]) -> None:
+        """Turn staged copies into schedules; copies that are schedules already are not changed."""
         c = self._table.c
-        ordered = sorted(copies, key=lambda copy: repr(copy.then[:3:2]))
+        ordered = sorted(copies, key=lambda copy: repr(copy.final[:3:2]))
 
-        def each(batch: Sequence[Copy], place: Literal[1, 3]) -> object:
-            values = {copy.key: copy.then[place] for copy in batch if copy.then[place] is not None}
+        def by_key(batch: Sequence[NewRow], place: Literal[1, 3]) -> object:
+            finals = {copy.key: copy.final[place] for copy in batch}
+            values = {key: value for key, value in finals.items() if value is not None}
             return case(values, value=c.id) if values else None
 
-        for (status, reason), group in groupby(ordered, key=lambda copy: copy.then[:3:2]):
+        for (status, reason), group in groupby(ordered, key=lambda copy: copy.final[:3:2]):
             batch = [*group]
             change = (
                 update(self._table)
                 .values(
                     status=status,
                     reason=reason,
-                    next_run_time=each(batch, 1),
-                    retain_until=each(batch, 3),
+                    next_run_time=by_key(batch, 1),
+                    retain_until=by_key(batch, 3),
                 )
-                .where(self._at_rest(batch))
+                .where(self._is_staged(batch))
             )
             self._write(change)
 
-    def withdraw(self, copies: Sequence[Copy]) -> None:
-        """Delete copies that have not been released."""
+    def delete_staged(self, copies: Sequence[NewRow]) -> None:
+        """Delete staged copies; copies that are schedules already are not deleted."""
         if copies:
-            self._write(delete(self._table).where(self._at_rest(copies)))
+            self._write(delete(self._table).where(self._is_staged(copies)))
 
     def disconnect(self) -> None:
         """Close the connection."""
@@ -177,16 +179,16 @@ class Destination:
     def _greet(self, connection: Connection) -> None:
         self._schema.check(connection)
 
-    def _at_rest(self, copies: Sequence[Copy]) -> ColumnElement[bool]:
+    def _is_staged(self, copies: Sequence[NewRow]) -> ColumnElement[bool]:
         c = self._table.c
         each = or_(*(and_(c.id == copy.key, c.settled_by == copy.token) for copy in copies))
         return and_(c.status == MIGRATING, each)
 
-    def _values(self, row: Row, copy: Copy) -> dict[str, Any]:
+    def _values(self, row: Row, copy: NewRow) -> dict[str, Any]:
         values = {name: getattr(row, name) for name in _COPIED}
         for name in ("data", "options"):
             if values[name] is not None:
-                # As text whatever the column's type is: as every statement of psched's does.
+                # Bound as text whatever the type of the column, as all of psched's statements do.
                 values[name] = literal(values[name], String())
         return {
             **values,

@@ -1,4 +1,4 @@
-"""The old table, in SQL."""
+"""The old table: reading, marking and deleting its rows."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,30 +24,30 @@ from sqlalchemy import (
 from psched.base.clock import Clock
 from psched.base.errors import SchemaError
 from psched.config import Config
-from psched.contrib.perfectsched.migration.kinds import KINDS, Kind, Old
+from psched.contrib.perfectsched.migration.source_systems import SYSTEMS, OldRow, SourceSystem
 from psched.stores.sql.connector import Connector
 
 PAGE = 200
-"""Rows that are read, and go through each step, together."""
+"""Rows that are read, and written in each step, together."""
 
 
 class Source:
     """The table whose rows are to be moved.
 
     Args:
-        settings: whose url and timeout are the old database's.
+        settings: name the old database.
         name: the table.
-        kind: which system it is of; None: its columns tell.
-        clock: this host's clocks.
+        system: the name of the old system; None: the columns tell.
+        clock: bounds the waits for the database.
         rng: draws the pauses between tries.
 
     Attributes:
-        title: where it is, for people.
-        origin: where it is, whoever asks: what its copies are known by.
+        title: the table and its database, for people.
+        origin: the table and its database, as staged copies name them.
     """
 
     def __init__(
-        self, settings: Config, name: str, *, kind: str | None, clock: Clock, rng: random.Random
+        self, settings: Config, name: str, *, system: str | None, clock: Clock, rng: random.Random
     ) -> None:
         self._connector = Connector(
             settings.url,
@@ -60,7 +60,7 @@ class Source:
         )
         self._name = name
         self._place = f"{name!r} on {settings.safe_url}"
-        self._asked_for = kind
+        self._wanted_system = system
         url = self._connector.url
         scheme, _, _ = url.drivername.partition("+")
         where = f"{scheme}://{url.host or ''}:{url.port or ''}/{url.database}"
@@ -68,48 +68,48 @@ class Source:
         self.origin = f"table {name} on {where}"
 
     @property
-    def kind(self) -> Kind:
-        """The system it is of.
+    def system(self) -> SourceSystem:
+        """The system that the table belongs to.
 
         Raises:
-            SchemaError: there is no such table, or it is of none that we know.
+            SchemaError: there is no such table, or it belongs to no system that psched knows.
         """
         return self._shape[0]
 
-    def page(self, after: Old | None) -> Sequence[Old]:
-        """The rows that come next, in the order of the keys; none: that was all."""
+    def page(self, after: OldRow | None) -> Sequence[OldRow]:
+        """The next rows in the order of the keys; none if there are no more."""
         query = self._select.order_by(column("id")).limit(PAGE)
         if after is not None:
             beyond = (
                 f"{self._connector.quote('id')} > {self._connector.dialect.text.format(':after')}"
             )
-            query = query.where(text(beyond).bindparams(after=after.at))
+            query = query.where(text(beyond).bindparams(after=after.stored_id))
         return self._read(query)
 
-    def look(self, keys: Sequence[str]) -> Mapping[str, Old]:
-        """The rows under these keys, as far as they exist."""
+    def read(self, keys: Sequence[str]) -> Mapping[str, OldRow]:
+        """The rows with these keys, if they exist."""
         found = self._read(self._select.where(column("id").in_(keys))) if keys else []
         return {old.key: old for old in found}
 
-    def mark(self, seen: Sequence[Old]) -> int:
-        """Take those rows that are still as they were seen, in every column; how many that were."""
+    def mark(self, seen: Sequence[OldRow]) -> int:
+        """Mark the rows whose columns are all still as they were read; the number of these rows."""
         if not seen:
             return 0
-        # As text: of two thousand comparisons, SQLAlchemy's own objects take ten times as long.
+        # SQL as text: for two thousand comparisons SQLAlchemy's objects take ten times as long.
         values: dict[str, Any] = {}
         each = (f"({' AND '.join(self._as_seen(old, values))})" for old in seen)
         as_seen = text(" OR ".join(each)).bindparams(**values)
-        mark = self.kind.mark(self._shape[1])
+        mark = self.system.mark(self._shape[1])
         change = update(self._table).values(dict(mark)).where(as_seen)
         return self._connector.run(lambda c: c.execute(change).rowcount)
 
-    def clear(self, keys: Sequence[str]) -> int:
-        """Delete rows that we have taken; how many were left of them."""
+    def delete_marked(self, keys: Sequence[str]) -> int:
+        """Delete the rows among these that are marked; the number of these rows."""
         if not keys:
             return 0
         marks = (
             and_(*(column(name) == value for name, value in mark.items()))
-            for mark in self.kind.marks
+            for mark in self.system.marks
         )
         gone = delete(self._table).where(column("id").in_(keys), or_(*marks))
         return self._connector.run(lambda c: c.execute(gone).rowcount)
@@ -118,12 +118,12 @@ class Source:
         """Close the connection."""
         self._connector.disconnect()
 
-    def _read(self, query: Select[Any]) -> Sequence[Old]:
+    def _read(self, query: Select[Any]) -> Sequence[OldRow]:
         names = self._shape[1]
 
-        def read(connection: Connection) -> Sequence[Old]:
+        def read(connection: Connection) -> Sequence[OldRow]:
             return [
-                Old(values[0], at, dict(zip(names, values, strict=True)), float(now))
+                OldRow(values[0], at, dict(zip(names, values, strict=True)), float(now))
                 for now, at, *values in connection.execute(query)
             ]
 
@@ -140,12 +140,12 @@ class Source:
         return select(now, *map(literal_column, stored)).select_from(self._table)
 
     @cached_property
-    def _shape(self) -> tuple[Kind, Sequence[str]]:
-        """The system, and the columns that it has, ``id`` first."""
+    def _shape(self) -> tuple[SourceSystem, Sequence[str]]:
+        """The system, and the columns that the table has, ``id`` first."""
 
         def read(connection: Connection) -> set[str] | None:
             inspector = inspect(connection)
-            # No driver takes a name that is not text: a command line may hold any bytes.
+            # A command line may hold any bytes, and drivers accept only names that are text.
             if not self._name.isprintable() or not inspector.has_table(self._name):
                 return None
             return {each["name"] for each in inspector.get_columns(self._name)}
@@ -155,16 +155,18 @@ class Source:
             raise SchemaError(f"there is no table {self._place}")
         if "next_run_time" in found:
             raise SchemaError(f"the table {self._place} is psched's own: nothing needs to move")
-        kinds = [KINDS[self._asked_for]] if self._asked_for else KINDS.values()
-        for kind in kinds:
-            if kind.needed <= found:
-                names = sorted(kind.needed | (kind.optional & found), key=lambda n: (n != "id", n))
-                return kind, names
-        wanted = " nor ".join(f"{kind.name}'s ({', '.join(sorted(kind.needed))})" for kind in kinds)
-        raise SchemaError(f"the table {self._place} has not the columns of {wanted}")
+        systems = [SYSTEMS[self._wanted_system]] if self._wanted_system else [*SYSTEMS.values()]
+        for each in systems:
+            if each.required_columns <= found:
+                names = each.required_columns | (each.optional_columns & found)
+                return each, sorted(names, key=lambda name: (name != "id", name))
+        wanted = " or ".join(
+            f"{each.name}'s ({', '.join(sorted(each.required_columns))})" for each in systems
+        )
+        raise SchemaError(f"the table {self._place} does not have the columns of {wanted}")
 
-    def _as_seen(self, old: Old, values: dict[str, Any]) -> Iterator[str]:
-        """The conditions that a row is what it was; what they compare with goes into values."""
+    def _as_seen(self, old: OldRow, values: dict[str, Any]) -> Iterator[str]:
+        """The conditions that a row is still as it was read; adds their parameters to values."""
         for name, value in old.values.items():
             stored = self._stored(name)
             if value is None:
@@ -175,7 +177,7 @@ class Source:
                 yield f"{stored} = :{parameter}"
 
     def _stored(self, name: str, *, as_bytes: bool = False) -> str:
-        """A column as it is read; the payload as bytes, whatever it holds."""
+        """The SQL that reads a column; the payload is read as bytes, because it may be anything."""
         quoted = self._connector.quote(name)
         as_bytes = as_bytes or name == "data"
         return self._connector.dialect.payload.format(quoted) if as_bytes else quoted

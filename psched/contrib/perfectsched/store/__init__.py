@@ -1,5 +1,6 @@
-"""PerfectSched's table, worked on by psched and by PerfectSched's own workers at the same time.
+"""A store on PerfectSched's table, while PerfectSched's own workers use the table, too.
 
-Reading order: `rows`, `leases`, `statements`, `table`, `claims`, `backend`. The protocol stands in
-`psched.contrib.perfectsched.store.store`.
+Reading order: `rows` (what a row means), `leases` (what this process knows of its leases),
+`statements` (the SQL), `lease_writer` (claim, extend, settle), `store` (the protocol of
+`psched.core.store_protocol`; its docstring has the reasons). `table` creates the table.
 """

@@ -1,28 +1,29 @@
-"""What this process knows of the leases it holds: the table has no column for that."""
+"""The leases that this process holds: the table has no columns for an owner or a fence."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from psched.contrib.perfectsched.store.rows import Stored, as_row
+from psched.contrib.perfectsched.store.rows import StoredRow, as_row
 from psched.core.model import Row, Token
 
-_MOST = 10_000
-"""Leases that are remembered, if they are over."""
+_CAPACITY = 10_000
+"""From this number of leases on, those that were settled are forgotten."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease, and what is known about it.
+    """A lease, and what is known about its row in the table.
 
     Attributes:
-        token: what its holder names.
+        token: the token that its holder names in every request.
         next_time: the occurrence, as the table has it.
-        attempt: 1 if nobody has leased it before, else 2: the table does not count.
-        timeout: its end, the last one that we know to have been written.
-        second: the latest second of the store's clock from which an end of it was worked out.
-        tried: ends that may have been written.
-        endings: next_time and timeout that a settle of ours may have left; None: the row removed.
-        over: it was settled.
+        attempt: 1 if nobody has leased the occurrence before, else 2: the table does not count.
+        timeout: the end of the lease that was written last, as far as that is confirmed.
+        second: the latest second of the store's clock from which an end was computed.
+        unconfirmed: ends that were sent, but whose write has not been answered.
+        results: for each settle that was sent, the ``next_time`` and ``timeout`` that it would
+            leave in the row; None if it would delete the row.
+        settled: whether a settle was applied.
     """
 
     token: Token
@@ -30,89 +31,97 @@ class Lease:
     attempt: int
     timeout: int
     second: int
-    tried: set[int] = field(default_factory=set)
-    endings: list[tuple[object, int] | None] = field(default_factory=list)
-    over: bool = False
+    unconfirmed: set[int] = field(default_factory=set)
+    results: list[tuple[object, int] | None] = field(default_factory=list)
+    settled: bool = False
 
-    def extending(self, timeout: int, second: int) -> None:
-        """An end that was worked out in this second is about to be written."""
-        self.tried.add(timeout)
+    def note_extension(self, timeout: int, second: int) -> None:
+        """Note an end before it is sent; it was computed in this second of the store's clock."""
+        self.unconfirmed.add(timeout)
         self.second = max(self.second, second)
 
-    def extended(self, timeout: int) -> None:
-        """It is known to end then."""
+    def confirm_extension(self, timeout: int) -> None:
+        """Note that this end is in the table."""
         self.timeout = timeout
-        self.tried.clear()
+        self.unconfirmed.clear()
 
-    def stands(self, row: Stored, now: float) -> bool:
-        """Whether the row is as we have left it.
+    def holds(self, row: StoredRow, now: float) -> bool:
+        """Whether the lease is still held: the row has the values that this process wrote.
 
-        An extend of unknown outcome is found out here: it was applied if the row has its value;
-        but once the lease has run out, another worker may have written the same.
+        If the row has the end of an unanswered extension, that extension was applied. This is
+        certain only before the previous end of the lease: after it, another worker may have claimed
+        the row and written the same end.
         """
-        if self.over or row.next_time != self.next_time:
+        if self.settled or row.next_time != self.next_time:
             return False
         if row.timeout == self.timeout:
             return True
-        if row.timeout in self.tried and now < self.timeout:
-            self.extended(row.timeout)
+        if row.timeout in self.unconfirmed and now < self.timeout:
+            self.confirm_extension(row.timeout)
             return True
         return False
 
-    def ended_as(self, row: Stored | None) -> bool:
-        """Whether the row is as a settle of ours would have left it."""
-        return (None if row is None else (row.next_time, row.timeout)) in self.endings
+    def has_left(self, row: StoredRow | None) -> bool:
+        """Whether the row, or its absence, is the result of one of this lease's settles."""
+        return (None if row is None else (row.next_time, row.timeout)) in self.results
 
 
-class Leases:
-    """The leases of one store in one process."""
+class HeldLeases:
+    """The leases of one store in one process, by the keys of their rows."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, Lease] = {}
 
-    def begin(self, row: Stored, owner: str, timeout: int, second: int) -> Lease:
-        """We have claimed a row until ``timeout``, by a look at it in that second."""
-        if len(self._by_key) >= _MOST:
-            self._by_key = {key: lease for key, lease in self._by_key.items() if not lease.over}
-        attempt = 1 if row.untouched else 2
-        # The same occurrence is never claimed twice in a second; different ones may be.
+    def add(self, row: StoredRow, owner: str, timeout: int, second: int) -> Lease:
+        """Note that a row was claimed.
+
+        Args:
+            row: the row as it was before the claim.
+            owner: the owner that the claim names.
+            timeout: the end of the lease.
+            second: the second of the store's clock in which the row was read.
+        """
+        if len(self._by_key) >= _CAPACITY:
+            self._by_key = {key: each for key, each in self._by_key.items() if not each.settled}
+        attempt = 1 if row.never_leased else 2
+        # An occurrence is never claimed twice in one second, but several of one row may be.
         fence = second << 31 | max(row.occurrence, 0)
         lease = Lease(Token(owner, fence), row.next_time, attempt, timeout, second)
         self._by_key[row.id] = lease
         return lease
 
-    def of(self, key: str, token: Token) -> Lease | None:
-        """The lease with this token, if it has not been lost."""
+    def get(self, key: str, token: Token) -> Lease | None:
+        """The lease with this token; None if it was lost."""
         lease = self._by_key.get(key)
         return lease if lease is not None and lease.token == token else None
 
-    def by(self, owner: str) -> Iterator[str]:
-        """The keys of the leases that have this owner and are not over."""
+    def keys_of(self, owner: str) -> Iterator[str]:
+        """The keys of an owner's leases that were not settled."""
         for key, lease in self._by_key.items():
-            if lease.token.owner == owner and not lease.over:
+            if lease.token.owner == owner and not lease.settled:
                 yield key
 
-    def row(self, stored: Stored, now: float) -> Row:
-        """What a row is to psched, with our lease of it, if that stands."""
+    def as_row(self, stored: StoredRow, now: float) -> Row:
+        """Convert a row of the table, with this process's lease of it if that is still held."""
         lease = self._by_key.get(stored.id)
-        if lease is None or not lease.stands(stored, now):
+        if lease is None or not lease.holds(stored, now):
             return as_row(stored)
         return as_row(stored, lease.token, lease.attempt)
 
-    def lose(self, key: str) -> None:
-        """A lease is another's, or nobody's."""
+    def drop(self, key: str) -> None:
+        """Forget a lease that was lost."""
         self._by_key.pop(key, None)
 
 
-def is_leased(row: Stored, now: float, longest: float) -> bool:
-    """Whether somebody may hold this row.
+def may_be_leased(row: StoredRow, now: float, longest: float) -> bool:
+    """Whether any worker, also one of PerfectSched's, may hold this row.
 
-    A row that waits for a retry looks like a leased one. But nobody runs an occurrence whose
-    time is still to come, and no lease ends later than the longest one would.
+    A row that waits for a retry looks like a leased one. But nobody runs an occurrence before its
+    time, and no lease ends more than ``longest`` seconds from now.
 
     Args:
         row: the row.
         now: the store's clock.
-        longest: seconds; no lease of anybody's ends later than this from now.
+        longest: the length of the longest lease of any worker, seconds.
     """
-    return row.occurrence <= now < row.until <= now + longest and not row.untouched
+    return row.occurrence <= now < row.until <= now + longest and not row.never_leased

@@ -1,28 +1,28 @@
-"""A row of PerfectSched's table, and what it is to psched."""
+"""Rows of PerfectSched's table, converted to and from psched's rows."""
 
 import zlib
 from typing import Any, NamedTuple
 
 from psched.base import payload
 from psched.base.errors import InvalidError
-from psched.core.definition import decode, encode, plain_text, raw_data
+from psched.core.columns import decode, encode, plain_text, raw_data
 from psched.core.model import FINISHED, WAITING, Row, Token
 
 NEVER = 2**31 - 1
-"""In ``timeout``: the row rests. No instant of PerfectSched's may be this or later."""
+"""The ``timeout`` of a row at rest. PerfectSched has no instant from this one on."""
 
 LATEST = NEVER - 1
-"""The last instant that the table's columns hold, in January 2038."""
+"""The last instant that the table's columns can hold, in January 2038."""
 
 
-class Stored(NamedTuple):
-    """A row as it stands in the table; any client may have written it.
+class StoredRow(NamedTuple):
+    """A row as the table has it; any client may have written any value.
 
     Attributes:
-        timeout: nobody may take the row before it; while leased, the end of the lease.
+        timeout: no worker may claim the row before this; while it is leased, the lease's end.
         next_time: scheduled time of the occurrence that is due or running.
         data: JSON, with the type inside.
-        timezone: None is UTC.
+        timezone: a zone's name; None is UTC.
     """
 
     id: str
@@ -35,37 +35,37 @@ class Stored(NamedTuple):
 
     @property
     def occurrence(self) -> int:
-        """Its time; below 0 if that is no number."""
+        """``next_time``; negative if that is no number."""
         return _number(self.next_time)
 
     @property
     def until(self) -> int:
-        """Nobody may take the row before it; below 0 if that is no number."""
+        """``timeout``; negative if that is no number."""
         return _number(self.timeout)
 
     @property
     def version(self) -> int:
-        """A number that is another for another definition."""
+        """A checksum of the definition."""
         written = (self.cron, self.delay, self.timezone, self.data)
         return zlib.crc32(repr(written).encode()) & NEVER
 
     @property
-    def untouched(self) -> bool:
-        """Whether nobody has leased this occurrence yet.
+    def never_leased(self) -> bool:
+        """Whether no worker has leased this occurrence yet.
 
-        Whoever moves on to an occurrence sets ``timeout`` to exactly this, and every lease, retry
-        and release sets it to something else.
+        The settle that makes an occurrence the next one sets ``timeout`` to exactly ``next_time``
+        plus ``delay``; every lease, retry and release sets ``timeout`` to something else.
         """
         return self.until == self.occurrence + _number(self.delay)
 
 
-def as_row(stored: Stored, token: Token | None = None, attempt: int = 0) -> Row:
-    """What the row is to psched.
+def as_row(stored: StoredRow, token: Token | None = None, attempt: int = 0) -> Row:
+    """Convert a row of the table.
 
     Args:
         stored: the row.
-        token: of our lease of it, if there is one.
-        attempt: which try of its occurrence that lease is for.
+        token: the token of this process's lease of the row, if it holds one.
+        attempt: the attempt that this lease is for.
     """
     kind, data, form = split_data(stored.id, _bytes(stored.data))
     resting = stored.timeout == NEVER
@@ -87,11 +87,11 @@ def as_row(stored: Stored, token: Token | None = None, attempt: int = 0) -> Row:
     )
 
 
-def as_stored(row: Row) -> Stored:
-    """The row for the table.
+def as_stored(row: Row) -> StoredRow:
+    """Convert a row for the table.
 
     Raises:
-        InvalidError: a value does not fit; its ``field`` names it.
+        InvalidError: a value does not fit into the table; its ``field`` names the value.
     """
     for name, value, most in (
         ("next_time", row.next_time, LATEST),
@@ -105,19 +105,20 @@ def as_stored(row: Row) -> Stored:
             raise InvalidError(name, f"must have at most {longest} characters here")
     timeout = NEVER if row.next_run_time is None else row.next_run_time
     data = _joined(row)
-    return Stored(row.key, timeout, row.next_time, row.cron, row.delay, data, row.timezone)
+    return StoredRow(row.key, timeout, row.next_time, row.cron, row.delay, data, row.timezone)
 
 
 def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | None]:
-    """Read the column ``data``: nothing in it is an error.
+    """Read the column ``data``, which never fails.
 
     Args:
-        key: the row's.
+        key: the key of the row.
         stored: JSON, or gzip of JSON; anything else is a payload that is not a JSON object.
 
     Returns:
-        The type, the JSON text of the data without it, and how these carry the payload (see
-        `psched.base.payload`). A row without a type takes it from its key up to the first dot.
+        The type, the JSON text of the data without the type, and how these data carry the payload
+        (see `psched.base.payload`). If there is no type, it is the part of the key before the first
+        dot.
     """
     data, form = _object(stored)
     named = data.pop("type", None) if form is None else None
@@ -126,7 +127,7 @@ def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | No
 
 
 def join_data(kind: str, data: str | bytes | None) -> bytes:
-    """The column ``data`` for a type and a payload; the type wins over one in the payload."""
+    """The column ``data`` for a type and a payload; a type in the payload is replaced."""
     fields = decode("data", data, values=None) if data else {}
     return encode("data", {**fields, "type": kind}).encode()
 
@@ -137,11 +138,11 @@ def _object(stored: str | bytes | None) -> tuple[dict[str, Any], str | None]:
     try:
         return decode("data", stored, values=None), None
     except InvalidError:
-        return payload.carry(stored if isinstance(stored, bytes) else stored.encode())
+        return payload.wrap(stored if isinstance(stored, bytes) else stored.encode())
 
 
 def _joined(row: Row) -> bytes:
-    """The column ``data`` for a row, which may carry what is not a JSON object."""
+    """The column ``data`` for a row, whose payload need not be a JSON object."""
     raw = raw_data(row)
     if raw == plain_text("data", row.data or "{}").encode():
         return join_data(row.type, row.data)
@@ -150,13 +151,13 @@ def _joined(row: Row) -> bytes:
         raise InvalidError("payload", "would be read as an object in PerfectSched's table")
     if kind != row.type:
         raise InvalidError(
-            "type", "stands inside data in PerfectSched's table, and these are no JSON object"
+            "type", "is kept inside the data in PerfectSched's table, and these are no JSON object"
         )
     return raw
 
 
 def _number(value: object) -> int:
-    # SQLite keeps a text in a column of numbers; nothing is scheduled before 1970.
+    # SQLite accepts text in a column of numbers. Nothing is scheduled before 1970.
     return value if isinstance(value, int) else -1
 
 

@@ -1,26 +1,27 @@
 """The statements about PerfectSched's table, as SQL.
 
-Nothing but the table's name, which the configuration restricts to a plain identifier, and the
-dialect's own fragments is interpolated; values are bound.
+Only the table's name, which the configuration restricts to a plain identifier, and the dialect's
+own fragments are interpolated; values are bound.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import TextClause, bindparam, text
 
-from psched.contrib.perfectsched.store.rows import NEVER, Stored
+from psched.contrib.perfectsched.store.rows import NEVER, StoredRow
+from psched.stores.sql.connector import Connector
 from psched.stores.sql.dialects import Dialect
 
-COLUMNS = Stored._fields
+COLUMNS = StoredRow._fields
 
 
 class Statements:
     """Every statement that is sent about one table.
 
     Args:
-        table: the table's name, quoted as the database wants it.
-        dialect: the database's ways.
+        table: the table's name, quoted for the database.
+        dialect: the SQL of the database.
     """
 
     def __init__(self, table: str, dialect: Dialect) -> None:
@@ -36,24 +37,24 @@ class Statements:
         self.now = text(f"SELECT {dialect.now}")
         # Fails if the table is not there, or lacks a column.
         self.check = text(f"SELECT {columns} FROM {table} WHERE 1 = 0")
-        self.look = text(f"{read} id IN :ids").bindparams(bindparam("ids", expanding=True))
-        # Where leases may seem to have ended because somebody has set the clock.
-        takeable = (
+        self.rows = text(f"{read} id IN :ids").bindparams(bindparam("ids", expanding=True))
+        # If the host's clock was set forward, leases may only seem to have ended.
+        claimable = (
             " AND (timeout = next_time + delay OR :length < :even)" if dialect.host_clock else ""
         )
         self.due = text(
             f"SELECT {dialect.now}, {dialect.read_only}, {columns} FROM {table}"
-            f" WHERE timeout <= {dialect.now_floor} + :horizon AND timeout < {NEVER}{takeable}"
+            f" WHERE timeout <= {dialect.now_floor} + :horizon AND timeout < {NEVER}{claimable}"
             " ORDER BY timeout LIMIT :limit"
         )
-        # Every row, page by page; see `psched.stores.sql.listing`.
+        # All rows, page by page; see `psched.stores.sql.listing`.
         place = f"{dialect.payload.format('id')}, timeout"
         page = f"SELECT {place}, {dialect.now}, {columns} FROM {table} WHERE"
         in_time = "ORDER BY timeout, id LIMIT :limit"
         beyond = dialect.after.format("timeout", "id", ":time", dialect.text.format(":id"))
         self.first = text(f"{page} 1 = 1 {in_time}")
         self.following = text(f"{page} {beyond} {in_time}")
-        self.attempts = {
+        self.rights: Mapping[str, TextClause] = {
             "SELECT": self.check,
             "INSERT": text(
                 f"INSERT INTO {table} ({', '.join(COLUMNS)})"
@@ -90,11 +91,11 @@ class Statements:
     def extend(
         self, leases: Sequence[tuple[str, object, int]], until: int
     ) -> tuple[TextClause, dict[str, Any]]:
-        """Move the end of leases.
+        """The statement that moves the end of leases, with its values.
 
         Args:
-            leases: their keys, their occurrences, and the ends that are known.
-            until: their new end.
+            leases: the key, the ``next_time`` and the present ``timeout`` of each.
+            until: the new end.
         """
         values: dict[str, Any] = {"until": until}
         for i, (key, next_time, timeout) in enumerate(leases):
@@ -102,18 +103,29 @@ class Statements:
         where = " OR ".join(self._held.format(i) for i in range(len(leases)))
         return text(self._extend + where), values
 
-    def insert(self, rows: Sequence[Stored]) -> tuple[TextClause, dict[str, Any]]:
-        """Insert new rows, all or none."""
+    def insert(self, rows: Sequence[StoredRow]) -> tuple[TextClause, dict[str, Any]]:
+        """The statement that inserts rows, all or none, with its values."""
         values = {f"{n}{i}": v for i, row in enumerate(rows) for n, v in row._asdict().items()}
         each = (", ".join(f":{name}{i}" for name in COLUMNS) for i in range(len(rows)))
         return text(self._insert + ", ".join(f"({row})" for row in each)), values
 
 
-def as_seen(row: Stored) -> dict[str, Any]:
-    """The values by which a row is known to be as it was read."""
+def read_rows(
+    connector: Connector, sql: Statements, keys: Sequence[str]
+) -> tuple[float, Mapping[str, StoredRow]]:
+    """Read the store's clock and the rows with these keys; the clock is 0 if there are none."""
+    found = connector.read(lambda c: c.execute(sql.rows, {"ids": [*keys]}).all()) if keys else []
+    now = float(found[0][0]) if found else 0.0
+    wanted, rows = {*keys}, (StoredRow(*columns[1:]) for columns in found)
+    # The database's collation may take another key for one of these.
+    return now, {row.id: row for row in rows if row.id in wanted}
+
+
+def as_seen(row: StoredRow) -> dict[str, Any]:
+    """The values for the condition that a row is still as it was read."""
     return {**row._asdict(), "timezone": row.timezone or ""}
 
 
-def as_new(row: Stored) -> dict[str, Any]:
-    """The values that a row is to have."""
+def as_new(row: StoredRow) -> dict[str, Any]:
+    """The values of a row that is to replace another."""
     return {f"new_{name}": value for name, value in row._asdict().items()}

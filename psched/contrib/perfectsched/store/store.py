@@ -1,9 +1,9 @@
-"""PerfectSched's table as a store, while PerfectSched's own workers use it too.
+"""The store: psched's protocol on PerfectSched's table, while PerfectSched's workers use it, too.
 
-The protocol is that of `psched.core.store_protocol`, as far as the table can keep what it asks for:
+The protocol is that of `psched.core.store_protocol`, as far as the table has room for it:
 
 ======================  ======================================================================
-column                  is
+column                  in psched
 ======================  ======================================================================
 ``timeout``             ``next_run_time``; 2147483647 is a row at rest
 ``next_time``           ``next_time``
@@ -12,42 +12,45 @@ column                  is
 ``data``                ``type`` and ``data``, see `rows`
 ======================  ======================================================================
 
-**The token.** There is no column for an owner, a fence, an attempt, a status or a version. A
-lease is fenced by ``next_time`` and by the last ``timeout`` that we know we wrote, both compared
-by every write; `Leases` remembers them, so a lease is worth nothing in another process, or in
-another instance in this one. ``Row.version`` is a checksum of the definition, but what is compared
-by a settle is the definition itself.
+**The token.** The table has no column for an owner, a fence, an attempt, a status or a version. A
+lease is fenced by ``next_time`` and by the ``timeout`` that its holder wrote last: every write is
+conditional on both. `HeldLeases` remembers them in memory. So another process, or another store in
+the same process, cannot use the lease. ``Row.version`` is a checksum of the definition; a settle
+compares the definition itself.
 
-**No two leases have the same token.** The end of a lease is worked out from the second in which
-the store's clock was read: second + alive_time + 1. Whoever gives an occurrence back makes it due
-in a later second than any from which an end of its own lease was worked out (`Lease.second`); and
-a lease that has run out is over in a later second, too. So each claim of an occurrence is made in
-a later second than all claims and extends before it, and writes a later end, as long as all workers
-have the same ``alive_time``. An occurrence that is over gives its place to another ``next_time``.
-``Row.fence`` is made of the second of the claim and of ``next_time``: it grows with every claim,
-whatever the workers' ``alive_time``. What psched cannot prevent stands in docs/rdb_compat.md: the
-ends that a worker of PerfectSched's writes, workers with another ``alive_time``, and a person who
-deletes and adds a row, or sets its times, within the second of a claim.
+**No two leases have the same token.** The end of a lease is computed from the second in which the
+store's clock was read: second + alive_time + 1. A release or a retry makes the occurrence due in a
+later second than any from which an end of its lease was computed (`Lease.second`), and a lease that
+expires does so in a later second, too. So each claim of an occurrence happens in a later second
+than all its claims and extends before, and writes a later end, provided that all workers have the
+same ``alive_time``. A finished occurrence is replaced by another ``next_time``. ``Row.fence`` is
+made of the second of the claim and of ``next_time``: it grows with every claim, whatever the
+``alive_time`` of each worker. docs/rdb_compat.md says what psched cannot prevent: the ends that
+PerfectSched's workers write, workers with another ``alive_time``, and a person who deletes and adds
+a row again, or sets its times, within the second of a claim.
 
-**Time.** All instants are whole seconds of the store's clock, chosen here and written as
-literals, so that they can be known again. A lease ends at floor(now) + alive_time + 1.
+**Time.** All instants are whole seconds of the store's clock, computed here and written as
+literals, because they must be recognised later. A lease ends at floor(now) + alive_time + 1.
 
-**Moving on.** Who moves a row to its next occurrence sets ``timeout`` to next_time + delay,
-even if that is past, as PerfectSched does; not to now. PerfectSched's workers compare nothing
-but ``timeout`` when they claim. If it could have one value twice, within a second and under two
-occurrences, a worker that has read the row under the first could claim it under the second, and
-run the first again. It also means that an occurrence which was never leased can be told from one
-that was (`Stored.untouched`): that one is carried through, whatever the catch-up policy says.
+**The next occurrence.** A settle that moves a row to its next occurrence sets ``timeout`` to
+next_time + delay, even if that is past, as PerfectSched does, and never to now. PerfectSched's
+workers compare only ``timeout`` when they claim. If ``timeout`` could have the same value under two
+occurrences, within one second, then a worker that has read the row under the first occurrence could
+claim it under the second, and run the first again. This rule also tells an occurrence that was
+never leased (`StoredRow.never_leased`) from one that was: an occurrence that was leased before is
+run in any case, also if the catch-up policy would skip it.
 
-**Unknown outcomes.** An extend is found out by the next request (`Lease.stands`), a settle as
-well (`Lease.ended_as`). A claim is not: of two workers that try to claim a row in the same second,
-one succeeds, and both would have written the same. It counts as not held, and runs out.
+**Unknown outcomes.** Whether an unanswered extend was applied is found out by the next request
+(`Lease.holds`); the same is true of a settle (`Lease.has_left`). For a claim this is impossible: of
+two workers that try to claim a row in the same second, one succeeds, and both would have written
+the same values. So an unanswered claim counts as not held, and that lease expires.
 
-**Deleting** removes a row at once, whoever holds it: the holder finds it gone. Nothing can be
-recovered from a dead worker: its leases run out.
+**Deleting** removes a row at once, also while it is leased: the holder finds that the row is gone.
+A dead worker's leases cannot be released: they expire.
 
-**What cannot be understood** (a cron line, a zone) cannot be marked: its row is put off by an hour,
-and an error is logged each time. Nothing is lost, and once it is corrected it goes on by itself.
+**A row that cannot be understood** (its cron line, its zone) cannot be marked as quarantined. It is
+put off by an hour, again and again, and an error is logged each time. Nothing is lost: once the row
+has been corrected, it runs within the hour.
 """
 
 import random
@@ -57,6 +60,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
+from typing_extensions import override
 
 from psched.base import payload
 from psched.base.clock import Clock
@@ -67,110 +71,96 @@ from psched.base.errors import (
     UnknownOutcomeError,
 )
 from psched.base.lease_times import lease_time
-from psched.config.tls import Tls
-from psched.contrib.perfectsched.store.claims import Claims
-from psched.contrib.perfectsched.store.held import Held
-from psched.contrib.perfectsched.store.leases import Leases, is_leased
-from psched.contrib.perfectsched.store.reader import Reader
-from psched.contrib.perfectsched.store.rows import Stored, as_row, as_stored
-from psched.contrib.perfectsched.store.statements import Statements, as_new, as_seen
+from psched.config import Config
+from psched.contrib.perfectsched.store.lease_writer import LeaseWriter
+from psched.contrib.perfectsched.store.leases import may_be_leased
+from psched.contrib.perfectsched.store.rows import StoredRow, as_row, as_stored
+from psched.contrib.perfectsched.store.statements import Statements, as_new, as_seen, read_rows
 from psched.core.catchup import iso
-from psched.core.definition import decode
+from psched.core.columns import decode
 from psched.core.model import Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled
-from psched.stores.sql import diagnostics
-from psched.stores.sql.batches import BATCH, in_batches
-from psched.stores.sql.failures import refusing_data
+from psched.core.store_protocol import Claimed, Settled, Store
+from psched.stores.parameters import StoreParameters
+from psched.stores.sql.batches import BATCH, write_in_batches
+from psched.stores.sql.errors import refusing_data
 from psched.stores.sql.listing import Listing
-from psched.stores.sql.relational import TableStore, one_request
+from psched.stores.sql.table_store import TableStore, one_request
 
 _USUAL_ALIVE_TIME = 300
-"""Seconds; that of PerfectSched's workers, if nobody has set it …"""
-
-_FORMER_ALIVE_TIME = 3600
-"""… and that of its older versions."""
+"""Seconds; the default of PerfectSched's workers."""
 
 _CLOCKS_DIFFER = 60
 """Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
 
 
-class PerfectSchedStore(TableStore[Statements]):
-    """Schedules in a table of PerfectSched's.
+class PerfectSchedStore(TableStore[Statements], Store):
+    """Schedules in one of PerfectSched's tables; made by its import path, as a user's own store is.
 
     Args:
-        url: database URL in SQLAlchemy's form.
-        table: the table's name, a plain identifier.
-        timeout: seconds; bound of every wait for the server.
-        clock: this host's clocks.
+        settings: name the database and the table. No lease counts as longer than their
+            ``alive_time``, or 300 seconds if that is more.
+        clock: measures how long requests take.
         rng: draws the pauses between tries.
-        tls: how connections are encrypted; None: as the url's own options, or the driver, will.
-        alive_time: seconds; the length of the workers' leases. What ends much later is no lease.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        table: str,
-        timeout: float,
-        clock: Clock,
-        rng: random.Random,
-        tls: Tls | None = None,
-        alive_time: int = _FORMER_ALIVE_TIME,
-    ) -> None:
-        super().__init__(url, table=table, timeout=timeout, clock=clock, rng=rng, tls=tls)
-        self._sql = Statements(self._connector.quote(table), self._connector.dialect)
-        self._reader = Reader(self._connector, self._sql)
-        self._leases = Leases()
-        self._longest = max(alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
-        self._claims = Claims(
-            self._connector, self._sql, self._leases, clock=clock, patience=timeout
-        )
-        self._held = Held(self._connector, self._sql, self._leases)
-        self._in_batches = partial(in_batches, clock=clock, patience=timeout)
-        # What was inserted, perhaps, by the nonces of those who did.
-        self._unsure: dict[str, Sequence[Stored]] = {}
+    def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
+        super().__init__(StoreParameters.of(settings), clock=clock, rng=rng)
+        patience = settings.driver_timeout
+        self._sql = Statements(self._connector.quote(settings.table), self._connector.dialect)
+        self._writer = LeaseWriter(self._connector, self._sql, clock=clock, patience=patience)
+        self._leases = self._writer.leases
+        self._longest_lease = max(settings.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
+        self._in_batches = partial(write_in_batches, clock=clock, patience=patience)
+        # The rows of inserts that were not answered, by the nonces of these inserts.
+        self._unanswered: dict[str, Sequence[StoredRow]] = {}
 
+    @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        """See `Backend.add`.
+        """Insert rows, all or none.
+
+        The table has no column for the nonce, so this store itself remembers unanswered inserts.
 
         Raises:
-            NotSupportedError: the table has no place for what is asked for.
+            AlreadyExistsError: one of the keys exists.
+            NotSupportedError: the table has no column for a value.
         """
-        stored = [_new(row) for row in rows]
+        stored = [_checked(row) for row in rows]
         if not stored:
             return
         try:
             self._connector.transact(partial(self._insert, stored))
         except UnknownOutcomeError:
-            self._unsure[nonce] = stored
+            self._unanswered[nonce] = stored
             raise
         except AlreadyExistsError:
-            if not self._has_inserted(self._unsure.pop(nonce, ())):
+            if not self._has_inserted(self._unanswered.pop(nonce, ())):
                 raise
-        self._unsure.pop(nonce, None)
+        self._unanswered.pop(nonce, None)
 
+    @override
     def get(self, key: str) -> Row | None:
-        """See `Backend.get`."""
         return self.look([key]).get(key)
 
+    @override
     def rows(self) -> Iterator[Row]:
-        """See `Backend.rows`."""
         return Listing(self._query, [(self._sql.first, self._sql.following)], self._listed)
 
+    @override
     def replace(self, seen: Row, new: Row) -> bool:
-        """See `Backend.replace`.
+        """Change a row's definition, and its times unless somebody may hold the row.
 
-        The times of a row that somebody may hold stay as they are: its lease is fenced by them.
+        The times of a row that may be leased stay as they are, because they fence the lease.
 
         Raises:
-            NotSupportedError: the table has no place for what is asked for.
+            NotSupportedError: the table has no column for a value, or ``next_time`` would change
+                while the row may be leased.
         """
-        now, found = self._reader.look([seen.key])
+        now, found = self._read([seen.key])
         row = found.get(seen.key)
         if row is None:
             return False
-        held = self._leases.row(row, now).owner is not None or is_leased(row, now, self._longest)
+        held = self._leases.as_row(row, now).owner is not None
+        held = held or may_be_leased(row, now, self._longest_lease)
         if not _is_as_seen(row, seen, held=held):
             return False
         if held and new.next_time != seen.next_time and _same_trigger(seen, new):
@@ -178,113 +168,124 @@ class PerfectSchedStore(TableStore[Statements]):
                 f"next_time: {seen.key!r} may be running until {iso(row.until)}, and this table"
                 " keeps no lease apart from its times; set it when the task has ended"
             )
-        values = {**as_seen(row), **as_new(_new(new))}
+        values = {**as_seen(row), **as_new(_checked(new))}
         return self._write(self._sql.redefine if held else self._sql.replace, values) == 1
 
+    @override
     def delete(self, key: str) -> bool:
-        """See `Backend.delete`; whoever holds the row finds it gone."""
-        # Its collation may take another key for this one.
+        """Remove a row, also while it is leased: its holder finds that the row is gone.
+
+        Raises:
+            NotFoundError: there is no such row.
+        """
+        # The database's collation may take another key for this one.
         if self.get(key) is None or not self._write(self._sql.delete, {"id": key}):
             raise NotFoundError(f"no schedule has the key {key!r}")
         return True
 
+    @override
     @one_request
     def claim(
         self, owner: str, *, limit: int, alive_time: int, shortest: int, horizon: float
     ) -> Claimed:
-        """See `Backend.claim`."""
-        return self._claims.claim(owner, limit, lease_time(None, alive_time, shortest), horizon)
+        return self._writer.claim(owner, limit, lease_time(None, alive_time, shortest), horizon)
 
+    @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """See `Backend.held`: what is known for certain."""
-        mine = [key for key in self._leases.by(owner) if not keys or key in keys]
-        now, found = self._reader.look(mine)
-        rows = [self._leases.row(row, now) for row in found.values() if row.until > now]
+        """The rows that this owner certainly holds; a claim without an answer held none."""
+        now, found = self._read(
+            [key for key in self._leases.keys_of(owner) if not keys or key in keys]
+        )
+        rows = [self._leases.as_row(row, now) for row in found.values() if row.until > now]
         return [row for row in rows if row.owner == owner]
 
+    @override
     @one_request
     def extend(
         self, leases: Mapping[str, Token], *, alive_time: int, shortest: int
     ) -> frozenset[str]:
-        """See `Backend.extend`."""
         length = lease_time(None, alive_time, shortest)
 
         def extend(keys: Sequence[str]) -> Mapping[str, bool]:
-            held = self._held.extend({key: leases[key] for key in keys}, length)
+            held = self._writer.extend({key: leases[key] for key in keys}, length)
             return {key: key in held for key in keys}
 
         held = self._in_batches([*leases], extend)
         return frozenset(key for key, is_held in held.items() if is_held)
 
+    @override
     @one_request
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """See `Backend.settle`.
+        """End leases; a row's next occurrence is due exactly at ``not_before``, also if past."""
+        return self._in_batches(settlements, self._writer.settle)
 
-        A row that moves on is due at exactly ``not_before``, also if that is past.
-        """
-        return self._in_batches(settlements, self._held.settle)
-
+    @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """See `Backend.update_data`; the type stays as it is."""
+        """Replace a leased row's payload; the type, which is in the same column, stays."""
         with refusing_data():
-            return self._held.update_data(key, token, data)
+            return self._writer.update_data(key, token, data)
 
+    @override
     def marked(self, keys: Sequence[str]) -> Mapping[str, str]:
-        """See `Backend.marked`: there are no marks."""
-        del keys
+        """Return nothing: the table has no column for marks."""
         return {}
 
+    @override
     def purge(self, limit: int) -> int:
-        """See `Backend.purge`: nothing is kept that could be removed."""
-        del limit
+        """Remove nothing: no row has a retention time."""
         return 0
 
+    @override
     def look(self, keys: Sequence[str]) -> Mapping[str, Row]:
-        """See `Backend.look`."""
-        now, found = self._reader.look(keys)
-        return {key: self._leases.row(row, now) for key, row in found.items()}
+        now, found = self._read(keys)
+        return {key: self._leases.as_row(row, now) for key, row in found.items()}
 
+    @override
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        """See `Backend.recover`: nobody can tell what a dead worker held; it runs out."""
-        del nonce, alive_time, retry_wait
+        """Release nothing: the table does not tell which leases a dead worker held. They expire."""
         return ()
 
-    def examine(self) -> Sequence[tuple[str, str]]:
-        """See `Backend.examine`."""
-        strategy = "cas, beside PerfectSched's workers"
-        return diagnostics.examine(self._connector, self.now, self._clock, strategy=strategy)
+    @override
+    def _describe_claims(self) -> str:
+        return "cas, beside PerfectSched's workers"
 
+    @override
     def _prepare(self) -> None:
-        """No folder is made: where none is, PerfectSched's database is somewhere else."""
+        """Create no folder: if there is none, PerfectSched's database is somewhere else."""
         place = self._connector.url.database
         if place and Path(place).parent.is_dir():
             super()._prepare()
 
+    @override
     def _check(self, connection: Connection) -> None:
         connection.execute(self._sql.check)
 
+    @override
     def _make(self, connection: Connection) -> Sequence[str]:
-        from psched.contrib.perfectsched.store.table import make  # noqa: PLC0415  # only made once
+        from psched.contrib.perfectsched.store import table  # noqa: PLC0415  # rarely needed
 
-        return make(connection, self._table, self._connector.dialect)
+        return table.create_table(connection, self._table, self._connector.dialect)
 
-    def _insert(self, rows: Sequence[Stored], connection: Connection) -> None:
+    def _read(self, keys: Sequence[str]) -> tuple[float, Mapping[str, StoredRow]]:
+        return read_rows(self._connector, self._sql, keys)
+
+    def _insert(self, rows: Sequence[StoredRow], connection: Connection) -> None:
         for start in range(0, len(rows), BATCH):
             connection.execute(*self._sql.insert(rows[start : start + BATCH]))
 
-    def _has_inserted(self, rows: Sequence[Stored]) -> bool:
-        """Whether these rows, which may have been inserted by us, are there."""
-        _, found = self._reader.look([row.id for row in rows])
+    def _has_inserted(self, rows: Sequence[StoredRow]) -> bool:
+        """Whether these rows, which an unanswered request may have inserted, exist."""
+        _, found = self._read([row.id for row in rows])
         return bool(rows) and all(
             row.id in found and found[row.id].version == row.version for row in rows
         )
 
     def _listed(self, now: float, *columns: Any) -> Row:  # noqa: ANN401  # of the table
-        return self._leases.row(Stored(*columns), float(now))
+        return self._leases.as_row(StoredRow(*columns), float(now))
 
 
-def _new(row: Row) -> Stored:
-    """A row for the table, if it has a place for all that was declared."""
+def _checked(row: Row) -> StoredRow:
+    """Convert a row for the table, or refuse it if the table lacks a column for a value."""
     if row.cron is None:
         raise NotSupportedError("cron: PerfectSched's table has no schedules that run once")
     if row.alive_time is not None:
@@ -295,8 +296,8 @@ def _new(row: Row) -> Stored:
     return as_stored(row)
 
 
-def _is_as_seen(row: Stored, seen: Row, *, held: bool) -> bool:
-    """Whether a row is what somebody has seen, but for a lease that was extended since."""
+def _is_as_seen(row: StoredRow, seen: Row, *, held: bool) -> bool:
+    """Whether a row is still as a client has seen it; an extended lease is no difference."""
     was = as_row(row)
     if (was.version, was.next_time) != (seen.version, seen.next_time):
         return False

@@ -1,4 +1,4 @@
-"""PerfectSched's table: how it is made, as PerfectSched makes it."""
+"""Creating the table exactly as PerfectSched creates it."""
 
 from collections.abc import Sequence
 
@@ -21,8 +21,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from psched.stores.sql.dialects import Dialect
 
 
-def make(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
-    """Create the table and its index where they are missing; what is there stays as it is.
+def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
+    """Create the table and its index if they are missing; nothing that exists is changed.
 
     Returns:
         What was done, one line each, for people.
@@ -40,7 +40,7 @@ def make(connection: Connection, name: str, dialect: Dialect) -> Sequence[str]:
         try:
             connection.execute(CreateIndex(index))
         except DBAPIError:
-            # Of two that do this at once, one finds it done.
+            # Another process may have created the index meanwhile.
             if not _has_index_on_timeout(connection, name):
                 raise
         else:

@@ -1,15 +1,15 @@
 """All that psched knows of the differences between databases.
 
-One `Dialect` value per database, each in a module of its own; statements elsewhere ask it and
-never look at a name.
+Each database is one `Dialect` value in a module of its own; no other code looks at the name of a
+database.
 """
 
 from sqlalchemy.engine import URL
 
 from psched.base.errors import ConfigError
-from psched.stores.sql.dialects.dialect import Dialect, Fault, Standing
+from psched.stores.sql.dialects.dialect import Dialect, ServerInfo
 
-__all__ = ["Dialect", "Fault", "Standing", "dialect_of"]
+__all__ = ["Dialect", "ServerInfo", "dialect_of"]
 
 
 def dialect_of(url: URL) -> Dialect:
@@ -18,7 +18,7 @@ def dialect_of(url: URL) -> Dialect:
     Raises:
         ConfigError: psched does not know this kind of database.
     """
-    # Only that of the database in use is loaded: SQLite's brings a library with it.
+    # Only the dialect in use is imported, because SQLite's loads a library.
     match url.get_backend_name():
         case "sqlite":
             from psched.stores.sql.dialects.sqlite import SQLITE  # noqa: PLC0415

@@ -11,18 +11,19 @@ from psched.config.tls import Tls
 from psched.stores import deadline_socket, encryption
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import raw_execute
-from psched.stores.sql.dialects.dialect import Dialect, Fault, Standing
+from psched.stores.sql.dialects.dialect import Dialect, ServerInfo
+from psched.stores.sql.errors import ErrorKind
 
-_MYSQL_FAULTS: Mapping[int, Fault] = {
+_ERROR_KINDS: Mapping[int, ErrorKind] = {
     **dict.fromkeys(
         (
             1020,  # record has changed since last read (innodb_snapshot_isolation)
-            1205,  # lock wait timeout: the statement is undone
+            1205,  # lock wait timeout: the statement is rolled back
             1213,  # deadlock, or a lost certification on Galera
-            1969,  # max_statement_time exceeded: the statement is undone
+            1969,  # max_statement_time exceeded: the statement is rolled back
             3024,  # the same on MySQL
         ),
-        Fault.NOT_APPLIED,
+        ErrorKind.TRANSIENT,
     ),
     **dict.fromkeys(
         (
@@ -31,13 +32,13 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
             1041,  # out of memory
             1047,  # Galera: not part of the primary component
             1114,  # table is full
-            1129,  # host blocked after too many failed handshakes
+            1129,  # this host is blocked after too many failed handshakes
             1203,  # too many connections of this user
-            1226,  # a quota of this user
+            1226,  # this user's quota is used up
             2002,  # cannot connect through the socket
             2003,  # cannot connect
         ),
-        Fault.UNAVAILABLE,
+        ErrorKind.UNAVAILABLE,
     ),
     **dict.fromkeys(
         (
@@ -47,7 +48,7 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
             1836,  # read-only mode
             1874,  # InnoDB is read-only
         ),
-        Fault.READ_ONLY,
+        ErrorKind.READ_ONLY,
     ),
     **dict.fromkeys(
         (
@@ -62,14 +63,14 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
             2055,  # lost connection, with the system's reason
             4031,  # idle for too long (wait_timeout on MySQL)
         ),
-        Fault.UNKNOWN,
+        ErrorKind.UNKNOWN,
     ),
     **dict.fromkeys(
         (
             1054,  # unknown column
             1146,  # no such table
         ),
-        Fault.SCHEMA,
+        ErrorKind.SCHEMA,
     ),
     **dict.fromkeys(
         (
@@ -84,27 +85,27 @@ _MYSQL_FAULTS: Mapping[int, Fault] = {
             1367,  # an illegal value
             1406,  # too long for the column
             1411,  # an incorrect value for the function
-            1441,  # a time beyond what there is
-            1690,  # out of the range of its type: a number grown beyond 64 bits
-            3819,  # a check that somebody has added
+            1441,  # a time out of range
+            1690,  # out of the range of its type: a number that has grown beyond 64 bits
+            3819,  # a CHECK constraint that somebody has added
             4025,  # the same on MariaDB
         ),
-        Fault.UNFIT,
+        ErrorKind.INVALID_VALUE,
     ),
-    1062: Fault.DUPLICATE,
-    1064: Fault.UNABLE,  # syntax
-    1235: Fault.UNABLE,  # not supported by this version
-    1665: Fault.MISCONFIGURED,  # READ COMMITTED cannot be written to a log of statements
+    1062: ErrorKind.DUPLICATE,
+    1064: ErrorKind.UNSUPPORTED,  # syntax
+    1235: ErrorKind.UNSUPPORTED,  # not supported by this version
+    1665: ErrorKind.MISCONFIGURED,  # READ COMMITTED cannot be written to a log of statements
 }
 
 
-def _classify_mysql(error: BaseException) -> Fault:
+def _classify(error: BaseException) -> ErrorKind:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    if code in _MYSQL_FAULTS:
-        return _MYSQL_FAULTS[code]
-    # The server answers with numbers from 1000 on, and has then undone the statement; what
-    # PyMySQL says by itself (0, or its own 2000s) comes from a connection in no known state.
-    return Fault.UNKNOWN if code == 0 or 2000 <= code < 3000 else Fault.REFUSED  # noqa: PLR2004
+    if code in _ERROR_KINDS:
+        return _ERROR_KINDS[code]
+    # The server's own numbers begin at 1000; it has then rolled the statement back. PyMySQL raises
+    # 0 or numbers in the 2000s itself, and leaves the connection in an unknown state.
+    return ErrorKind.UNKNOWN if code == 0 or 2000 <= code < 3000 else ErrorKind.REFUSED  # noqa: PLR2004
 
 
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
@@ -122,29 +123,29 @@ def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
 def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN401  # PEP 249
     """Open a connection that keeps to a budget, and is encrypted if ``tls`` is given.
 
-    PyMySQL's own options would not do for that: it forgets the authority where others are given,
-    and then compares no names. To a context of ours it sticks. The files are read anew for each
-    connection: certificates are replaced while psched runs.
+    PyMySQL's own options do not suffice for encryption: with some of them it forgets the authority,
+    and then compares no names. A context of ours it uses as it is. The files are read again for
+    each connection, because certificates are replaced while psched runs.
     """
-    # For other drivers it need not be there.
+    # Users of other databases need not install the driver.
     import pymysql  # noqa: PLC0415
 
-    from psched.stores.sql.dialects.packets import MeasuredConnection  # noqa: PLC0415
+    from psched.stores.sql.dialects.pymysql_connection import PyMySQLConnection  # noqa: PLC0415
 
     others = {name: value for name, value in arguments.items() if name != "tls"}
     tls = arguments.get("tls")
     if tls is not None:
         try:
-            others["ssl"] = encryption.context_of(tls)
+            others["ssl"] = encryption.ssl_context(tls)
         except (OSError, ValueError) as error:
-            # The number that drivers have for what goes wrong with TLS.
+            # The number that drivers give to TLS errors.
             raise pymysql.OperationalError(2026, str(error)) from error
-    connection: Any = MeasuredConnection(**others, defer_connect=True)
+    connection: Any = PyMySQLConnection(**others, defer_connect=True)
     if connection.unix_socket or connection.bind_address:
         connection.connect()
     else:
         if getattr(connection, "ctx", None) is not None:
-            deadline_socket.bound(connection.ctx, budget)
+            deadline_socket.limit(connection.ctx, budget)
         try:
             opened = deadline_socket.connect(connection.host, connection.port, budget)
         except OSError as error:
@@ -152,20 +153,20 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
             raise pymysql.OperationalError(2003, text) from error
         connection.connect(opened)
     if tls is not None and not isinstance(connection._sock, ssl.SSLSocket):  # noqa: SLF001
-        # PyMySQL before 1.2 goes on without, if the server offers none.
+        # PyMySQL before 1.2 continues without encryption if the server offers none.
         connection.close()
         raise pymysql.OperationalError(2026, "the server does not support encrypted connections")
     return connection
 
 
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-"""No gap locks: two workers that claim neighbouring rows do not meet."""
+"""No gap locks: two workers that claim neighbouring rows do not wait for each other."""
 
 _NOT_IN_ONE = frozenset({1064, 1193})
-"""A word of that is not understood, or no variable has that name: a proxy's, or a fork's."""
+"""A proxy or a fork of MySQL does not understand the one statement, or has no such variable."""
 
 
-def _begin_session(connection: Connection, _milliseconds: int) -> Standing:
+def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
     opened: Any = connection.connection.driver_connection
     version = getattr(opened, "server_version", None)
     names = "NAMES utf8mb4"
@@ -178,7 +179,7 @@ def _begin_session(connection: Connection, _milliseconds: int) -> Standing:
     )
     isolation = "tx_isolation" if "MariaDB" in str(version) else "transaction_isolation"
     try:
-        raw_execute.only_rows(
+        raw_execute.rows_of_script(
             connection, f"SET {names}, {ours}, @@session.{isolation} = 'READ-COMMITTED'"
         )
     except DBAPIError as error:
@@ -186,12 +187,12 @@ def _begin_session(connection: Connection, _milliseconds: int) -> Standing:
         if number not in _NOT_IN_ONE:
             raise
         for statement in (f"SET {names}", f"SET {ours}", _ISOLATION):
-            raw_execute.only_rows(connection, statement)
-    shown = raw_execute.only_rows(
+            raw_execute.rows_of_script(connection, statement)
+    shown = raw_execute.rows_of_script(
         connection, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'wsrep_on')"
     )
     values = dict(map(tuple, shown))
-    return Standing(
+    return ServerInfo(
         replica=values.get("read_only", "OFF") not in ("OFF", "0"),
         in_cluster=values.get("wsrep_on") == "ON",
         version=version,
@@ -209,15 +210,15 @@ MYSQL = Dialect(
     packed=bytes,
     text="{}",
     hex="HEX({})",
-    # Not as a pair, nor as two queries: it then reads all that has the first value again.
+    # Not as a pair, nor as two queries: it would read all rows with the first value again.
     after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
-    # MariaDB 10.11 sorts by the time that they do not have, if asked to.
+    # With next_run_time, which is NULL in all of them, MariaDB 10.11 would sort.
     rest_order="id",
     place="id",
-    # A number or a word, by version. That of the session is refused with its own number.
+    # A number or a word, depending on the version. A read-only session has an error of its own.
     read_only="CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')",
     server="SELECT CONCAT(IF(LOCATE('MariaDB', VERSION()) > 0, 'MariaDB ', 'MySQL '), VERSION())",
-    # Named the one way or the other, by version.
+    # Its name depends on the version.
     isolation=(
         "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
     ),
@@ -228,9 +229,10 @@ MYSQL = Dialect(
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"
     ),
-    # By measurement: SKIP LOCKED costs a transaction's round trips, and under READ COMMITTED
-    # wins nothing back.
-    strategies=("cas", "update_first", "skip_locked"),
+    # SKIP LOCKED would cost a transaction's round trips. Measured under READ COMMITTED, it won them
+    # back only when several workers claimed many rows at a time. On Galera, row locks end at the
+    # node.
+    strategies=("cas",),
     host_clock=False,
     driver="pymysql",
     connect=_connect,
@@ -238,14 +240,14 @@ MYSQL = Dialect(
     engine_args={},
     begin_session=_begin_session,
     unreachable=(
-        "is the server running, has it a connection left,"
+        "is the server running, does it have a free connection,"
         " and are host, port, user and password right?"
     ),
-    mend="set the server's binlog_format to MIXED or ROW",
+    fix="set the server's binlog_format to MIXED or ROW",
     unsuitable=None,
     prepare=lambda _url: None,
     # An ALTER TABLE waits for the statements of running workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),
-    classify=_classify_mysql,
+    classify=_classify,
     explain=str,
 )

@@ -6,31 +6,32 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from psched.base.packing import in_base64
+from psched.base.compression import in_base64
 from psched.config.tls import Tls
 from psched.stores.deadline_socket import Budget
 from psched.stores.sql import raw_execute
-from psched.stores.sql.dialects.dialect import Dialect, Fault, Standing
+from psched.stores.sql.dialects.dialect import Dialect, ServerInfo
+from psched.stores.sql.errors import ErrorKind
 
-_FAULTS: Mapping[str, Fault] = {
+_ERROR_KINDS: Mapping[str, ErrorKind] = {
     **dict.fromkeys(
         (
             "40001",  # serialization failure
             "40P01",  # deadlock
-            "55P03",  # somebody else's lock
-            "57014",  # statement_timeout: it is undone
+            "55P03",  # another session's lock
+            "57014",  # statement_timeout: the statement is rolled back
         ),
-        Fault.NOT_APPLIED,
+        ErrorKind.TRANSIENT,
     ),
     **dict.fromkeys(
         (
             "53",  # too many connections, out of memory, disk full
             "57P03",  # starting up or shutting down
-            "58",  # the system's: a file that cannot be written, say
+            "58",  # system errors: for example a file that cannot be written
         ),
-        Fault.UNAVAILABLE,
+        ErrorKind.UNAVAILABLE,
     ),
-    "25006": Fault.READ_ONLY,
+    "25006": ErrorKind.READ_ONLY,
     **dict.fromkeys(
         (
             "08",  # connection exceptions
@@ -38,43 +39,43 @@ _FAULTS: Mapping[str, Fault] = {
             # A session that is ended while it waits for a synchronous replica has committed.
             "57P",  # shutdown, crash of another session, idle for too long
         ),
-        Fault.UNKNOWN,
+        ErrorKind.UNKNOWN,
     ),
     **dict.fromkeys(
         (
             "42703",  # no such column
             "42P01",  # no such table
         ),
-        Fault.SCHEMA,
+        ErrorKind.SCHEMA,
     ),
     **dict.fromkeys(
         (
             "22",  # out of range, too long, not of the character set
             "23",  # constraints
         ),
-        Fault.UNFIT,
+        ErrorKind.INVALID_VALUE,
     ),
-    "23505": Fault.DUPLICATE,
-    "0A000": Fault.UNABLE,  # not supported
-    "42601": Fault.UNABLE,  # syntax
+    "23505": ErrorKind.DUPLICATE,
+    "0A000": ErrorKind.UNSUPPORTED,  # not supported
+    "42601": ErrorKind.UNSUPPORTED,  # syntax
 }
-"""By SQLSTATE, or by what it begins with."""
+"""By SQLSTATE, or by the characters with which it begins."""
 
 
-def _classify(error: BaseException) -> Fault:
+def _classify(error: BaseException) -> ErrorKind:
     state = getattr(error, "sqlstate", None)
     if state is None:
-        # Of libpq or psycopg: the connection is in no known state. But what psycopg finds
-        # wrong with a value it has not sent.
-        return Fault.UNFIT if type(error).__name__ == "DataError" else Fault.UNKNOWN
+        # An error of libpq or psycopg: the state of the connection is unknown. But a value that
+        # psycopg itself refuses was not sent.
+        return ErrorKind.INVALID_VALUE if type(error).__name__ == "DataError" else ErrorKind.UNKNOWN
     for length in (5, 3, 2):
-        if state[:length] in _FAULTS:
-            return _FAULTS[state[:length]]
-    return Fault.REFUSED
+        if state[:length] in _ERROR_KINDS:
+            return _ERROR_KINDS[state[:length]]
+    return ErrorKind.REFUSED
 
 
 def _explain(error: BaseException) -> str:
-    """Its number and first line: the others show rows, and statements."""
+    """The error's number and first line; the other lines show rows and statements."""
     diagnosis: Any = getattr(error, "diag", None)
     if diagnosis is None or diagnosis.message_primary is None:
         return " ".join(str(error).split())
@@ -84,18 +85,18 @@ def _explain(error: BaseException) -> str:
 _SSLMODES = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
 _NO_FILE = "/dev/null/none"
-"""Cannot be there. For a file that it is not told, libpq looks in the user's home."""
+"""Cannot exist. Without a path, libpq would look for the file in the user's home."""
 
 
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     return {
         **({} if tls is None else _tls_args(tls)),
-        # Whole seconds, at least two; the budget knows better.
+        # libpq takes whole seconds, at least two; the budget is what really limits it.
         "connect_timeout": max(2, ceil(2 * timeout)),
         "client_encoding": "utf8",
         "application_name": "psched",
         "autocommit": True,
-        # A pooler between us and the server may give each statement another session.
+        # A pooler between psched and the server may give each statement another session.
         "prepare_threshold": None,
     }
 
@@ -107,7 +108,7 @@ def _tls_args(tls: Tls) -> Mapping[str, object]:
         "sslrootcert": str(tls.ca or _NO_FILE),
         "sslcert": str(tls.cert or _NO_FILE),
         "sslkey": str(tls.key or _NO_FILE),
-        # Another way to encrypt, which would be taken first, and knows no certificates.
+        # GSSAPI would be tried first, and checks no certificates.
         "gssencmode": "disable",
     }
 
@@ -115,9 +116,9 @@ def _tls_args(tls: Tls) -> Mapping[str, object]:
 def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN401  # PEP 249
     """Open a connection that keeps to a budget.
 
-    libpq has no limit for an answer: a server that has been stopped acknowledges what it is sent,
-    and never answers. With ``tls``, the connection is encrypted: libpq sees to that, but not on a
-    Unix socket.
+    libpq does not limit the wait for an answer, and the kernel of a server that has been stopped
+    acknowledges what is sent to it. With ``tls``, libpq encrypts the connection, except on a Unix
+    socket.
     """
     import psycopg  # noqa: PLC0415  # an extra
 
@@ -125,7 +126,7 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
         try:
             wanted = next(steps)
             while True:
-                # psycopg comes back after its interval at the latest.
+                # psycopg resumes this after its wait interval at the latest.
                 arrived = yield wanted
                 if arrived:
                     budget.answered()
@@ -160,28 +161,28 @@ _SESSION = "; ".join(
     (
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET standard_conforming_strings = on",
-        # The server does not go on with what nobody waits for any more.
+        # The server gives up a statement when nobody waits for its answer any more.
         "SET statement_timeout = {milliseconds}",
-        # Somebody who waits for a lock holds up everything else that we hold.
+        # A worker that waits for a lock does not extend its other leases.
         "SET lock_timeout = '1s'",
-        # With statistics from before a crowd of rows fell due, it would collect and sort them all
-        # for each claim, instead of reading the first ones through the index.
+        # When many rows have fallen due since the last ANALYZE, the planner would collect and sort
+        # them all for each claim, instead of reading the first ones through the index.
         "SET enable_bitmapscan = off",
         f"SELECT {_READ_ONLY}",
     )
 )
-"""One request. These could be options of the connection, but poolers refuse such."""
+"""One request. Poolers refuse these as options of the connection."""
 
 
-def _begin_session(connection: Connection, milliseconds: int) -> Standing:
-    [[replica]] = raw_execute.only_rows(connection, _SESSION.format(milliseconds=milliseconds))
+def _begin_session(connection: Connection, milliseconds: int) -> ServerInfo:
+    [[replica]] = raw_execute.rows_of_script(connection, _SESSION.format(milliseconds=milliseconds))
     opened: Any = connection.connection.driver_connection
-    return Standing(replica=replica, version=opened.info.server_version)
+    return ServerInfo(replica=replica, version=opened.info.server_version)
 
 
 POSTGRESQL = Dialect(
-    # Of all its clocks the one that neither stands still in a transaction nor moves in a
-    # statement, which would forbid the use of an index.
+    # Of PostgreSQL's clocks the one that moves within a transaction, but not within a statement:
+    # with a clock that does, the planner could not use an index.
     now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)",
     now_floor="CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp())) AS BIGINT)",
     exact="{}",
@@ -191,7 +192,7 @@ POSTGRESQL = Dialect(
     text="{}",
     hex="encode(convert_to({}, 'UTF8'), 'hex')",
     after="({}, {}) > ({}, {})",
-    # It does not see that they all have the same time, none.
+    # The planner does not see that all rows at rest have the same time, NULL.
     rest_order="next_run_time, id",
     place="id",
     read_only=_READ_ONLY,
@@ -202,20 +203,20 @@ POSTGRESQL = Dialect(
     begin="BEGIN",
     catch_up=None,
     node_state=None,
-    strategies=("skip_locked", "update_first", "cas"),
+    strategies=("skip_locked", "cas"),
     host_clock=False,
     driver="psycopg",
     connect=_connect,
     connect_args=_connect_args,
-    # It would look for the type at every start.
+    # SQLAlchemy would look for the type on every new connection.
     engine_args={"use_native_hstore": False},
     begin_session=_begin_session,
     unreachable=(
-        "is the server running, has it a connection left,"
+        "is the server running, does it have a free connection,"
         " and are host, port, user and password right?"
     ),
-    mend="",
-    # Another would keep what is no text, and then no row could be read for it.
+    fix="",
+    # With another encoding, a column may hold what is not text, and then no row could be read.
     unsuitable=(
         "SELECT CONCAT('its encoding is ', encoding, '; create a database with the encoding UTF8')"
         " FROM (SELECT current_setting('server_encoding') AS encoding) AS this"

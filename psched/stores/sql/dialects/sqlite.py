@@ -13,54 +13,56 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from psched.base import regular_files
-from psched.stores.sql.dialects.dialect import Dialect, Fault, Standing
+from psched.stores.sql.dialects.dialect import Dialect, ServerInfo
+from psched.stores.sql.errors import ErrorKind
 
-_SQLITE_FAULTS: Mapping[int, Fault] = {
-    sqlite3.SQLITE_BUSY: Fault.NOT_APPLIED,
-    sqlite3.SQLITE_LOCKED: Fault.NOT_APPLIED,
-    sqlite3.SQLITE_SCHEMA: Fault.NOT_APPLIED,  # it has just changed: the statement is out of date
-    sqlite3.SQLITE_FULL: Fault.UNAVAILABLE,
-    sqlite3.SQLITE_IOERR: Fault.UNKNOWN,
-    sqlite3.SQLITE_CANTOPEN: Fault.UNAVAILABLE,
-    sqlite3.SQLITE_NOMEM: Fault.UNAVAILABLE,
-    sqlite3.SQLITE_READONLY: Fault.READ_ONLY,
-    sqlite3.SQLITE_CONSTRAINT: Fault.UNFIT,  # a number grown beyond 64 bits is one of another type
-    sqlite3.SQLITE_MISMATCH: Fault.UNFIT,
-    sqlite3.SQLITE_TOOBIG: Fault.UNFIT,
-    # "no such table" has no code of its own.
-    sqlite3.SQLITE_ERROR: Fault.SCHEMA,
+_ERROR_KINDS: Mapping[int, ErrorKind] = {
+    sqlite3.SQLITE_BUSY: ErrorKind.TRANSIENT,
+    sqlite3.SQLITE_LOCKED: ErrorKind.TRANSIENT,
+    sqlite3.SQLITE_SCHEMA: ErrorKind.TRANSIENT,  # changed since the statement was compiled
+    sqlite3.SQLITE_FULL: ErrorKind.UNAVAILABLE,
+    sqlite3.SQLITE_IOERR: ErrorKind.UNKNOWN,
+    sqlite3.SQLITE_CANTOPEN: ErrorKind.UNAVAILABLE,
+    sqlite3.SQLITE_NOMEM: ErrorKind.UNAVAILABLE,
+    sqlite3.SQLITE_READONLY: ErrorKind.READ_ONLY,
+    # A number that has grown beyond 64 bits is of another type.
+    sqlite3.SQLITE_CONSTRAINT: ErrorKind.INVALID_VALUE,
+    sqlite3.SQLITE_MISMATCH: ErrorKind.INVALID_VALUE,
+    sqlite3.SQLITE_TOOBIG: ErrorKind.INVALID_VALUE,
+    # "No such table" has no code of its own.
+    sqlite3.SQLITE_ERROR: ErrorKind.SCHEMA,
 }
 
 
-def _classify_sqlite(error: BaseException) -> Fault:
+def _classify(error: BaseException) -> ErrorKind:
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
-        return Fault.REFUSED
+        return ErrorKind.REFUSED
     if code in (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE):
-        return Fault.DUPLICATE
-    # The low byte is the primary code, the rest tells more: https://sqlite.org/rescode.html
-    return _SQLITE_FAULTS.get(code & 0xFF, Fault.REFUSED)
+        return ErrorKind.DUPLICATE
+    # The low byte is the primary code, the others give details: https://sqlite.org/rescode.html
+    return _ERROR_KINDS.get(code & 0xFF, ErrorKind.REFUSED)
 
 
-def _begin_session(connection: Connection, _milliseconds: int) -> Standing:
+def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
     opened: Any = connection.connection.driver_connection
-    # SQLite keeps text that is not UTF-8; a row with such must be read, to be set aside.
-    # No function of ours: it is called for every text that is read.
+    # SQLite stores text that is not UTF-8, too; a row with such text must be readable, so that it
+    # can be quarantined. Not a Python function, because it is called for every text that is read.
     opened.text_factory = methodcaller("decode", "utf-8", "replace")
     # Every settled occurrence survives a power cut.
     connection.exec_driver_sql("PRAGMA synchronous = FULL").close()
-    return Standing()
+    return ServerInfo()
 
 
 def _make_file(url: URL) -> None:
-    """Create the folder and the file, if there are none; others may not read the file."""
+    """Create the folder and the file if they are missing; other users may not read the file."""
     if not url.database or not _is_file(url.database):
         return
     file = Path(url.database)
     file.parent.mkdir(parents=True, exist_ok=True)
-    # SQLite takes an empty file for a new database, and gives the files beside it its mode.
-    # Only a new one may be opened here: closing it would end the locks that this process has on it.
-    # What cannot be done is SQLite's to report.
+    # SQLite takes an empty file for a new database, and gives the same mode to the files beside it.
+    # A file that exists must not be opened here, because closing it would release the locks that
+    # this process holds on it. SQLite itself reports what cannot be done.
     with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
 
@@ -70,17 +72,17 @@ def _is_file(database: str) -> bool:
 
 
 class _Connection(sqlite3.Connection):
-    """A connection to a file that is there, and knows whether it still is.
+    """A connection to a file that exists; it notices when the file is moved, removed or replaced.
 
-    A file that is missing is not created: it may have been moved away for a moment, and SQLite
-    deletes a write-ahead log that it finds beside an empty file.
+    A missing file is not created: it may have been moved away for a moment, and SQLite would delete
+    the write-ahead log that it finds beside an empty file.
     """
 
     def __init__(self, database: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401  # the module's own
         self._file: Path | None = None
         if _is_file(database):
             self._file = Path(database).absolute()
-            # What cannot be done is SQLite's to report.
+            # SQLite itself reports what cannot be done.
             with suppress(OSError):
                 _clear_beside(self._file)
             database, options["uri"] = f"{self._file.as_uri()}?mode=rw", True
@@ -89,7 +91,7 @@ class _Connection(sqlite3.Connection):
 
     @property
     def astray(self) -> bool:
-        """Whether the path leads to another file by now, or to none."""
+        """Whether the path now leads to another file, or to none."""
         return self._found() != self._opened
 
     def _found(self) -> tuple[int, int] | None:
@@ -108,31 +110,31 @@ def _is_astray(connection: Connection) -> bool:
 
 
 def _clear_beside(file: Path) -> None:
-    """See that what lies beside a database's file are files."""
+    """Remove what is not a regular file where SQLite expects the files beside a database."""
     for suffix in "-wal", "-shm", "-journal":
         beside = file.with_name(file.name + suffix)
-        # A task may have put something else there, with which SQLite would open no database.
+        # A task may have put something else there, with which SQLite could not open the database.
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(beside.lstat().st_mode):
                 regular_files.clear(beside)
 
 
 SQLITE = Dialect(
-    # Julian days have a resolution of some 40 microseconds; 'now' itself has milliseconds, and a
-    # second that has begun is not to seem to be still ahead.
+    # A Julian day has a resolution of some 40 microseconds, 'now' has milliseconds. Without
+    # rounding, a second that has begun could still seem to be ahead.
     now="ROUND((julianday('now') - 2440587.5) * 86400.0, 3)",
     now_floor="CAST(strftime('%s', 'now') AS INTEGER)",
     exact="{}",
     integer="{}",
-    # Its columns take numbers, too, and text that is none.
+    # Its columns hold numbers, too, and text that is not UTF-8.
     payload="CAST({} AS BLOB)",
     packed=bytes,
-    # Not CAST: through that, a pair is not looked up in an index.
+    # Not CAST, with which the planner does not look up a pair in an index.
     text="({} || '')",
     hex="HEX({})",
     after="({}, {}) > ({}, {})",
     rest_order="id",
-    # Its own number: through the key it is an index more, of which each row is on another page.
+    # The row's own number; a search by key would read one index more, on another page for each row.
     place="rowid",
     read_only="0",
     server="SELECT 'SQLite ' || sqlite_version()",
@@ -142,22 +144,21 @@ SQLITE = Dialect(
     begin="BEGIN IMMEDIATE",
     catch_up=None,
     node_state=None,
-    # Who takes over a lease looks at the clock twice.
     strategies=("cas",),
     host_clock=True,
     driver="",
     connect=lambda _arguments, _budget: None,
-    # SQLite's own waiting is unfair: a writer can be passed over for seconds. The connection
-    # layer waits instead (see `Connector`).
+    # SQLite's own wait for a lock is unfair: a writer can be passed over for seconds. `Connector`
+    # waits instead.
     connect_args=lambda _timeout, _tls: {"timeout": 0, "factory": _Connection},
     engine_args={},
     begin_session=_begin_session,
     is_astray=_is_astray,
     unreachable="does its folder exist, and may it be written? `psched init` makes it",
-    mend="",
+    fix="",
     unsuitable=None,
     prepare=_make_file,
     init_session=("PRAGMA journal_mode = WAL",),
-    classify=_classify_sqlite,
+    classify=_classify,
     explain=str,
 )

@@ -1,0 +1,88 @@
+"""The command configure."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+import yaml
+
+from psched import config
+from psched.cli import options
+from psched.cli.daemon import worker_options
+from psched.cli.exit_status import report_errors
+from psched.cli.output import write_file
+from psched.config import Config, urls
+
+_HEADER = """\
+# Written by psched configure; psched -c THIS_FILE reads it. etc/psched.yml explains all settings.
+"""
+
+
+@click.command()
+@click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@worker_options.add_options
+@click.pass_obj
+@report_errors
+def configure(
+    location: options.ConfigLocation,
+    /,
+    path: Path,
+    words: tuple[str, ...],
+    *,
+    force: bool,
+    **given: object,
+) -> None:
+    """Write options of run to a configuration file.
+
+    psched -c PATH then reads the new file. With -c (and -e), the settings of that file are copied
+    to PATH first. If the url contains a password, only the file's owner may read it. --daemon is
+    written as pid_file; run still needs --daemon to go into the background.
+    """
+    source, environment, replaced = location
+    if source is None and environment is not None:
+        raise click.UsageError("-e selects a section of a file; name the file with -c")
+    before = {} if source is None else config.read_raw(source, environment)
+    overrides = {**worker_options.overrides(given, words), **replaced}
+    overrides = worker_options.with_timeout(overrides, lambda: before)
+    settings = {name: value for name, value in before.items() if name not in overrides}
+    settings |= _literal(overrides)
+    whole = config.from_mapping(settings)
+    worker_options.check_heartbeat(given["heartbeat_interval"], whole)
+    settings |= _absolute({name: settings[name] for name in overrides if name in settings}, whole)
+    write_file(path, _HEADER + _yaml(settings), secret=_is_secret(settings), force=force)
+    click.echo(f"{path}: written; test it with psched -c {path} check")
+
+
+def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
+    """Settings as a file has them: a ``${`` of the command line is escaped, and no reference."""
+
+    def escaped(value: object) -> object:
+        if isinstance(value, str):
+            return value.replace("${", "$${")
+        return [escaped(item) for item in value] if isinstance(value, tuple) else value
+
+    return {name: escaped(value) for name, value in overrides.items() if value is not None}
+
+
+def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]:
+    """Those of the settings that name files, with absolute paths."""
+    found: dict[str, object] = {}
+    for name in written:
+        value = getattr(whole, name)
+        if name == "url" and not whole.url.startswith("sqlite"):
+            continue  # it names no file
+        if isinstance(value, Path):
+            found[name] = str(value)
+        elif isinstance(value, (str, tuple)):
+            found[name] = value
+    return _literal(found)
+
+
+def _is_secret(settings: Mapping[str, object]) -> bool:
+    url = str(settings.get("url", ""))
+    return urls.without_secrets(url) != url
+
+
+def _yaml(settings: Mapping[str, object]) -> str:
+    return yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)

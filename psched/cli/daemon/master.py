@@ -1,0 +1,83 @@
+"""The command ``psched-master``: the daemon."""
+
+from psched.process import early_signals
+
+if __name__ == "__main__":
+    early_signals.receive()
+
+from pathlib import Path  # after it, because these imports take time
+
+import click
+
+from psched.base.loader import gc_paused
+from psched.cli import options
+from psched.cli.exit_status import run_and_exit
+
+_HELP = """\
+Run the daemon: a master, and the workers that its configuration asks for.
+
+With PROGRAM, a Python file that calls psched.Worker.run or psched.start, the configuration and the
+handlers are those of the program.
+
+\b
+Signals:
+  TERM INT QUIT  stop; running tasks get graceful_timeout seconds to finish
+                 (a second INT or a later QUIT: stop immediately)
+  HUP USR1       restart with new configuration and handlers; tasks go on
+  USR2           reopen the log file
+  TTIN TTOU      one worker more, one fewer
+  WINCH          start no more tasks until the next restart
+
+\b
+Exit status:
+  0   stopped as requested
+  2   wrong usage
+  65  handlers cannot be loaded
+  70  workers die again and again
+  75  another master holds the pid file
+  78  the configuration cannot be used
+"""
+
+
+@click.command(
+    help=_HELP,
+    # Options after PROGRAM belong to the program.
+    context_settings={**options.HELP, "allow_interspersed_args": False},
+)
+@click.version_option(package_name="psched")
+@options.config_options
+@options.daemon
+@click.option(
+    "--module", metavar="NAME", help="Run this module in place of PROGRAM, as python -m does."
+)
+@click.option("--safe-path", is_flag=True, help="Run the program or module as python -P does.")
+@click.argument("program", metavar="[PROGRAM] [ARGUMENT]...", nargs=-1, type=click.UNPROCESSED)
+def master(
+    config: str | None,
+    environment: str | None,
+    daemon: str | None,
+    module: str | None,
+    program: tuple[str, ...],
+    *,
+    safe_path: bool,
+) -> None:
+    """Run the daemon; `_HELP` is shown to users."""
+    with gc_paused():
+        from psched.service.run import run_configured, run_program  # noqa: PLC0415
+
+    if module is not None or program:
+        if config is not None or environment is not None or daemon is not None:
+            raise click.UsageError("a program has its own configuration: leave out -c, -e and -d")
+        name, *arguments = program if module is None else (module, *program)
+        if module is None and not Path(name).exists():
+            raise click.UsageError(f"there is no file {name!r}")
+        is_module = module is not None
+        run_and_exit(
+            lambda: run_program(name, is_module=is_module, safe_path=safe_path, arguments=arguments)
+        )
+    overrides = {} if daemon is None else {"pid_file": daemon}
+    run_and_exit(lambda: run_configured(config, environment, overrides, daemon=daemon is not None))
+
+
+if __name__ == "__main__":
+    master(prog_name="psched-master")

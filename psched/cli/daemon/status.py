@@ -1,0 +1,111 @@
+"""The command status."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+
+from psched.app import read_config
+from psched.base.errors import ConfigError
+from psched.base.texts import visible
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.time_format import format_duration
+from psched.config import Config
+from psched.master.runtime_folders import socket_folders
+from psched.master.status_query import ask_all
+
+_SILENT_TOO_LONG = 15.0
+"""Seconds without a message from a worker; it sends one every ten."""
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Show one JSON object per master.")
+@click.option(
+    "--all", "everyone", is_flag=True, help="Show all masters, whichever table they serve."
+)
+@click.pass_obj
+@report_errors
+def status(location: ConfigLocation, *, as_json: bool, everyone: bool) -> None:
+    """Show the masters of this host, their workers and tasks.
+
+    Only masters that serve the configured table are shown. If the configuration cannot be read,
+    for example because its password is a secret of the service, all masters are shown. The last
+    warnings and errors follow.
+    """
+    try:
+        wanted = None if everyone else read_config(*location)
+    except ConfigError as error:
+        click.echo(f"{error}; showing every master", err=True)
+        wanted = None
+    folders = socket_folders(os.environ)
+    found, silent, others = 0, [], []
+    for pid, answer in ask_all(folders):
+        if isinstance(answer, OSError):
+            silent.append(f"psched-master {pid} does not answer: {answer.strerror or answer}")
+            continue
+        served = _served(answer) if "url" in answer else None
+        if wanted is not None and served not in (None, _wanted(wanted)):
+            others.append(f"; {pid} serves {served}")
+            continue
+        found += 1
+        lines = [json.dumps(answer)] if as_json else _lines(answer)
+        for line in lines:
+            click.echo(visible(line))
+    for line in silent:
+        click.echo(line, err=True)
+    if not found:
+        what = f" that serves {_wanted(wanted)}" if wanted is not None else ""
+        where = ", ".join(map(str, folders))
+        raise click.ClickException(
+            f"no psched-master{what} answers on this host; searched {where}{''.join(others)}"
+        )
+
+
+def _served(master: Mapping[str, Any]) -> str:
+    return f"table {master['table']} on {master['url']}"
+
+
+def _wanted(settings: Config) -> str:
+    return f"table {settings.table} on {settings.safe_url}"
+
+
+def _lines(master: Mapping[str, Any]) -> Iterator[str]:
+    yield (
+        f"psched-master {master['pid']} {master['phase']},"
+        f" generation {master['generation']}, up {format_duration(master['uptime'])}"
+    )
+    if "url" in master:
+        yield f"{master['url']}, table {master['table']}"
+    # Masters of older versions do not send these.
+    yield from (master[name] for name in ("programs", "triggers") if name in master)
+    for worker in master["workers"]:
+        yield from _worker_lines(worker)
+    if master["problem"]:
+        yield f"last restart failed: {master['problem']}"
+    yield f"{master['worker_deaths']} workers have died"
+    if master["errors"]:
+        yield "last warnings and errors:"
+    for line in master["errors"]:
+        yield f"    {line}"
+
+
+def _worker_lines(worker: Mapping[str, Any]) -> Iterator[str]:
+    tasks = worker["tasks"]
+    line = (
+        f"worker {worker['number']} (gen {worker['generation']}) pid {worker['pid']}"
+        f" {worker['state']}, {len(tasks)} tasks, up {format_duration(worker['uptime'])}"
+    )
+    if worker["silent_for"] > _SILENT_TOO_LONG:
+        line += f", silent for {format_duration(worker['silent_for'])}"
+    yield line
+    if worker["store_away"]:
+        yield f"    {worker['store_away']}"
+    for task in tasks:
+        yield (
+            f"    {task['occurrence']} {task['type']} attempt {task['attempt']}"
+            f" pid {task['pid']} {task['state']} for {format_duration(task['running_for'])},"
+            f" lease ends in {format_duration(task['lease_left'])}"
+        )

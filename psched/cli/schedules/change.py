@@ -1,0 +1,85 @@
+"""The commands that change existing schedules and tasks: cancel, requeue, delete."""
+
+import sys
+from collections.abc import Callable, Iterable
+
+import click
+
+from psched.app import open_schedules, read_config
+from psched.base.errors import InvalidError, ScheduleError
+from psched.cli import options
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.time_format import parse_time
+
+
+@click.command()
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@options.database
+@click.pass_obj
+@report_errors
+def cancel(location: ConfigLocation, keys: tuple[str, ...]) -> None:
+    """Cancel tasks or schedules: they never run again.
+
+    The worker stops a task that is running. A task that finishes before it could be stopped is
+    finished, and not cancelled.
+    """
+    with open_schedules(read_config(*location)) as schedules:
+
+        def cancel_one(key: str) -> str:
+            is_cancelled = schedules[key].cancel()
+            return "cancelled" if is_cancelled else "will be cancelled when its task has stopped"
+
+        _for_each(keys, cancel_one)
+
+
+@click.command()
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
+@click.pass_obj
+@report_errors
+def requeue(location: ConfigLocation, keys: tuple[str, ...], at: str | None) -> None:
+    """Run again what ended, was quarantined or is paused.
+
+    The attempts are counted from the beginning. A TIME is Unix seconds or ISO 8601, such as
+    2026-01-31T09:00; without an offset, it is in the configured timezone.
+    """
+    settings = read_config(*location)
+    run_at = parse_time("at", at, settings.timezone)
+    with open_schedules(settings) as schedules:
+
+        def requeue_one(key: str) -> str:
+            schedules[key].requeue(run_at)
+            return "requeued"
+
+        _for_each(keys, requeue_one)
+
+
+@click.command()
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.pass_obj
+@report_errors
+def delete(location: ConfigLocation, keys: tuple[str, ...]) -> None:
+    """Delete schedules or tasks.
+
+    The worker stops a task that is running before its row is deleted. The command ends at the
+    first KEY that does not exist.
+    """
+    with open_schedules(read_config(*location)) as schedules:
+        for key in keys:
+            is_deleted = schedules[key].delete()
+            result = "deleted" if is_deleted else "will be deleted when its task has stopped"
+            click.echo(f"{key}: {result}")
+
+
+def _for_each(keys: Iterable[str], change: Callable[[str], str]) -> None:
+    """Change each key and print the result; an error for one key does not stop the others."""
+    failed = False
+    for key in keys:
+        try:
+            click.echo(f"{key}: {change(key)}")
+        except (InvalidError, ScheduleError) as error:
+            failed = True
+            click.echo(f"Error: {error}", err=True)
+    if failed:
+        sys.exit(1)

@@ -1,0 +1,148 @@
+"""The command next; and warnings about times that a clock change skips or repeats."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import islice
+from math import ceil
+
+import click
+
+from psched.app import CLOCK, open_schedules, read_config
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.output import one_line
+from psched.cli.time_format import format_distance, format_time, parse_time
+from psched.config import Config
+from psched.core.definition import parse_row
+from psched.core.model import WAITING, Row
+from psched.core.preview import UpcomingTime, clock_change_effects, upcoming_times
+from psched.core.shorthands import instant
+from psched.triggers.zone import find_zone
+
+_WARNED_AHEAD = 400 * 86_400
+"""Seconds; a little more than a year, so that they include every clock change of a year."""
+
+_MOST_WARNINGS = 4
+
+
+@click.command("next")
+@click.argument("key", required=False)
+@click.option(
+    "--cron",
+    metavar="CRON",
+    help="Show the times of this cron line, or @every or @call trigger, in place of a schedule's.",
+)
+@click.option(
+    "-t", "--timezone", metavar="ZONE", help="Time zone of CRON. Default: the setting timezone."
+)
+@click.option(
+    "--dst-policy",
+    type=click.Choice(["debian", "wallclock"]),
+    help="What CRON does at a clock change; see psched add --help. Default: the setting"
+    " dst_policy.",
+)
+@click.option(
+    "-s", "--start", metavar="TIME", help="Show the times of CRON at or after TIME. Default: now."
+)
+@click.option(
+    "-n",
+    "number",
+    type=click.IntRange(1, 1000),
+    default=10,
+    metavar="N",
+    help="Number of times to show. Default: 10.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+@report_errors
+def next_(
+    location: ConfigLocation,
+    *,
+    key: str | None,
+    cron: str | None,
+    timezone: str | None,
+    dst_policy: str | None,
+    start: str | None,
+    number: int,
+    as_json: bool,
+) -> None:
+    """Show the next times of a schedule or cron line.
+
+    Each time is shown in the schedule's time zone, in UTC, and as the distance from now. A note
+    follows a time that a clock change skips or repeats, and a missed run that will be dropped.
+
+    KEY names a schedule. With --cron, neither a schedule nor a database is needed. A TIME is Unix
+    seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the time zone of
+    CRON.
+    """
+    if (key is None) == (cron is None):
+        raise click.UsageError("name a KEY, or give a trigger with --cron")
+    if cron is None and any(each is not None for each in (timezone, dst_policy, start)):
+        raise click.UsageError("--timezone, --dst-policy and --start need --cron")
+    settings = read_config(*location)
+    if key is not None:
+        _show_schedule(key, number, settings, as_json=as_json)
+        return
+    zone = settings.timezone if timezone is None else timezone
+    find_zone(zone)  # refuses an empty name, as of an unset variable
+    own = settings if dst_policy is None else settings.with_settings(dst_policy=dst_policy)
+    trigger = parse_row(Row(key="next", cron=cron, timezone=zone), own).trigger
+    now = CLOCK.wall()
+    begin = parse_time("start", start, zone)
+    after = (ceil(now) if begin is None else instant("start", begin)) - 1
+    listed = upcoming_times(trigger, zone, after, number)
+    if as_json:
+        _print_object({"cron": cron, "timezone": zone}, listed)
+    else:
+        _print_lines(listed, now)
+
+
+def warn_of_clock_changes(row: Row, settings: Config) -> None:
+    """Warn on standard error of what the clock changes of the next year do to a schedule."""
+    trigger, start = parse_row(row, settings).trigger, row.next_time or 0
+    found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
+    for odd in islice(found, _MOST_WARNINGS):
+        click.echo(f"Warning: {row.key}: {odd.text}", err=True)
+
+
+def _show_schedule(key: str, number: int, settings: Config, *, as_json: bool) -> None:
+    with open_schedules(settings) as schedules:
+        schedule = schedules[key]
+        row = schedule.metadata().row
+        listed = schedule.next(number) if row.status == WAITING else []
+        now = schedules.now()
+    own = parse_row(row, settings).settings if listed else settings
+    names = ("key", "status", "reason", "cron", "timezone", "delay", "next_time", "next_run_time")
+    about = {name: getattr(row, name) for name in names} | {
+        "status": row.state,
+        "jitter": own.jitter if row.cron is not None else 0,
+    }
+    if as_json:
+        _print_object(about, listed)
+        return
+    parts = [
+        row.state,
+        one_line(row.cron) or "once",
+        f"in {one_line(row.timezone) or settings.timezone}",
+    ]
+    parts += [f"{name} {about[name]} s" for name in ("delay", "jitter") if about[name]]
+    click.echo(f"{key}: {', '.join(parts)}" + (f"  # {one_line(row.reason)}" if row.reason else ""))
+    _print_lines(listed, now)
+
+
+def _print_object(about: dict[str, object], listed: Iterable[UpcomingTime]) -> None:
+    occurrences = [asdict(each) for each in listed]
+    click.echo(json.dumps({**about, "occurrences": occurrences}))
+
+
+def _print_lines(listed: Iterable[UpcomingTime], now: float) -> None:
+    for each in listed:
+        ahead = format_distance(each.time - now)
+        if each.run_at is None:
+            click.echo(f"{'(none)':25}  {format_time(each.time)}  {ahead:14}  # {each.note}")
+            continue
+        line = f"{each.local.replace('T', ' '):25}  {format_time(each.time)}  {ahead:14}"
+        if each.run_at != each.time:
+            line += f"  runs from {format_time(each.run_at)}"
+        click.echo(f"{line}  # {each.note}" if each.note else line.rstrip())

@@ -1,0 +1,199 @@
+"""The command push."""
+
+import math
+import os
+import sys
+from typing import Any
+
+import click
+from typing_extensions import override
+
+from psched.app import open_schedules, read_config
+from psched.base import payload
+from psched.base.errors import AlreadyExistsError, InvalidError, NotFoundError, StoreError
+from psched.cli import options
+from psched.cli.exit_status import report_errors
+from psched.cli.options import ConfigLocation
+from psched.cli.output import one_line
+from psched.cli.time_format import parse_time
+from psched.core.columns import decode
+from psched.core.model import DEFAULT_TYPE, FINISHED
+from psched.core.schedule import Schedule
+
+_OPTIONS = {"alive_time": "timeout", "next_time": "at"}
+"""Fields whose option has another name, and that name; for errors."""
+
+_FIX = """write a JSON object in quotes, such as '{"text": "hello"}', or add --raw"""
+
+_MOST_WORDS = 3
+"""A task's key, type and data."""
+
+
+class _UnfinishedError(click.ClickException):
+    """The command stops waiting, but the task has not ended, as far as it knows."""
+
+    exit_code = 3
+
+
+class _PushCommand(click.Command):
+    """A command whose option ``--wait`` has an optional value, which is a number."""
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        words = list(args)
+        for place in range(end):
+            if args[place] == "--wait" and (place + 1 >= end or not _is_number(args[place + 1])):
+                words[place] = "--wait=inf"
+        return super().parse_args(ctx, words)
+
+
+@click.command(cls=_PushCommand)
+@click.argument("words", metavar="KEY [TYPE] DATA", nargs=-1, required=True)
+@click.option("--at", metavar="TIME", help="Do not start before TIME. Default: now.")
+@click.option(
+    "--timeout",
+    type=int,
+    metavar="SEC",
+    help="Length of the lease: if the host dies, another host runs the task after SEC. Default: the"
+    " setting alive_time.",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    metavar="[SEC]",
+    help="Wait until the task ends, at most SEC seconds. Exit status: 0 finished, 1 ended"
+    " otherwise, 3 not ended yet.",
+)
+@click.option("--max-attempts", type=int, metavar="N", help="Give up after N attempts.")
+@click.option(
+    "--expire",
+    type=int,
+    metavar="SEC",
+    help="Give up if the task has not finished SEC seconds after it was to start.",
+)
+@click.option("--kill-timeout", type=float, metavar="SEC", help="Stop an attempt that runs longer.")
+@click.option(
+    "--retry-wait", type=int, metavar="SEC", help="Wait this long after a failed attempt."
+)
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="DATA is any text or bytes, not JSON. A handler finds them in task.raw_data, a program on"
+    " its standard input.",
+)
+@options.database
+@click.pass_obj
+@report_errors
+def push(
+    location: ConfigLocation,
+    /,
+    words: tuple[str, ...],
+    at: str | None,
+    timeout: int | None,
+    wait: float | None,
+    *,
+    raw: bool,
+    **own: float | None,
+) -> None:
+    """Submit a task that runs once.
+
+    KEY is the task's unique name. TYPE selects the handler that runs it; without TYPE, it is
+    "default". DATA is a JSON object for the handler; - reads it from standard input.
+
+    As in PerfectQueue, KEY=DATA may be one argument. Its DATA may be plain text, as with --raw,
+    unless it begins with {.
+
+    A KEY can be pushed again when its task has ended and retention_time has passed. With --wait, a
+    KEY that exists already is no error: the command waits for that task.
+
+    A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
+    configured timezone.
+    """
+    key, type_, data = _task(words)
+    fields, form = _payload(data, raw=raw, may_be_text=len(words) == 1)
+    settings = read_config(*location)
+    with open_schedules(settings) as schedules:
+        try:
+            task = schedules.push(
+                key,
+                type_,
+                fields,
+                payload=form,
+                run_at=parse_time("at", at, settings.timezone),
+                timeout=timeout,
+                **own,
+            )
+        except InvalidError as error:
+            raise InvalidError(_OPTIONS.get(error.field, error.field), error.problem) from None
+        except AlreadyExistsError as error:
+            if wait is None:
+                raise
+            # The user may have been cut off while an earlier command waited for the same task.
+            click.echo(f"{error}: waiting for that task", err=True)
+            task = schedules[key]
+        if wait is None:
+            click.echo(f"{key}: pushed")
+        else:
+            _wait_for(task, wait)
+
+
+def _task(words: tuple[str, ...]) -> tuple[str, str, str]:
+    """The key, type and data that the arguments name."""
+    if len(words) == 1:
+        key, equals, data = words[0].partition("=")
+        if not equals:
+            raise click.UsageError(f"DATA is missing; for a task without data: push {key} '{{}}'")
+        return key, DEFAULT_TYPE, data
+    if len(words) > _MOST_WORDS:
+        raise click.UsageError("too many arguments: put quotes around DATA")
+    key, *types, data = words
+    return key, types[0] if types else DEFAULT_TYPE, data
+
+
+def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any], str | None]:
+    """The data as fields, and the form in which fields carry a payload that is not a JSON object.
+
+    See `psched.base.payload`.
+    """
+    stored = os.fsencode(data)  # the bytes of the argument, whatever the locale
+    if data == "-":
+        if sys.stdin is None:
+            raise InvalidError("data", "standard input is closed")
+        stored = sys.stdin.buffer.read()
+    if raw:
+        return payload.wrap(stored)
+    try:
+        return decode("data", stored, values=None), None
+    except InvalidError as error:
+        # Text that begins with { is more likely a mistyped object than plain text.
+        if may_be_text and not stored.lstrip().startswith(b"{"):
+            return payload.wrap(stored)
+        raise InvalidError("data", f"{error.problem}; {_FIX}") from None
+
+
+def _wait_for(task: Schedule, seconds: float) -> None:
+    try:
+        status = task.wait(seconds if math.isfinite(seconds) else None)
+    except TimeoutError as error:
+        raise _UnfinishedError(f"{error} after {seconds:g} s; it goes on") from None
+    except KeyboardInterrupt:
+        raise _UnfinishedError(f"{task.key}: no longer waiting; the task goes on") from None
+    except NotFoundError:
+        raise _UnfinishedError(
+            f"{task.key}: has been deleted, so its result is unknown; --wait needs a retention_time"
+            " above 0"
+        ) from None
+    except StoreError as error:
+        raise _UnfinishedError(f"{task.key}: pushed, but its result is unknown: {error}") from None
+    if status != FINISHED:
+        why = task.metadata().reason
+        raise click.ClickException(f"{task.key}: {status}" + (f": {one_line(why)}" if why else ""))
+    click.echo(f"{task.key}: {status}")
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return not math.isnan(float(word))
+    except ValueError:
+        return False

@@ -1,1 +1,0 @@
-"""Commands that run psched, and commands about what runs."""

@@ -1,0 +1,140 @@
+"""A child process of a command that runs the users' own trigger classes.
+
+If a trigger hangs or crashes, only the child does: the user waits for the command's answer, and may
+have more rights than the service. The child is forked when the first trigger is needed. It is
+killed, with all processes that it has started, when it does not answer in time, and when the
+command ends.
+"""
+
+import atexit
+import os
+import select
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
+
+from psched.app import CLOCK
+from psched.base.errors import InvalidError, NotLoadedError, described
+from psched.core.remote_policy import limit_memory
+from psched.process import kernel, tree
+from psched.process.link import Link
+from psched.process.signals import unblock
+from psched.process.spawn import flush_output, spawn
+from psched.triggers.custom import DEADLINE, Call, NextAfter, load_here
+
+_LONGEST_PROBLEM = 2000
+"""Characters of an error message about a trigger."""
+
+
+class _Helper:
+    """Asks triggers through a child of this process."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._child: tuple[int, Link] | None = None
+        self._failures: dict[Call, str] = {}
+        atexit.register(self._kill)
+
+    def find(self, call: Call) -> NextAfter:
+        """Find a trigger class; the function that asks it for the first time after an instant."""
+        self._ask(call, None)
+        return partial(self._ask, call)
+
+    def _ask(self, call: Call, instant: int | None) -> int | None:
+        """The trigger's first time after an instant; for None, the child only finds the class.
+
+        Raises:
+            NotLoadedError: there is no such class, or it is not allowed.
+            InvalidError: the class cannot be used, or the child does not answer.
+        """
+        if call in self._failures:
+            raise InvalidError("cron", self._failures[call])
+        if self._child is None:
+            self._child = spawn(partial(_run_child, self._owner))
+        _, link = self._child
+        link.send({"call": asdict(call), "instant": instant})
+        match _receive(link):
+            case {"time": int(time)} if type(time) is int:
+                return time
+            case {"time": None}:
+                return None
+            case {"absent": str(problem)}:
+                raise NotLoadedError("cron", problem)
+            case {"wrong": str(problem)}:
+                raise InvalidError("cron", problem)
+        how = "has exited" if link.closed else f"has not answered within {DEADLINE:g} s"
+        self._kill()
+        # Not asked again: many schedules of one list may use the same trigger.
+        self._failures[call] = f"the process that asked {call.name} {how}"
+        raise InvalidError("cron", self._failures[call])
+
+    def _kill(self) -> None:
+        """KILL the child and all processes that it has started."""
+        if self._child is None or os.getpid() != self._owner:
+            return
+        (pid, link), self._child = self._child, None
+        link.close()
+        tree.kill_all_below(pid)
+        tree.send(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def find(call: Call) -> NextAfter:
+    """Find a trigger through a child of this process; for `psched.triggers.custom.loading_by`."""
+    return _helper().find(call)
+
+
+@cache
+def _helper() -> _Helper:
+    return _Helper()
+
+
+def _receive(link: Link) -> Any:  # noqa: ANN401  # whatever the child sends
+    """The child's answer; None: it has exited, or has not answered in time."""
+    waiter = select.poll()
+    waiter.register(link, select.POLLIN)
+    until = CLOCK.monotonic() + DEADLINE
+    while not link.closed and (left := until - CLOCK.monotonic()) > 0:
+        waiter.poll(1000 * left)
+        if messages := link.receive():
+            return messages[0]
+    return None
+
+
+def _run_child(command: int, link: Link) -> int:
+    """Answer questions in the child until the command, whose pid is given, closes the link."""
+    unblock()
+    kernel.die_with_parent(command)
+    limit_memory()
+    # A trigger's output must not mix with the command's.
+    os.dup2(2, 1)
+    # A trigger in __main__ belongs to the program that declared it, which is not this command.
+    sys.modules["__main__"] = ModuleType("__main__")
+    process = os.getpid()
+    answers: dict[str, NextAfter] = {}
+    while (question := link.wait()) is not None:
+        answer = _answer(question, answers)
+        if os.getpid() != process:
+            return 0  # the trigger has forked, and this is the child
+        flush_output()
+        link.deliver(answer)
+    return 0
+
+
+def _answer(question: Mapping[str, Any], answers: dict[str, NextAfter]) -> dict[str, Any]:
+    call, instant = question["call"], question["instant"]
+    try:
+        if call["text"] not in answers:
+            answers[call["text"]] = load_here(Call(**call))
+        return {"time": None if instant is None else answers[call["text"]](instant)}
+    except NotLoadedError as error:
+        return {"absent": error.problem[:_LONGEST_PROBLEM]}
+    except InvalidError as error:
+        return {"wrong": error.problem[:_LONGEST_PROBLEM]}
+    except BaseException as error:  # noqa: BLE001  # whatever a user's code raises
+        problem = f"asking {call['name']} raised {described(error)}"
+        return {"wrong": problem[:_LONGEST_PROBLEM]}

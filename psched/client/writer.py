@@ -1,0 +1,268 @@
+"""Changing schedules: each change is made once, also if the answer to a write is lost."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as changed
+from functools import partial
+from math import ceil, floor
+from typing import Any
+
+from psched.base.clock import Clock
+from psched.base.errors import (
+    AlreadyExistsError,
+    AlreadyFinishedError,
+    InvalidError,
+    NotFoundError,
+    NotSupportedError,
+)
+from psched.base.retry import Send
+from psched.config import Config
+from psched.core.declare import When, redeclare
+from psched.core.definition import parse_row
+from psched.core.lost_answers import LostAnswers, was_replaced, was_requeued, were_inserted
+from psched.core.model import (
+    CANCELLED,
+    CANCELLING,
+    DELETING,
+    ENDED,
+    FINISHED,
+    FINISHING,
+    PAUSED,
+    QUARANTINED,
+    Row,
+)
+from psched.core.store_protocol import Store
+
+_NAMED = 5
+"""Keys named in an error at most."""
+
+_CAN_CONTINUE = frozenset({QUARANTINED, PAUSED})
+"""Statuses of rows that continue at their cursor when they are requeued."""
+
+
+class Writer:
+    """Writes to the schedules of one store.
+
+    A change reads the row, decides, and replaces the row only if it is still as it was read;
+    otherwise it begins again.
+
+    Args:
+        store: the store.
+        settings: the installation's settings.
+        clock: measures how long an insert has been under way.
+        draw_nonce: draws a text that was never drawn before.
+        send: sends each request.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        settings: Config,
+        *,
+        clock: Clock,
+        draw_nonce: Callable[[], str],
+        send: Send,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._draw_nonce = draw_nonce
+        self._send = send
+
+    def insert(self, rows: Sequence[Row]) -> None:
+        """Insert rows, all or none.
+
+        Raises:
+            AlreadyExistsError: some keys are taken; the text names them.
+        """
+        nonce, begun = self._draw_nonce(), self._clock.boottime()
+        lost = LostAnswers[str]()
+
+        def request() -> None:
+            try:
+                lost.send(nonce, partial(self._store.add, rows, nonce=nonce))
+            except AlreadyExistsError:
+                found = self._store.look([row.key for row in rows])
+                if lost:
+                    since = self._store.now() - (self._clock.boottime() - begun)
+                    if were_inserted(found, rows, nonce, since):
+                        return
+                keys = [row.key for row in rows if row.key in found] or [row.key for row in rows]
+                raise AlreadyExistsError(_taken(keys)) from None
+
+        self._send(request)
+
+    def delete(self, key: str) -> bool:
+        """Delete a row, or mark it for its holder; see `Schedule.delete`."""
+        lost = LostAnswers[str]()
+
+        def request() -> bool:
+            try:
+                return lost.send(key, partial(self._store.delete, stored_key(key)))
+            except NotFoundError:
+                if lost:
+                    return True  # an earlier try has deleted it
+                raise
+
+        return self._send(request)
+
+    def modify(
+        self,
+        key: str,
+        decide: Callable[[Row], Mapping[str, Any]] | None,
+        changes: Mapping[str, Any],
+    ) -> None:
+        """Change a definition; see `ScheduleCollection.modify`."""
+
+        def change(seen: Row) -> Row | None:
+            if seen.status == DELETING:
+                raise NotFoundError(f"the schedule {key!r} is being deleted")
+            wanted = changes if decide is None else decide(seen)
+            if decide is not None and not wanted:
+                return None
+            return redeclare(seen, wanted, self._settings, self._store.now)
+
+        def was_applied(row: Row, seen: Row, written: Row) -> bool:
+            return row.status != DELETING and was_replaced(row, seen, written)
+
+        self._replace(key, change, was_applied)
+
+    def requeue(self, key: str, run_at: When | None) -> None:
+        """Run a schedule again that has ended or was set aside; see `Schedule.requeue`."""
+
+        def change(seen: Row) -> Row:
+            if seen.status not in {*ENDED, *_CAN_CONTINUE}:
+                raise AlreadyExistsError(f"{key!r} has not ended: it is {seen.state}")
+            now = floor(self._store.now())
+            if run_at is None and seen.status in _CAN_CONTINUE:
+                aside = changed(seen, status=QUARANTINED)
+                new = redeclare(aside, {}, self._settings, self._store.now)
+            else:
+                times = {"next_time": now if run_at is None else run_at}
+                new = redeclare(seen, times, self._settings, self._store.now)
+            return changed(new, created_at=now)
+
+        self._replace(key, change, lambda row, _seen, written: was_requeued(row, written))
+
+    def cancel(self, key: str) -> bool:
+        """Cancel a schedule, or mark it for its holder; see `Schedule.cancel`."""
+        return self._end(key, CANCELLED, CANCELLING)
+
+    def force_finish(self, key: str) -> bool:
+        """Finish a schedule, or mark it for its holder; see `Schedule.force_finish`."""
+        return self._end(key, FINISHED, FINISHING)
+
+    def _replace(
+        self,
+        key: str,
+        change: Callable[[Row], Row | None],
+        was_applied: Callable[[Row, Row, Row], bool],
+    ) -> None:
+        """Replace a row by what ``change`` makes of it.
+
+        Args:
+            key: the row's.
+            change: the new row, given the row as it stands; None: there is nothing to write.
+            was_applied: whether a row shows that another was replaced by a third.
+        """
+        lost = LostAnswers[tuple[Row, Row]]()
+
+        def request() -> bool:
+            seen = read_row(self._store, key)
+            if lost.any(lambda write: was_applied(seen, *write)):
+                return True
+            new = change(seen)
+            if new is None:
+                return True
+            return lost.send((seen, new), partial(self._store.replace, seen, new))
+
+        while not self._send(request):
+            continue  # it was claimed, settled or changed after it was read
+
+    def _end(self, key: str, status: str, mark: str) -> bool:
+        """Put a row at rest, or mark it for its holder.
+
+        Returns:
+            True if the row is at rest, or deleted; False if it was marked.
+        """
+        lost = LostAnswers[str]()
+
+        def request() -> bool | None:
+            try:
+                seen = read_row(self._store, key)
+            except NotFoundError:
+                if lost:
+                    return True  # an earlier try has deleted it
+                raise
+            if seen.status == DELETING:
+                raise NotFoundError(f"the schedule {key!r} is being deleted")
+            if seen.status == mark or (lost and seen.status == status):
+                return seen.status == status
+            if seen.status in ENDED:
+                raise AlreadyFinishedError(f"{key!r} has ended already: it is {seen.status}")
+            new = self._ended(seen, status, mark)
+            if new is None:
+                return lost.send(key, partial(self._store.delete, key))
+            replaced = lost.send(key, partial(self._store.replace, seen, new))
+            return new.status == status if replaced else None
+
+        while (rests := self._send(request)) is None:
+            continue  # it was claimed, settled or changed after it was read
+        return rests
+
+    def _ended(self, seen: Row, status: str, mark: str) -> Row | None:
+        """The row at rest, or marked for its holder; None: it is to be deleted."""
+        if not self._settings.store_kind.keeps_status:
+            raise NotSupportedError(
+                f"a store of type {self._settings.type} keeps no ended schedules"
+            )
+        if seen.owner is not None:
+            return changed(seen, status=mark)
+        keep = seen.cron is not None
+        try:
+            retention = parse_row(seen, self._settings).settings.retention_time
+        except InvalidError:
+            retention = self._settings.retention_time
+        if not keep and not retention:
+            return None
+        return changed(
+            seen,
+            status=status,
+            next_run_time=None,
+            reason=None,
+            retain_until=None if keep else ceil(self._store.now()) + retention,
+        )
+
+
+def read_row(store: Store, key: str) -> Row:
+    """The row under a key.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    row = store.get(stored_key(key))
+    if row is None:
+        raise NotFoundError(f"no schedule has the key {key!r}")
+    return row
+
+
+def stored_key(key: str) -> str:
+    """A key, if a store can hold it.
+
+    Raises:
+        NotFoundError: no store can: it has half a surrogate pair (as a file's name may), or NUL
+            (which PostgreSQL has not), or is no text at all.
+    """
+    try:
+        possible = b"\0" not in key.encode()
+    except (UnicodeEncodeError, AttributeError):
+        possible = False
+    if not possible:
+        raise NotFoundError(f"no schedule has the key {key!r}")
+    return key
+
+
+def _taken(keys: Sequence[str]) -> str:
+    if len(keys) == 1:
+        return f"the key {keys[0]!r} is taken"
+    more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+    return f"the keys {', '.join(map(repr, keys[:_NAMED]))}{more} are taken"

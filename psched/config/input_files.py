@@ -1,0 +1,77 @@
+"""Files that psched itself reads because settings name them: certificates, keys and passwords."""
+
+import os
+import stat
+from pathlib import Path
+
+from typing_extensions import override
+
+from psched.config.kinds import Kind
+from psched.config.problems import InvalidValueError
+from psched.config.references import Context
+
+_CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
+
+
+class InputFile(Kind):
+    """A file that exists and can be read, made absolute.
+
+    Here ``${CREDENTIALS_DIRECTORY}/NAME`` means the file, not its content.
+
+    Args:
+        private: whether it holds a secret, so that it is refused if everybody may read it.
+    """
+
+    def __init__(self, *, private: bool = False) -> None:
+        self._private = private
+
+    description = "the path of a file"
+
+    @override
+    def read(self, value: object, context: Context) -> Path:
+        folder = context.cwd
+        if isinstance(value, str) and value.startswith(f"{_CREDENTIALS}/") and not context.literal:
+            folder /= self.text(_CREDENTIALS, context)
+            value = value.removeprefix(f"{_CREDENTIALS}/")
+        file = folder / self.text(value, context)
+        _content(file, private=self._private)
+        return file
+
+
+def read_password(file: Path) -> str:
+    """The only line of a private file.
+
+    Raises:
+        InvalidValueError: it cannot be read, everybody may read it, or it is not just one line.
+    """
+    try:
+        line = _content(file, private=True).decode().removesuffix("\n")
+    except UnicodeDecodeError:
+        raise InvalidValueError("is not UTF-8 text") from None
+    if not line:
+        raise InvalidValueError("is empty; it must hold the password and nothing else")
+    if not line.isprintable():
+        raise InvalidValueError(
+            "holds a second line, or a character that cannot be printed; it must hold the password"
+            " and nothing else"
+        )
+    return line
+
+
+def _content(file: Path, *, private: bool) -> bytes:
+    try:
+        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InvalidValueError("is not a regular file")
+        with os.fdopen(descriptor, "rb") as opened:
+            mode = os.fstat(descriptor).st_mode
+            if private and mode & (stat.S_IROTH | stat.S_IWOTH):
+                raise InvalidValueError(
+                    "may be read or changed by everybody on this host; run `chmod o= FILE` on it"
+                )
+            return opened.read()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no path"
+        raise InvalidValueError(f"cannot be read: {reason}") from None

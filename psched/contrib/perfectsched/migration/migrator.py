@@ -1,0 +1,276 @@
+"""The four writes that the package's docstring describes, page by page."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+from psched.base.clock import Clock
+from psched.base.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    SchemaError,
+    StoreError,
+    TransientStoreError,
+)
+from psched.base.retry import retry_while_unavailable
+from psched.config import Config, tls, urls
+from psched.contrib.perfectsched.migration.destination import Destination, NewRow
+from psched.contrib.perfectsched.migration.planner import Move, Planner, Report
+from psched.contrib.perfectsched.migration.source import Source
+from psched.contrib.perfectsched.migration.source_systems import OldRow, is_marked
+from psched.stores.sql.batches import split
+
+T = TypeVar("T")
+
+_PASSES = 10
+"""How many times the whole old table is read without a pause in between."""
+
+_PAUSE = 1.0
+"""Seconds between two passes while rows are running."""
+
+_TRIES = 6
+"""How many times a page is tried while a database is unavailable."""
+
+
+class Migrator:
+    """Moves the rows of one table into another.
+
+    Args:
+        source: the old table.
+        destination: psched's table.
+        settings: of psched, which converted rows must be valid for.
+        lease_time: the longest lease of an old worker, seconds.
+        clock: measures and makes the pauses.
+        progress: is called after every page with the numbers of rows that were read and moved.
+
+    Attributes:
+        moved: the number of rows that were moved so far.
+        others: the number of staged copies from each other origin.
+        not_enforced: whether rows had values that psched keeps and does not enforce.
+        overdue: the number of rows to which `overdue_note` applies.
+        overdue_note: what happens to these rows, for people.
+        title: what is moved, for people.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        destination: Destination,
+        settings: Config,
+        *,
+        lease_time: int,
+        clock: Clock,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._planner = Planner(source.system, source.origin, settings, lease_time)
+        self._clock = clock
+        self._progress = progress
+        self.moved = 0
+        self.not_enforced = False
+        self.overdue = 0
+        self.overdue_note = source.system.overdue_note
+        self.title = f"{source.system.name}: {source.title}"
+        self.others: Counter[str] = Counter()
+
+    def run(self, wait: float) -> Report:
+        """Move all rows that can be moved, and wait so many seconds for those that are running.
+
+        Returns:
+            The report of the last pass, which tells what remains in the old table.
+        """
+        deadline = self._clock.monotonic() + wait
+        passes = 0
+        while True:
+            before, report = self.moved, self.run_pass()
+            passes += 1
+            # Others may have added rows that sort before the last page, or changed rows.
+            if passes < _PASSES and (self.moved > before or report.changed):
+                continue
+            if not report.running + report.changed or self._clock.monotonic() >= deadline:
+                return report
+            self._clock.sleep(_PAUSE)
+
+    def run_pass(self, *, dry: bool = False) -> Report:
+        """Read the whole old table once, and move what can be moved unless ``dry``."""
+        self._repair(dry=dry)
+        total, last = Report(), None
+        while True:
+            page, report = self._retry(partial(self._move_page, last, dry=dry))
+            if not page:
+                return total
+            last = page[-1]
+            total.add(report)
+            self.not_enforced |= report.not_enforced > 0
+            self.overdue += report.overdue
+            self._progress(total.seen, self.moved)
+
+    def _repair(self, *, dry: bool) -> None:
+        """Finish what was interrupted: activate copies of marked rows, delete those without row."""
+        self.others.clear()
+        last = ""
+        while copies := self._retry(partial(self._destination.staged_after, last)):
+            last = copies[-1].key
+            ours = [copy for copy in copies if copy.origin == self._planner.origin]
+            # If it is not staged, it is no copy: somebody has set the row's status by SQL.
+            others = (copy for copy in copies if copy.is_staged and copy not in ours)
+            self.others.update(copy.origin for copy in others)
+            if ours and not dry:
+                self._retry(partial(self._repair_page, ours))
+
+    def _repair_page(self, copies: Sequence[NewRow]) -> None:
+        # The old rows are read after the copies: a copy that was made in between has a row.
+        olds = self._source.read([copy.key for copy in copies])
+        self._destination.delete_staged([copy for copy in copies if copy.key not in olds])
+        self._activate([copy for copy in copies if self._is_marked(olds.get(copy.key))])
+
+    def _move_page(self, after: OldRow | None, *, dry: bool) -> tuple[Sequence[OldRow], Report]:
+        """Read a page and move what can be moved of it; may be repeated after any failure."""
+        page, report = self._source.page(after), Report()
+        report.seen = len(page)
+        existing = self._destination.read([old.key for old in page])
+        planned = (self._planner.plan(old, existing.get(old.key), report) for old in page)
+        moves = [move for move in planned if move is not None]
+        report.ready = len(moves)
+        if not dry:
+            self._activate([move.copy for move in moves if move.marked])
+            self._delete_stale([move for move in moves if move.stale], report)
+            unmarked = [move for move in moves if not move.marked and not move.stale]
+            for batch in split(unmarked, _payload_size):
+                self._mark(self._insert(batch, report), report)
+        return page, report
+
+    def _delete_stale(self, moves: Sequence[Move], report: Report) -> None:
+        """Delete copies of former states of their rows; the next pass copies these rows again."""
+        # Another migration may have read a row, and made the copy, after this one has read the row.
+        olds = self._source.read([move.old.key for move in moves])
+        report.changed += len(moves)
+        self._destination.delete_staged(
+            [
+                move.stale
+                for move in moves
+                if move.stale is not None
+                and (old := olds.get(move.old.key)) is not None
+                and not self._is_marked(old)
+                and old.fingerprint(self._planner.origin) != move.stale.token
+            ]
+        )
+
+    def _insert(self, moves: Sequence[Move], report: Report) -> Sequence[Move]:
+        """Write the copies that are missing; returns the moves whose copies exist."""
+        missing = [(move.row, move.copy) for move in moves if move.row is not None]
+        try:
+            self._destination.insert(missing)
+        except (SchemaError, TransientStoreError):
+            raise
+        except (StoreError, AlreadyExistsError) as error:
+            if len(moves) > 1:
+                return [done for move in moves for done in self._insert([move], report)]
+            if isinstance(error, AlreadyExistsError):
+                report.changed += 1
+            else:
+                report.refuse(moves[0].old.key, str(error))
+            return []
+        return moves
+
+    def _mark(self, moves: Sequence[Move], report: Report) -> None:
+        """Mark rows that are as their copies say, and activate these; delete the other copies."""
+        marked = moves
+        if self._source.mark([move.old for move in moves]) < len(moves):
+            olds = self._source.read([move.old.key for move in moves])
+            marked = [move for move in moves if self._is_marked(olds.get(move.old.key))]
+            lost = [move for move in moves if move not in marked]
+            self._destination.delete_staged([move.copy for move in lost])
+            report.changed += len(lost)
+        self._activate([move.copy for move in marked])
+
+    def _activate(self, copies: Sequence[NewRow]) -> None:
+        """Activate the copies of marked rows, and delete these rows."""
+        # If a copy no longer exists, it was activated before, and somebody has deleted it since.
+        self._destination.activate([copy for copy in copies if copy.is_staged])
+        self.moved += self._source.delete_marked([copy.key for copy in copies])
+
+    def _is_marked(self, old: OldRow | None) -> bool:
+        return old is not None and is_marked(self._planner.system, old)
+
+    def _retry(self, work: Callable[[], T]) -> T:
+        return retry_while_unavailable(work, clock=self._clock, tries=_TRIES)
+
+
+@contextmanager
+def open_migrator(
+    settings: Config,
+    table: str,
+    *,
+    url: str | None = None,
+    system: str | None = None,
+    lease_time: int = 300,
+    clock: Clock,
+    rng: random.Random,
+    progress: Callable[[int, int], None] = lambda _seen, _moved: None,
+) -> Iterator[Migrator]:
+    """Open a migration into the table that the settings name.
+
+    Args:
+        settings: name psched's database and table.
+        table: the old table.
+        url: the old database; None: psched's. The password for it comes from this url only, and so
+            does the encryption, if the url has an option about that.
+        system: `SourceSystem.name`; None: the columns of the old table tell.
+        lease_time: the longest lease of an old worker, seconds.
+        clock: measures and makes the pauses.
+        rng: draws the pauses between tries.
+        progress: see `Migrator`.
+
+    Raises:
+        ConfigError: the settings name no table of psched's own, or the url cannot be used.
+        SchemaError: one of the tables does not exist, or has other columns.
+    """
+    if settings.type != "rdb":
+        raise ConfigError(
+            f"type: {settings.type} keeps no table of psched's own; set it to rdb, and table to"
+            " the one that `psched init` creates"
+        )
+    old = settings if url is None else _for_old_database(settings, url)
+    source = Source(old, table, system=system, clock=clock, rng=rng)
+    destination = Destination(settings, clock=clock, rng=rng)
+    try:
+        destination.check()
+        yield Migrator(
+            source,
+            destination,
+            settings,
+            lease_time=lease_time,
+            clock=clock,
+            progress=progress,
+        )
+    finally:
+        source.disconnect()
+        destination.disconnect()
+
+
+def _for_old_database(settings: Config, url: str) -> Config:
+    """The settings for the old database; the url means what it means to the old system.
+
+    Settings that apply only to psched's database are left out. If the url says nothing about
+    encryption, the settings' encryption applies: otherwise somebody who forgets an option would
+    send the password to a server that was not verified.
+    """
+    encryption = {name: getattr(settings, name) for name in tls.SETTINGS}
+    plain = settings.with_settings(
+        url=urls.from_sequel(url),
+        password_file=None,
+        claim_strategy="auto",
+        **dict.fromkeys(tls.SETTINGS),
+    )
+    if plain.url.startswith("sqlite") or urls.tls_options(plain.url):
+        return plain
+    return plain.with_settings(**encryption)
+
+
+def _payload_size(move: Move) -> int:
+    return len(move.old.values["data"] or "")

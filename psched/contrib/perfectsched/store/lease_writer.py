@@ -1,0 +1,305 @@
+"""Claiming rows, and all that the holder of a lease may write: extend, settle, replace the data.
+
+Every write is conditional on the row being exactly as it was read.
+
+**A claim** reads some due rows and then writes one row per statement. Two workers that claim a
+row in the same second would write the same ``timeout``; so only the answer to a statement about
+this one row tells which of them has it. For the same reason a claim whose answer was lost counts
+as not held: that lease expires.
+
+**The holder's requests** read the rows and the store's clock first. What they read tells what
+became of an earlier request whose answer was lost, and every new time is computed from that clock
+and written as a literal.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from math import floor
+from typing import Any
+
+from sqlalchemy import TextClause
+
+from psched.base.clock import Clock
+from psched.base.errors import (
+    StoreBusyError,
+    StoreSlowError,
+    StoreUnavailableError,
+    TransientStoreError,
+    UnknownOutcomeError,
+)
+from psched.contrib.perfectsched.store.leases import HeldLeases, Lease
+from psched.contrib.perfectsched.store.rows import LATEST, NEVER, StoredRow, as_row, join_data
+from psched.contrib.perfectsched.store.statements import Statements, as_seen, read_rows
+from psched.core.model import QUARANTINED, Row, Settlement, Token
+from psched.core.store_protocol import Claimed, ClaimUnknownError, Settled
+from psched.stores.sql.connector import Connector
+from psched.stores.sql.errors import InvalidValueError
+
+_log = logging.getLogger("psched.store")
+
+_CLAIM_LIMIT = 100
+"""Rows in one claim; each costs a round trip."""
+
+_SPARE = 4
+"""Rows that a claim reads beyond those wanted, because other workers claim some of them first."""
+
+_ROUNDS = 5
+"""How many times rows are read and written, when other clients change them in between."""
+
+_CLOCK_STEP = 5
+"""Seconds; if the store's clock was set back by more, nothing waits until it has caught up."""
+
+_PUT_OFF = 3600
+"""Seconds until a row that could not be understood is due again."""
+
+
+class LeaseWriter:
+    """Writes the leases of one table's rows.
+
+    Args:
+        connector: the connection.
+        sql: the table's statements.
+        clock: measures how long a claim takes.
+        patience: seconds after which a claim sends no further statement if it has a row already.
+
+    Attributes:
+        leases: the leases that this process holds.
+    """
+
+    def __init__(
+        self, connector: Connector, sql: Statements, *, clock: Clock, patience: float
+    ) -> None:
+        self._connector = connector
+        self._sql = sql
+        self._clock = clock
+        self._patience = patience
+        self._by_host_clock = connector.dialect.host_clock
+        self.leases = HeldLeases()
+
+    def claim(self, owner: str, limit: int, length: int, horizon: float) -> Claimed:
+        """Claim up to ``limit`` due rows for ``length`` seconds; see `Store.claim`."""
+        limit = min(limit, _CLAIM_LIMIT)
+        now, near = self._read_near(limit + _SPARE, horizon, length)
+        if now is None:
+            return Claimed()
+        due = [row for row in near if row.timeout <= now]
+        next_due = near[len(due)].timeout if len(due) < len(near) else None
+        rows, tried = self._claim_each(owner, due, limit, floor(now), length)
+        more = tried < len(due) or len(due) == limit + _SPARE
+        # No row counts as `expired`: one that waited for a retry looks like one that was leased.
+        return Claimed(rows=rows, now=now, next_due=next_due, more=more)
+
+    def extend(self, tokens: Mapping[str, Token], length: int) -> set[str]:
+        """Move the end of leases to now + length; the keys of those that were still held."""
+        found = {key: self.leases.get(key, token) for key, token in tokens.items()}
+        held = {key: lease for key, lease in found.items() if lease and not lease.settled}
+        for _ in range(_ROUNDS):
+            now, rows = read_rows(self._connector, self._sql, [*held])
+            for key, lease in [*held.items()]:
+                if key not in rows or not lease.holds(rows[key], now):
+                    self.leases.drop(key)
+                    del held[key]
+            if self._write_ends(held, now, length):
+                return {*held}
+        raise StoreUnavailableError("leases change faster than they can be extended")
+
+    def settle(self, ends: Sequence[Settlement]) -> Mapping[str, Settled]:
+        """End leases; see `Store.settle`.
+
+        Raises:
+            StoreBusyError: a row is locked, or there was no time for all rows; the error has the
+                results of the others.
+        """
+        results: dict[str, Settled] = {}
+        pending: dict[str, tuple[Settlement, Lease]] = {}
+        for end in ends:
+            lease = self.leases.get(end.key, end.token)
+            if lease is None:
+                results[end.key] = Settled.PREEMPTED
+            elif lease.settled:
+                removed = lease.results[-1] is None
+                results[end.key] = Settled.DONE if end.remove or not removed else Settled.PREEMPTED
+            else:
+                pending[end.key] = end, lease
+        for _ in range(_ROUNDS):
+            if not pending:
+                return results
+            now, rows = read_rows(self._connector, self._sql, [*pending])
+            for key, (end, lease) in [*pending.items()]:
+                try:
+                    result = self._settle_one(end, lease, rows.get(key), now)
+                except StoreBusyError as busy:
+                    raise type(busy)(str(busy), results) from None
+                if result:
+                    results[key] = result
+                    del pending[key]
+        raise StoreUnavailableError("rows change faster than they can be settled")
+
+    def update_data(self, key: str, token: Token, data: str) -> bool:
+        """Replace the data of a leased row; False if the lease is not held."""
+        lease = self.leases.get(key, token)
+        for _ in range(_ROUNDS):
+            now, rows = read_rows(self._connector, self._sql, [key])
+            if lease is None or key not in rows or not lease.holds(rows[key], now):
+                return False
+            row = rows[key]
+            values = {**as_seen(row), "new_data": join_data(as_row(row).type, data)}
+            if self._write(self._sql.update_data, values):
+                return True
+        raise StoreUnavailableError(f"{key}: changes faster than its data can be replaced")
+
+    def _read_near(
+        self, limit: int, horizon: float, length: int
+    ) -> tuple[float | None, Sequence[StoredRow]]:
+        """Read the store's clock, and the rows that are due now or within the horizon."""
+        values = {"horizon": horizon, "limit": limit}
+        if self._by_host_clock:
+            values |= {"length": length, "even": self._connector.clock_steps.seconds_since()}
+        found = self._connector.read(lambda c: c.execute(self._sql.due, values).all())
+        if not found:
+            return None, []
+        self._connector.refuse_read_only(found[0][1])
+        now, rows = float(found[0][0]), [StoredRow(*columns[2:]) for columns in found]
+        # The clock may have been set before the database read it.
+        if self._by_host_clock and self._connector.clock_steps.seconds_since() <= length:
+            rows = [row for row in rows if row.never_leased]
+        return now, rows
+
+    def _claim_each(
+        self, owner: str, due: Sequence[StoredRow], limit: int, second: int, length: int
+    ) -> tuple[Sequence[Row], int]:
+        """Claim due rows one by one until there are enough.
+
+        If the store becomes unavailable, the rows that were claimed before are returned. A row that
+        another client has locked is skipped.
+
+        Args:
+            owner: the owner of the leases.
+            due: the rows that were due …
+            second: … in this second of the store's clock.
+            limit: how many rows to claim.
+            length: the length of the leases, seconds.
+
+        Returns:
+            The claimed rows, and how many of the due ones were tried.
+        """
+        claimed: list[Row] = []
+        busy: StoreBusyError | None = None
+        until = second + length + 1
+        give_up_at = self._clock.monotonic() + self._patience
+        for tried, row in enumerate(due):
+            late = (claimed or busy) and self._clock.monotonic() > give_up_at
+            if len(claimed) == limit or late:
+                break
+            try:
+                won = self._claim_one(row, until)
+            except StoreBusyError as error:
+                busy = error
+                if isinstance(error, StoreSlowError):
+                    break
+                continue
+            except TransientStoreError as error:
+                if claimed:
+                    _log.warning("%s: %s", row.id, error)
+                    return claimed, tried
+                if isinstance(error, UnknownOutcomeError):
+                    raise ClaimUnknownError(owner, [row.id]) from error
+                raise
+            if won:
+                lease = self.leases.add(row, owner, until, second)
+                claimed.append(as_row(row, lease.token, lease.attempt))
+        else:
+            tried = len(due)
+        if busy is not None and not claimed:
+            raise busy
+        return claimed, tried
+
+    def _claim_one(self, row: StoredRow, until: int) -> bool:
+        try:
+            return self._write(self._sql.claim, {**as_seen(row), "until": until}) == 1
+        except InvalidValueError as error:
+            _log.error("%s: %s", row.id, error)  # the error's text names the value
+            return False
+
+    def _write_ends(self, leases: Mapping[str, Lease], now: float, length: int) -> bool:
+        """Write the new end of leases; whether all of them have it now."""
+        # Once a lease has ended, another worker may claim the row and write the same end. So only
+        # the answer to a statement about this one row tells whether the lease was extended.
+        ended = {key: lease for key, lease in leases.items() if lease.timeout <= now}
+        running = {key: lease for key, lease in leases.items() if key not in ended}
+        done = self._write_end(running, floor(now), length)
+        for key, lease in ended.items():
+            done &= self._write_end({key: lease}, floor(now), length)
+        return done
+
+    def _write_end(self, leases: Mapping[str, Lease], second: int, length: int) -> bool:
+        """Write the new end of leases in one statement; whether all of them have it now."""
+        if not leases:
+            return True
+        until = second + length + 1
+        known = [(key, lease.next_time, lease.timeout) for key, lease in leases.items()]
+        for lease in leases.values():
+            lease.note_extension(until, second)
+        if self._write(*self._sql.extend(known, until)) < len(known):
+            return False
+        for lease in leases.values():
+            lease.confirm_extension(until)
+        return True
+
+    def _settle_one(
+        self, end: Settlement, lease: Lease, row: StoredRow | None, now: float
+    ) -> Settled | None:
+        """Settle one lease; None if the row has changed since it was read."""
+        if row is None or not lease.holds(row, now):
+            if lease.has_left(row):
+                lease.settled = True
+                return Settled.DONE
+            self.leases.drop(end.key)
+            return Settled.PREEMPTED
+        if row.version != end.version:
+            return Settled.REDEFINED
+        values = as_seen(row)
+        if end.remove:
+            statement = self._sql.remove
+            lease.results.append(None)
+        else:
+            following, until = _times_after(end, lease, row, now)
+            statement = self._sql.settle
+            values |= {"following": following, "until": until}
+            lease.results.append((following, until))
+        try:
+            if not self._write(statement, values):
+                return None
+        except InvalidValueError as error:
+            _log.error("%s: %s", end.key, error)  # the error's text names the value
+            self.leases.drop(end.key)
+            return Settled.PREEMPTED
+        lease.settled = True
+        if end.status == QUARANTINED:
+            _log.error("%s: put off by an hour: %s", end.key, end.reason)
+        return Settled.DONE
+
+    def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
+        """Send one statement that writes; the number of rows that it matched."""
+        return self._connector.run(lambda c: c.execute(statement, values).rowcount)
+
+
+def _times_after(end: Settlement, lease: Lease, row: StoredRow, now: float) -> tuple[object, int]:
+    """The ``next_time`` and the ``timeout`` of a row after a settle."""
+    earliest = floor(now) + (end.wait + 1 if end.wait else 0)
+    if end.status == QUARANTINED:
+        return row.next_time, min(floor(now) + _PUT_OFF, LATEST)
+    if end.rest or end.next_time is None:
+        return end.next_time if end.next_time is not None else row.next_time, NEVER
+    not_before = end.not_before or 0
+    if end.next_time > LATEST or not_before > LATEST:
+        _log.error("%s: is put at rest: the table holds no time after January 2038", end.key)
+        return row.next_time, NEVER
+    if end.next_time == row.next_time:
+        # Later than every second from which an end of this lease was computed, because the next
+        # lease could have the same end otherwise. See "The token" in `store`.
+        earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
+    elif end.not_before is not None and not end.wait:
+        # Exactly then, also if that is past. See "The next occurrence" in `store`.
+        return end.next_time, not_before
+    return end.next_time, min(max(not_before, earliest), LATEST)

@@ -1,0 +1,117 @@
+"""Was a write applied whose answer was lost?
+
+A write whose outcome is unknown is repeated by its sender. So that it takes effect once, the sender
+remembers what it has sent (`LostAnswers`), reads the row, and compares (`were_inserted`,
+`was_replaced`, `was_requeued`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from psched.base.compression import readable
+from psched.base.errors import UnknownOutcomeError
+from psched.core.model import Row
+
+T = TypeVar("T")
+W = TypeVar("W")
+
+_DEFINITION = "type", "cron", "timezone", "delay", "alive_time"
+_PAYLOADS = "data", "options"
+
+
+class LostAnswers(Generic[W]):
+    """The writes of one request whose outcome is unknown; true if there are any.
+
+    Each is kept in the form in which its sender recognises it later: what was to be written in
+    place of what, say, or the owner of a claim.
+    """
+
+    def __init__(self) -> None:
+        self._writes: list[W] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._writes)
+
+    def send(self, write: W, request: Callable[[], T]) -> T:
+        """Send a write, and remember it if its answer is lost.
+
+        Args:
+            write: what is remembered.
+            request: sends it.
+
+        Raises:
+            UnknownOutcomeError: the answer was lost.
+        """
+        try:
+            return request()
+        except UnknownOutcomeError:
+            self._writes.append(write)
+            raise
+
+    def any(self, was_applied: Callable[[W], bool]) -> bool:
+        """Whether one of the writes was applied, as far as this can tell."""
+        return any(was_applied(write) for write in self._writes)
+
+
+def were_inserted(
+    found: Mapping[str, Row], wanted: Sequence[Row], nonce: str, since: float
+) -> bool:
+    """Whether rows are there that were to be inserted all together, also if they have run since.
+
+    A settle overwrites the nonce of the insert. After that, rows with the same definitions that are
+    no older than the request count: if somebody else has added them, there is what both wanted.
+
+    Args:
+        found: the rows under their keys, as they stand.
+        wanted: the rows that were to be inserted.
+        nonce: the nonce of the insert.
+        since: the store's clock when the request was first sent, or a little earlier.
+    """
+    if any(row.settled_by == nonce for row in found.values()):
+        return True
+    return all(row.key in found and _has_run(found[row.key], row, since) for row in wanted)
+
+
+def _has_run(row: Row, wanted: Row, since: float) -> bool:
+    settled = row.settled_by is not None and "#" in row.settled_by
+    young = row.created_at is not None and row.created_at >= int(since)
+    return settled and young and _is_alike(row, wanted)
+
+
+def was_replaced(row: Row, seen: Row, written: Row) -> bool:
+    """Whether a row is what was written in place of another, or what has become of that since.
+
+    Args:
+        row: the row as it stands.
+        seen: the row that was to be replaced.
+        written: the row that was to replace it.
+    """
+    if not _is_alike(row, written):
+        return False
+    if row.next_time != written.next_time:
+        # It may have been run since.
+        return row.version > seen.version and row.fence > seen.fence
+    # The version of a row in PerfectSched's table is a checksum, which does not cover its times.
+    times = row.next_run_time, row.status
+    return row.version != seen.version or times == (written.next_run_time, written.status)
+
+
+def was_requeued(row: Row, written: Row) -> bool:
+    """Whether a row is a requeued one, also if it has run, and ended again, since.
+
+    Args:
+        row: the row as it stands.
+        written: the row that was to be written; requeueing sets its ``created_at`` anew.
+    """
+    return row.version > written.version and row.created_at == written.created_at
+
+
+def _is_alike(row: Row, other: Row) -> bool:
+    return all(getattr(row, name) == getattr(other, name) for name in _DEFINITION) and all(
+        _bytes(getattr(row, name)) == _bytes(getattr(other, name)) for name in _PAYLOADS
+    )
+
+
+def _bytes(stored: str | bytes | None) -> bytes | None:
+    plain = readable(stored)
+    return plain.encode() if isinstance(plain, str) else plain

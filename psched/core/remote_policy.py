@@ -1,0 +1,163 @@
+"""The policy of a row with a user's trigger, applied in another process than the worker.
+
+The worker sends a `PolicyRequest`. The process that loads the trigger (`runner.runner`) applies
+`policy` to the row, as the worker itself does for all other rows, and sends the decision back. The
+worker checks that answer (`parse_answer`), because the process has run the user's code.
+"""
+
+import os
+import resource
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from dataclasses import replace as changed
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from psched.base.texts import cut, visible
+from psched.config import Config
+from psched.core.columns import LATEST_TIME, decode, encode
+from psched.core.model import (
+    STATUSES,
+    Decision,
+    Finish,
+    Quarantine,
+    Release,
+    Retry,
+    Row,
+    Settlement,
+)
+from psched.core.policy import Run, after_claim, after_run, quarantine
+from psched.triggers.custom import load_here, loading_by
+
+_MEMORY = 2**30
+"""Bytes that a process with users' triggers may use beyond what it had when it was forked."""
+
+_LARGEST = 10**12
+"""The largest number in an answer, except for the next time; every store can hold it."""
+
+_FIELDS = frozenset(field.name for field in fields_of(Settlement)) - {
+    "key", "token", "version", "seen_status",
+}  # fmt: skip
+"""The fields of a settlement that an answer contains; the others come from the lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRequest:
+    """A row to which the policy is applied.
+
+    Attributes:
+        row: the row as it is stored now.
+        now: the time of the store's clock.
+        leased: the row as it was claimed and run; None: it has just been claimed.
+        decision: the result of the run.
+    """
+
+    row: Row
+    now: float
+    leased: Row | None = None
+    decision: Decision | None = None
+
+    def message(self) -> dict[str, Any]:
+        """The request as a message, without what no answer depends on, such as the payload."""
+        leased = None if self.leased is None else _columns(self.leased)
+        decision = self.decision
+        return {
+            "row": _columns(self.row),
+            "now": self.now,
+            "leased": leased,
+            "retry": [decision.wait, decision.reason] if isinstance(decision, Retry) else None,
+            "release": isinstance(decision, Release),
+            "quarantine": decision.reason if isinstance(decision, Quarantine) else None,
+        }
+
+    def quarantine(self, why: str) -> Settlement:
+        """The settlement if the trigger cannot be asked."""
+        # After a run, the trigger is asked only if the occurrence is done, see `policy.after_run`.
+        row = self.row if self.leased is None else changed(self.row, next_time=None)
+        return quarantine(row, why)
+
+
+def answer_request(message: Mapping[str, Any], settings: Config) -> dict[str, Any]:
+    """Apply the policy to a `PolicyRequest.message`. The answer is a message for `parse_answer`."""
+    limit_memory()
+    row, now, leased = Row(**message["row"]), message["now"], message["leased"]
+    with loading_by(load_here):
+        if leased is None:
+            decided = after_claim(row, settings, now)
+        else:
+            decided = after_run(Row(**leased), row, _decision(message), settings, now)
+    if isinstance(decided, Run):
+        return {"run": True}
+    return {"settle": {name: getattr(decided, name) for name in _FIELDS}}
+
+
+def parse_answer(request: PolicyRequest, message: object) -> Settlement | None:
+    """The settlement in an answer; None: the row's occurrence is run.
+
+    Raises:
+        ValueError: the message is not a valid answer.
+    """
+    match message:
+        case {"run": True} if request.leased is None:
+            return None
+        case {"settle": dict(fields)}:
+            return _settlement(request.row, fields)
+        case _:
+            raise ValueError("it is not a valid answer")
+
+
+def _decision(message: Mapping[str, Any]) -> Decision:
+    if message["quarantine"] is not None:
+        return Quarantine(message["quarantine"])
+    if message["release"]:
+        return Release()
+    return Finish() if message["retry"] is None else Retry(*message["retry"])
+
+
+@cache
+def limit_memory() -> None:
+    """Limit this process's memory, so that a trigger cannot use up the host's."""
+    with suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+        limit = pages * os.sysconf("SC_PAGE_SIZE") + _MEMORY
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        if most == resource.RLIM_INFINITY or limit < most:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    with suppress(OSError):
+        # The kernel kills this process first if the host runs out of memory all the same.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _columns(row: Row) -> dict[str, Any]:
+    columns = {name: getattr(row, name) for name in Row.__slots__}
+    options = encode("options", decode("options", row.options)) if row.options else None
+    # A reason that was written by plain SQL can have any length.
+    reason = None if row.reason is None else cut(row.reason)
+    return columns | {"data": None, "options": options, "settled_by": None, "reason": reason}
+
+
+def _settlement(row: Row, given: dict[str, Any]) -> Settlement:
+    time, status, reason = given.get("next_time"), given.get("status"), given.get("reason")
+    attempts = abs(row.attempt) + 1
+    valid = (
+        given.keys() == _FIELDS,
+        time in (None, row.next_time) or _is_number(time, LATEST_TIME),
+        given.get("not_before") is None or _is_number(given["not_before"], _LARGEST),
+        given.get("retain") is None or _is_number(given["retain"], _LARGEST),
+        _is_number(given.get("wait"), _LARGEST),
+        _is_number(given.get("attempt"), attempts, least=-attempts),
+        isinstance(given.get("rest"), bool),
+        isinstance(given.get("remove"), bool),
+        isinstance(status, str) and status in {*STATUSES, row.status},
+        reason is None or (isinstance(reason, str) and visible(reason) == reason),
+    )
+    if not all(valid):
+        raise ValueError("it is not a valid settlement")
+    return Settlement.of(row, **given)
+
+
+def _is_number(value: object, most: int, *, least: int = 0) -> bool:
+    return type(value) is int and least <= value <= most

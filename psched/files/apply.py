@@ -1,0 +1,109 @@
+"""Makes plans from what the store has, and carries them out.
+
+All additions are one transaction; changes and removals follow one by one. It is safe to apply the
+same declarations again, and on several hosts at once. A change is written only as far as the
+schedule still differs at that time, so that no host recomputes a time that another has computed.
+If two hosts add the same key, the second one gets an `AlreadyExistsError`, and must plan again.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from psched.base.errors import AlreadyExistsError, NotFoundError
+from psched.client.collection import ScheduleCollection
+from psched.config import Config
+from psched.core.columns import annotation
+from psched.core.model import Row
+from psched.files.plan import Item, Plan, conflict, differences, has_label, plan
+
+ReportChange = Callable[[str, str], None]
+"""Is called with what was done (``added``, ``changed``, ``removed`` or ``marked``) and the key."""
+
+
+def read_all(schedules: ScheduleCollection, label: str | None = None) -> list[Row]:
+    """Every schedule, or every schedule of a label, also those that run meanwhile."""
+    # A listing may miss a schedule whose lease ends meanwhile, but hardly twice.
+    keys = dict.fromkeys(each.key for _ in range(2) for each in schedules.list())
+    rows = (metadata.row for metadata in schedules.read_many([*keys]).values())
+    return [row for row in rows if label is None or has_label(row, label)]
+
+
+def make_plan(
+    schedules: ScheduleCollection,
+    wanted: Iterable[Mapping[str, Any]],
+    label: str | None,
+    *,
+    settings: Config,
+    adopt: bool = False,
+) -> Plan:
+    """Compare the declared schedules with the store's; see `psched.files.plan.plan`."""
+    declarations = list(wanted)
+    found = schedules.read_many([str(each.get("key")) for each in declarations])
+    existing = {key: metadata.row for key, metadata in found.items()}
+    if label is not None:
+        # A listing may miss a schedule that runs meanwhile; the declared ones were read by key.
+        listed = (metadata.row for metadata in schedules.list())
+        existing = {row.key: row for row in listed if has_label(row, label)} | existing
+    return plan(declarations, existing.values(), label, settings=settings, adopt=adopt)
+
+
+def apply_plan(
+    made: Plan,
+    schedules: ScheduleCollection,
+    *,
+    settings: Config,
+    prune: bool = False,
+    report: ReportChange = lambda _done, _key: None,
+) -> None:
+    """Carry out a plan, or nothing if part of it is refused.
+
+    Args:
+        made: the plan.
+        schedules: the schedules of the store that the plan was made from.
+        settings: the settings that the plan was made with.
+        prune: whether to remove the schedules in ``left``. If one is running, its worker stops the
+            task first.
+        report: is called for each schedule when it has been written.
+
+    Raises:
+        AlreadyExistsError: a key belongs to another label, or has been added meanwhile.
+        NotFoundError: a schedule that was to be changed has been deleted meanwhile.
+    """
+    if made.refused:
+        raise AlreadyExistsError("; ".join(f"{key} {why}" for key, why in made.refused.items()))
+    if made.added:
+        schedules.add_many({"key": item.key, **item.fields} for item in made.added)
+        for item in made.added:
+            report("added", item.key)
+    for item in made.changed:
+        schedules.modify(item.key, partial(_remaining_changes, item, made, settings))
+        report("changed", item.key)
+    for item in made.left if prune else ():
+        remove(item.key, made.label, schedules, report)
+
+
+def _remaining_changes(item: Item, made: Plan, settings: Config, seen: Row) -> dict[str, Any]:
+    """The changes that a row, as it is now, still needs."""
+    before = annotation(item.found, "label") if item.found is not None else None
+    # The plan adopts the schedule from the label that it showed, not from one that came since.
+    adopt = made.adopt and annotation(seen, "label") == before
+    if why := conflict(seen, made.label, adopt=adopt):
+        raise AlreadyExistsError(f"{item.key} {why}")
+    if item.wanted is None:
+        return {}
+    return {change.field: change.new for change in differences(seen, item.wanted, settings)}
+
+
+def remove(
+    key: str, label: str | None, schedules: ScheduleCollection, report: ReportChange
+) -> None:
+    """Remove a schedule that is not declared any more, if it still has this label."""
+    now = schedules.read_many([key]).get(key)
+    if now is None or not has_label(now.row, label):
+        return  # another client has removed it, or taken it over
+    try:
+        gone = schedules.delete(key)
+    except NotFoundError:
+        return
+    report("removed" if gone else "marked", key)

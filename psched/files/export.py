@@ -1,0 +1,98 @@
+"""Writes schedules as a file; reading and applying that file gives the same schedules.
+
+The order is stable and defaults are left out, so that two exports can be compared.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from psched.base.errors import InvalidError
+from psched.base.texts import visible
+from psched.config import Config
+from psched.core.columns import annotation, decode, payload_limit
+from psched.core.definition import parse_row
+from psched.core.model import DELETING, WAITING, Row
+from psched.files.plan import non_defaults
+
+_FIRST = ("type", "cron", "timezone", "delay", "data")
+"""The fields that come first, in this order."""
+
+_LINE = 100
+"""Columns, unless a text cannot be broken."""
+
+Documents = Mapping[str | None, Mapping[str, Mapping[str, Any]]]
+"""The fields of each schedule, by label and key."""
+
+
+def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[str], Sequence[str]]:
+    """Find out what a file has to declare to get these schedules.
+
+    Args:
+        rows: the schedules; those that run only once are skipped.
+        settings: tell the defaults.
+
+    Returns:
+        The documents; remarks on what a file cannot declare; and remarks on schedules that had to
+        be left out.
+    """
+    documents: dict[str | None, dict[str, dict[str, Any]]] = {}
+    remarks, omitted = list[str](), list[str]()
+    for row in sorted(rows, key=lambda row: row.key):
+        if row.cron is None or row.status == DELETING:
+            continue
+        try:
+            parse_row(row, settings)
+            decode("data", row.data or "{}", most=payload_limit(settings.data_limit))
+        except InvalidError as error:
+            omitted.append(f"{row.key}: left out, because it cannot be understood: {error}")
+            continue
+        fields = non_defaults(row, settings)
+        label = annotation(row, "label")
+        fields.pop("label", None)
+        first = {name: fields[name] for name in _FIRST if name in fields}
+        documents.setdefault(label, {})[row.key] = first | fields
+        if row.status != WAITING:
+            remarks.append(f"{row.key}: is {row.status}, which a file cannot declare")
+    return documents, remarks, omitted
+
+
+def to_yaml(documents: Documents) -> str:
+    """The content of a file: a document for each label; schedules without a label come last."""
+    ordered = sorted(documents, key=lambda label: (label is None, label or ""))
+    contents = [{"label": label, "schedules": dict(documents[label])} for label in ordered]
+    return yaml.dump_all(
+        contents,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=_LINE,
+        explicit_start=len(contents) > 1,
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, but texts of several lines stay readable, and there are no aliases."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Write an object that occurs twice in full both times."""
+        del data
+        return True
+
+    def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Write invisible characters as escapes, which only this style has."""
+        unicode = self.allow_unicode
+        self.allow_unicode = visible(text) == text
+        super().write_double_quoted(text, split)
+        self.allow_unicode = unicode
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text.strip() else None
+    if visible(text, lines=True) != text:
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

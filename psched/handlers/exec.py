@@ -1,0 +1,181 @@
+"""Run a program for a task: the built-in type ``exec``, and the base of the setting ``exec``."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import ClassVar
+
+from psched.application.task import Task
+from psched.base.errors import CommandError, InvalidError, ProcessStopError
+from psched.handlers.permissions import check_enabled, check_fields, find_listed
+from psched.process import kernel, tree
+
+
+class Program:
+    """Runs a program; exit status 0 finishes the task.
+
+    The program reads the task's payload from its standard input, byte for byte: a JSON object,
+    unless something else was submitted. These environment variables describe the occurrence:
+    ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds),
+    ``PSCHED_OCCURRENCE`` (the idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
+
+    Args:
+        task: the task that the program runs for.
+        arguments: the program and its arguments.
+        env: environment variables added to the worker's.
+        cwd: the folder to run in.
+        stdin: a text for the program's standard input, in place of the payload.
+
+    Attributes:
+        finishes_by_returning: true: a return from ``run`` finishes the task, whatever the setting
+            ``on_return`` is, because a program cannot call ``finish()``.
+    """
+
+    finishes_by_returning: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        task: Task,
+        arguments: Sequence[str],
+        *,
+        env: Mapping[str, str] = MappingProxyType({}),
+        cwd: str | None = None,
+        stdin: str | None = None,
+    ) -> None:
+        self._task = task
+        self._arguments = arguments
+        self._env = env
+        self._cwd = cwd
+        self._stdin = stdin
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Run the program until it exits.
+
+        Raises:
+            CommandError: its exit status is not 0.
+            OSError: it cannot be started.
+        """
+        self._process = subprocess.Popen(
+            self._arguments,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **_environment(self._task), **self._env},
+            cwd=self._cwd,
+            # A process group of its own, so that a signal reaches the program and its children,
+            # but not this process.
+            process_group=0,
+            # The program must not outlive its runner, even when no worker is left to kill it.
+            preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
+        )
+        if self._process.stdin is not None:
+            # A program may exit or close its standard input without reading it.
+            with suppress(BrokenPipeError), self._process.stdin as stream:
+                stream.write(self._input())
+        status = _wait(self._process)
+        if status:
+            how = (
+                f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
+            )
+            raise CommandError(f"{self._arguments[0]} {how}")
+
+    def _input(self) -> bytes:
+        return self._task.raw_data if self._stdin is None else self._stdin.encode()
+
+    def kill(self, reason: str) -> None:
+        """Send TERM to the program and its process group.
+
+        Raises:
+            ProcessStopError: the program has not been started.
+        """
+        if self._process is None:
+            raise ProcessStopError(reason)
+        if self._process.returncode is None:
+            tree.send_group(self._process.pid, signal.SIGTERM)
+
+
+class Exec(Program):
+    """Type ``exec``: runs the program that the task's data name; exit status 0 finishes the task.
+
+    The data may hold more fields, for the program: it reads all of them from its standard input,
+    as one JSON object.
+
+    ===============  ====================================================================
+    ``command``      the program and its arguments, a list of texts; or one text with ``shell``
+    ``shell``        true: ``command`` is a text for ``/bin/sh -c``
+    ``env``          environment variables added to the worker's
+    ``cwd``          the folder to run in
+    ``append_key``   true: the schedule's key becomes the last argument
+    ``stdin``        a text for its standard input, in place of the data
+    ===============  ====================================================================
+
+    Args:
+        task: the task that the program runs for.
+
+    Attributes:
+        allowed: what the setting ``exec_type`` allows: any program, none, or those in a list.
+
+    Raises:
+        InvalidError: the data do not say what to run.
+        NotAllowedError: ``exec_type`` does not allow it.
+    """
+
+    allowed: ClassVar[bool | Sequence[str]] = True
+
+    def __init__(self, task: Task) -> None:
+        check_enabled(self.allowed)
+        programs = None if isinstance(self.allowed, bool) else self.allowed
+        if programs is not None:
+            check_fields(task.data)
+        env = _environment_of(task.data.get("env", {}))
+        stdin = task.data.get("stdin")
+        if not isinstance(stdin, str | None):
+            raise InvalidError("data", '"stdin" must be a text')
+        arguments = _arguments(task)
+        if programs is not None:
+            arguments[0] = find_listed(arguments[0], programs)
+        super().__init__(task, arguments, env=env, cwd=task.data.get("cwd"), stdin=stdin)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait until a program exits, and reap the orphans it leaves: they become our children."""
+    while process.returncode is None:
+        pid, status = os.waitpid(-1, 0)
+        if pid == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode
+
+
+def _arguments(task: Task) -> list[str]:
+    command = task.data.get("command")
+    last = [task.key] if task.data.get("append_key") else []
+    if task.data.get("shell"):
+        if not isinstance(command, str) or not command:
+            raise InvalidError("data", '"command" must be a text when "shell" is true')
+        # sh -c assigns the arguments after the text to $0, $1 …
+        return ["/bin/sh", "-c", command, "sh", *last]
+    if not isinstance(command, list) or not command or not all(isinstance(c, str) for c in command):
+        raise InvalidError(
+            "data", '"command" must be a list of texts; one text needs "shell": true'
+        )
+    return [*command, *last]
+
+
+def _environment(task: Task) -> dict[str, str]:
+    return {
+        "PSCHED_KEY": task.key,
+        "PSCHED_TYPE": task.type,
+        "PSCHED_SCHEDULED_TIME": str(task.scheduled_time),
+        "PSCHED_OCCURRENCE": task.idempotency_key,
+        "PSCHED_ATTEMPT": str(task.attempt),
+        "PSCHED_FENCE": str(task.fence),
+    }
+
+
+def _environment_of(values: object) -> dict[str, str]:
+    if isinstance(values, Mapping) and all(isinstance(value, str) for value in values.values()):
+        return dict(values)
+    raise InvalidError("data", '"env" must map names to texts')

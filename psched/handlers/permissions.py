@@ -1,0 +1,134 @@
+"""What rows may run: the setting ``exec_type``; and what it and ``triggers`` allow, in words.
+
+Everybody who can insert a row chooses the program that type ``exec`` runs. If ``exec_type`` is a
+list of programs, a row chooses one of them, its arguments and its standard input, and nothing
+else: a shell runs any program, and an environment (``LD_PRELOAD``, ``PATH``, ``PYTHONPATH`` and
+many more) or a working folder can make a harmless program run another one.
+"""
+
+import os
+import pwd
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from psched.base.errors import NotAllowedError
+from psched.config import Config
+
+_REFUSED = ("shell", "env", "cwd")
+"""Fields of the data that a row must not use if ``exec_type`` is a list of programs."""
+
+
+def check_enabled(allowed: bool | Sequence[str]) -> None:  # noqa: FBT001  # the setting's value
+    """Refuse every program if ``exec_type`` is off.
+
+    Raises:
+        NotAllowedError: ``exec_type`` is off.
+    """
+    if allowed is False:
+        raise NotAllowedError(
+            "exec_type is off: rows of type exec run nothing here; set exec_type to on, or to a"
+            " list of programs"
+        )
+
+
+def check_fields(data: Mapping[str, Any]) -> None:
+    """Refuse a row's data with which it could run something else than a listed program.
+
+    Raises:
+        NotAllowedError: the data use a field that only ``exec_type: on`` allows.
+    """
+    for name in _REFUSED:
+        if data.get(name):
+            raise NotAllowedError(
+                f'"{name}" is refused, because exec_type is a list of programs: a row chooses only'
+                " a program, its arguments and its standard input; write a program that sets the"
+                " rest, and add it to the list"
+            )
+
+
+def find_listed(command: str, programs: Sequence[str]) -> str:
+    """The listed program that a row's command names.
+
+    Symbolic links are resolved before files are compared. A link with another name than the listed
+    link is another program, although both lead to one file, because BusyBox and similar programs
+    act by the name that they are run under.
+
+    Args:
+        command: the program that a row asks for: a path, or a name that is searched for in $PATH.
+        programs: the list, in the same form.
+
+    Returns:
+        The absolute path of the listed program. The row's own path is not run, because another
+        file may be put there after the comparison.
+
+    Raises:
+        NotAllowedError: the program is not in the list, or not on this host.
+    """
+    asked = _which(command)
+    if asked is None:
+        raise NotAllowedError(
+            f"exec_type is a list of programs, and {command!r} is no executable program on this"
+            " host"
+        )
+    file = Path(os.path.realpath(asked))
+    for program in programs:
+        path = _which(program)
+        if path is None or os.path.realpath(path) != str(file):
+            continue
+        if Path(path).name in (Path(asked).name, file.name):
+            return path
+    raise NotAllowedError(
+        f"exec_type does not list {command!r}, which is {file}: rows may run {', '.join(programs)}"
+    )
+
+
+def find_missing(programs: Sequence[str]) -> list[str]:
+    """The programs of a list that are not on this host, or not executable."""
+    return [program for program in programs if _which(program) is None]
+
+
+def describe_programs(settings: Config) -> str:
+    """Which programs rows may run here, as a line for the log, ``psched check`` and ``status``."""
+    user, allowed = _user(), settings.allowed_programs
+    if settings.only and "exec" not in settings.only:
+        return (
+            "rows cannot choose a program: type exec is left to other workers, because the setting"
+            " only does not name it"
+        )
+    if allowed is True:
+        return f"rows may run any program as user {user}: exec_type is on"
+    if allowed is False:
+        why = "" if settings.exec_type is False else ", because one handler serves every type"
+        return f"rows cannot choose a program: exec_type is off{why}"
+    return f"rows may run these programs as user {user}: {', '.join(allowed)} (exec_type)"
+
+
+def describe_triggers(settings: Config) -> str:
+    """Which trigger classes rows may have imported and called here, as a line for people."""
+    if settings.triggers is not None:
+        names, where = settings.triggers, "these modules and their submodules (triggers)"
+    else:
+        names, where = settings.load_path, "modules in these folders (load_path)"
+    if not names:
+        empty = "load_path" if settings.triggers is None else "triggers"
+        return f"rows cannot choose a trigger class: {empty} is empty"
+    return f"rows may call trigger classes as user {_user()}, from {where}: {', '.join(names)}"
+
+
+def _which(program: str) -> str | None:
+    """The absolute path of an executable program; None: there is none."""
+    try:
+        path = shutil.which(program)
+    except ValueError:  # the name contains a NUL
+        return None
+    return None if path is None else str(Path(path).absolute())
+
+
+def _user() -> str:
+    number = os.geteuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)

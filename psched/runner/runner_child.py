@@ -1,0 +1,49 @@
+"""A runner as its worker sees it."""
+
+import signal
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from psched.process.child import Child, Exit
+from psched.process.link import Link
+from psched.runner.messages import FROM_RUNNER
+from psched.runner.stop_flags import StopFlags
+
+if TYPE_CHECKING:
+    from psched.process.cgroup import Cgroup
+
+
+class RunnerChild(Child):
+    """A runner as its worker sees it.
+
+    Args:
+        pid: the process.
+        link: the worker's end of the line to it.
+        now: seconds of the monotonic clock.
+        stop_flags: shared with the runner.
+
+    Attributes:
+        stop_flags: tell the runner why it is being stopped, and the worker whether it has begun.
+        cgroup: the runner's own cgroup, if one could be made.
+        lost_server: its fork server died before it.
+        used: it has run a task.
+    """
+
+    def __init__(self, pid: int, link: Link, now: float, stop_flags: StopFlags) -> None:
+        super().__init__(pid, link, now)
+        link.expects = FROM_RUNNER
+        self.stop_flags = stop_flags
+        self.cgroup: Cgroup | None = None
+        self.lost_server = False
+        self.used = False
+
+    @property
+    def died_with_server(self) -> bool:
+        """Whether the kernel has killed it because its fork server had died."""
+        return self.lost_server and self.exit is not None and self.exit.signal == signal.SIGKILL
+
+    @override
+    def reaped(self, how: Exit) -> None:
+        super().reaped(how)
+        self.stop_flags.close()

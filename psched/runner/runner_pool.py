@@ -1,0 +1,92 @@
+"""What a worker needs of its runners, whoever makes them."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from psched.process.signals import Waitable
+from psched.runner.runner_child import RunnerChild
+
+_log = logging.getLogger("psched.worker")
+
+
+class RunnerPool(ABC):
+    """A worker's runners: made ahead of need, used, and gone with all that they have started."""
+
+    @property
+    @abstractmethod
+    def links(self) -> Sequence[Waitable]:
+        """What becomes readable when a runner has said something or has ended."""
+
+    @property
+    @abstractmethod
+    def waiting(self) -> bool:
+        """Whether a runner waits for a task."""
+
+    @property
+    @abstractmethod
+    def wakes(self) -> float:
+        """When `reap` is to be called again, seconds of the monotonic clock."""
+
+    @abstractmethod
+    def prepare(self, count: int = 1, *, unused: bool = False) -> None:
+        """Have a runner waiting, so that the next task does not wait for a fork.
+
+        Args:
+            count: how many tasks are to be started: if no runner is waiting, as many are made, up
+                to a few, which costs less than to make them one by one.
+            unused: have a runner waiting that has run no task; `acquire` returns that one.
+
+        Raises:
+            OSError: the system has no process or memory left.
+            RuntimeError: this process has a second thread.
+        """
+
+    @abstractmethod
+    def acquire(self) -> RunnerChild:
+        """A runner that `prepare` has made, for one task."""
+
+    @abstractmethod
+    def give_back(self, runner: RunnerChild) -> bool:
+        """Keep a runner for another task, if nothing is left of its last one; else kill it.
+
+        Returns:
+            Whether nothing is left; if something is, `cleared` tells when it is gone.
+        """
+
+    @abstractmethod
+    def clear(self, runner: RunnerChild) -> bool:
+        """KILL all processes below a runner; whether none is left, and the runner lives."""
+
+    @abstractmethod
+    def kill(self, runner: RunnerChild) -> None:
+        """KILL a runner and all processes below it; `reap` tells of its end."""
+
+    @abstractmethod
+    def reap(self) -> Sequence[RunnerChild]:
+        """The runners that have ended; what they have left running is killed: see `cleared`."""
+
+    @abstractmethod
+    def cleared(self) -> Sequence[RunnerChild]:
+        """The runners that have ended, and whose trees are gone now; each once."""
+
+    @abstractmethod
+    def late(self) -> Sequence[tuple[RunnerChild, str]]:
+        """The runners whose trees do not die, and the processes that are left; each once."""
+
+    @abstractmethod
+    def renew(self) -> None:
+        """A task has used the store: runners that are made from now on begin with its modules."""
+
+    @abstractmethod
+    def dismiss(self) -> None:
+        """Let the runners exit that wait for a task; no task will follow."""
+
+    def cut_off(self, runner: RunnerChild) -> bool:
+        """Kill a runner that has sent what it must not send; whether it has, told once."""
+        if runner.link.fault is None or runner.cut_off:
+            return False
+        runner.cut_off = True
+        _log.error("killing process %d: it has sent %s", runner.pid, runner.link.fault)
+        self.kill(runner)
+        return True

@@ -1,0 +1,138 @@
+"""Declare a program's jobs in the store: done by worker 0 of each generation before it claims."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from psched.app import CLOCK, new_nonce
+from psched.base.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    MissingTableError,
+    NotFoundError,
+    NotSupportedError,
+)
+from psched.client.collection import ScheduleCollection
+from psched.config.urls import file_of
+from psched.core.definition import parse_row
+from psched.core.model import ENDED
+from psched.core.store_protocol import Store
+from psched.files.apply import apply_plan, remove
+from psched.files.plan import has_label, plan
+from psched.service.jobs import Jobs
+from psched.triggers.trigger import first
+
+_log = logging.getLogger("psched.worker")
+
+_PAGE = 500
+"""Schedules that are read between two steps; the worker does its other work between steps."""
+
+_TRIES = 5
+"""How often the jobs are declared at most, if other hosts change them at the same time."""
+
+
+class JobDeclarer:
+    """Makes the schedules of a label those of a program.
+
+    Args:
+        jobs: the program's jobs, and their label.
+        prune: remove the label's schedules that are no longer in the program, rather than log them.
+    """
+
+    def __init__(self, jobs: Jobs, *, prune: bool) -> None:
+        self._jobs = jobs
+        self._settings = jobs.settings
+        self._prune = prune
+
+    def declare(self, store: Store) -> Iterator[None]:
+        """Declare the jobs, in steps between which the worker extends leases and reads messages."""
+        # One try: a worker that waits for the store neither extends leases nor hears its master.
+        schedules = ScheduleCollection(
+            store, self._settings, clock=CLOCK, draw_nonce=new_nonce, tries=1
+        )
+        file = file_of(self._settings.url)
+        if self._settings.type == "rdb" and file is not None and not file.exists():
+            try:
+                _init(store)
+            except OSError as error:
+                _log.error("the folder of the database cannot be made: %s", error)
+        for tries in range(1, _TRIES + 1):
+            try:
+                self._apply(schedules)
+                break
+            except MissingTableError:
+                _init(store)
+            except (AlreadyExistsError, NotFoundError) as error:
+                # Another host declares the same job at this moment, or somebody deletes it.
+                if tries == _TRIES:
+                    _log.error("the program's jobs cannot be declared: %s", error)
+            except (InvalidError, NotSupportedError) as error:
+                # The worker runs the schedules that the store has.
+                _log.error("the program's jobs cannot be declared: %s", error)
+                return
+            yield
+        yield from self._find_removed(schedules)
+
+    def _apply(self, schedules: ScheduleCollection) -> None:
+        wanted = self._jobs.schedules
+        found = schedules.read_many([job["key"] for job in wanted])
+        now = schedules.now()
+        waiting = {key for key, metadata in found.items() if metadata.row.status not in ENDED}
+        over = {
+            job["key"] for job in wanted if job["key"] not in waiting and self._is_over(job, now)
+        }
+        for key in sorted(over - {*found}):
+            _log.warning("the job %r is not declared: all its times have passed", key)
+        made = plan(
+            [job for job in wanted if job["key"] not in over],
+            [metadata.row for metadata in found.values()],
+            self._jobs.label,
+            settings=self._settings,
+        )
+        for key, why in made.refused.items():
+            _log.error("the job %r is not declared: it %s", key, why)
+        apply_plan(
+            replace(made, refused={}),
+            schedules,
+            settings=self._settings,
+            report=lambda done, key: _log.info("the job %r was %s", key, done),
+        )
+
+    def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
+        """Whether all times of a job have passed: its row may have been deleted after the last."""
+        row = self._jobs.row(job)
+        trigger = parse_row(row, self._settings).trigger
+        if trigger is None:
+            return row.next_time is not None and row.next_time < now
+        return first(trigger, ceil(now)) is None
+
+    def _find_removed(self, schedules: ScheduleCollection) -> Iterator[None]:
+        """Log, or remove, the label's jobs that are no longer in the program."""
+        label, keys = self._jobs.label, {job["key"] for job in self._jobs.schedules}
+        removed: dict[str, None] = {}  # a set in order: a row that changes may be listed twice
+        for number, metadata in enumerate(schedules.list(), start=1):
+            row = metadata.row
+            if has_label(row, label) and row.key not in keys and row.status not in ENDED:
+                removed[row.key] = None
+            if not number % _PAGE:
+                yield
+        for key in removed:
+            if self._prune:
+                remove(key, label, schedules, _log_removal)
+            else:
+                _log.warning(
+                    "the job %r is no longer in the program, and is not run; prune=True removes it",
+                    key,
+                )
+
+
+def _init(store: Store) -> None:
+    """Create the table, as ``psched init`` does."""
+    for line in store.init():
+        _log.info("%s", line)
+
+
+def _log_removal(_done: str, key: str) -> None:
+    _log.warning("the job %r was removed: it is no longer in the program", key)

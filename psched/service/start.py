@@ -1,0 +1,230 @@
+"""A user's program that declares schedules and runs them: ``psched.start``."""
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from psched import config
+from psched.app import ConfigLike, read_config
+from psched.base.errors import ConfigError, InvalidError
+from psched.config import Config
+from psched.config.urls import MEMORY as MEMORY_URL
+from psched.core.columns import check_name
+from psched.process import early_signals, kernel
+from psched.service.generation import WorkerExit, current_worker_boot
+from psched.service.job_declarer import JobDeclarer
+from psched.service.jobs import Jobs
+from psched.service.main_program import (
+    become_master,
+    master_command,
+    program_name,
+    with_program_folder,
+)
+from psched.service.worker_boot import WorkerBoot
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def start(
+    given: ConfigLike = None,
+    /,
+    *,
+    backend: object = None,
+    label: str | None = None,
+    prune: bool = False,
+    join: bool = True,
+    **settings: Any,  # noqa: ANN401  # see etc/psched.yml
+) -> "Program":
+    """Make this program a service that runs its own jobs: a context manager to add jobs to.
+
+    ::
+
+        with psched.start(url="mysql+pymysql://…") as s:
+            s.add("empty_cache", every=3600, run=empty_cache)
+
+    At the end of the block, the process becomes a master. The master runs the program again, from
+    its first line, in each of its workers, also after a restart. The same program may run on many
+    hosts: each occurrence is run once. Of the occurrences that were missed, only the newest is
+    run, unless ``catchup`` is set.
+
+    Args:
+        given: a mapping of settings, the path of a file, or settings; None: the file in one of the
+            default places.
+        backend: replaces ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, or a store class
+            of your own or its name (``"module:Class"``).
+        label: the owner of the jobs; default: the program's name. Programs with another label
+            never change, remove or run them.
+        prune: remove jobs of this label that are no longer in the program.
+        join: False: the program continues after the block, and a separate master runs the jobs
+            until `stop` is called or the program exits.
+        settings: further settings, by name, such as ``url``.
+
+    Raises:
+        ConfigError: the settings cannot be used.
+        InvalidError: the label is empty, not a text, or contains a slash.
+        RuntimeError: the program is neither a file nor a module, and cannot be run again; or this
+            is not its main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("psched.start must be called in the program's main thread")
+    if backend is not None:
+        if clash := {"url", "type"} & {*settings}:
+            raise ConfigError(
+                f"backend: and {min(clash)} both say where the jobs are stored; leave one out"
+            )
+        settings |= _settings_of(backend)
+    whole = read_config(given)
+    if "catchup" not in settings and not _is_catchup_set(given, whole):
+        settings["catchup"] = "latest"
+    name = program_name()
+    if not whole.store_kind.keeps_options:
+        raise ConfigError(f"type: a store of type {whole.type} keeps no labels; use another")
+    label = name if label is None else label
+    if "/" in check_name("label", label):
+        raise InvalidError(
+            "label", "must not contain /, which separates the label from a job's key"
+        )
+    jobs = Jobs(name, label, with_program_folder(whole.with_settings(**settings)))
+    return Program(jobs, prune=prune, join=join)
+
+
+class Program:
+    """The jobs of one program; made by `start`.
+
+    Args:
+        jobs: the jobs, none of them added yet.
+        prune: remove jobs of the label that are no longer in the program.
+        join: become the master at the end of the block, rather than start it beside the program.
+    """
+
+    def __init__(self, jobs: Jobs, *, prune: bool, join: bool) -> None:
+        self.label = jobs.label
+        self._jobs = jobs
+        self._prune = prune
+        self._join = join
+        self._master: subprocess.Popen[bytes] | None = None
+
+    def add(self, key: str, run: object, **fields: Any) -> None:  # noqa: ANN401  # see declare
+        """Add a job.
+
+        Args:
+            key: the job's name.
+            run: what runs, in a process of its own: a function, with the task as its parameter or
+                without parameters; a class that is made with the task and has ``run()``; or an
+                object with ``run()``. An object is stored as its class's name and its attributes,
+                and is made from these for each run. If no trigger is given, an object that also
+                has ``next_at(after)`` is its own trigger.
+            fields: when the job runs (``every``, ``cron``, ``at`` or ``trigger``), and everything
+                else that `ScheduleCollection.add` accepts. Without any, the job has no schedule
+                and runs the pushed tasks whose type is its key.
+
+        Raises:
+            InvalidError: a value is not valid; the error's ``field`` names it.
+        """
+        self._jobs.add(key, run, fields)
+
+    def task(self, key: str, **fields: Any) -> Callable[[F], F]:  # noqa: ANN401  # see add
+        """Add the decorated function as a job; the arguments are those of `add`.
+
+        Raises:
+            InvalidError: a value is not valid; the error's ``field`` names it.
+        """
+
+        def decorate(function: F) -> F:
+            self.add(key, run=function, **fields)
+            return function
+
+        return decorate
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            return
+        if not self._jobs.routes:
+            raise RuntimeError("psched.start: no job was added")
+        boot = current_worker_boot()
+        if boot is not None:
+            raise WorkerExit(self._serve(boot))
+        if self._join:
+            become_master()
+        self._master = _start_beside()
+        atexit.register(self.stop)
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the master that runs beside this program; None: there is none."""
+        return None if self._master is None else self._master.pid
+
+    def stop(self) -> int | None:
+        """Stop the master that runs beside this program; running tasks may finish.
+
+        Returns:
+            The master's exit status; None: no master was started.
+        """
+        if self._master is None:
+            return None
+        if self._master.poll() is None:
+            self._master.terminate()
+        return self._master.wait()
+
+    def _serve(self, boot: WorkerBoot) -> int:
+        jobs = self._jobs
+        settings = jobs.settings.with_settings(only=[*jobs.routes])
+        # Worker 0 declares the schedules, for all workers of its generation.
+        declare = JobDeclarer(jobs, prune=self._prune).declare
+        prepare = declare if boot.place.number == 0 else None
+        return boot.serve(settings, jobs.dispatch(), report=True, prepare=prepare)
+
+
+def _settings_of(backend: object) -> dict[str, str]:
+    """The settings that the argument ``backend`` stands for.
+
+    Raises:
+        ConfigError: it names no backend.
+    """
+    if isinstance(backend, type):
+        return {"type": f"{backend.__module__}:{backend.__qualname__}"}
+    if not isinstance(backend, str):
+        raise ConfigError(
+            f"backend: must be memory, redis, a url, or a store class of your own, not"
+            f" {backend!r}; the class's arguments are the setting store"
+        )
+    if backend.rstrip("/:") == "memory":
+        return {"url": MEMORY_URL}
+    return {"url" if "://" in backend else "type": backend}
+
+
+def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
+    """Whether the user has set ``catchup``, rather than left it at its default."""
+    if isinstance(given, Mapping):
+        return "catchup" in given
+    if isinstance(given, Config):
+        return True
+    return "catchup" in config.raw_settings(settings)
+
+
+def _start_beside() -> subprocess.Popen[bytes]:
+    """Start a master of this program as a child; it stops when this process exits."""
+    command = master_command()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    program = os.getpid()
+
+    def prepare() -> None:
+        # Signals are held until the master has installed its handlers.
+        early_signals.hold()
+        kernel.stop_with_parent(program)
+
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: PLW1509

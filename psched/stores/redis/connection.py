@@ -1,0 +1,62 @@
+"""The driver's connection without its retries, and with a bound for each request."""
+
+import socket
+import ssl
+from typing import Any
+
+from redis.connection import Connection
+
+from psched.stores import deadline_socket
+from psched.stores.deadline_socket import Budget
+from psched.stores.redis.encoding import Argument
+
+
+class DriverConnection(Connection):
+    """The driver's connection, on a socket that keeps to a budget.
+
+    Args:
+        path: the server's socket on this host; None: connect to ``host`` and ``port``.
+        tls: how to encrypt; None: do not.
+        budget: the time that a request may take.
+        how: the driver's own arguments.
+    """
+
+    def __init__(
+        self,
+        path: str | None,
+        tls: ssl.SSLContext | None,
+        budget: Budget,
+        **how: Any,  # noqa: ANN401  # the driver's
+    ) -> None:
+        self._path = path
+        self._tls = tls
+        self._budget = budget
+        # No retries, and no requests of the driver's own.
+        super().__init__(protocol=2, driver_info=None, health_check_interval=0, **how)
+
+    def _connect(self) -> socket.socket:
+        if self._path is not None:
+            return deadline_socket.connect_unix(self._path, self._budget)
+        opened = deadline_socket.connect(self.host, self.port, self._budget)
+        if self._tls is None:
+            return opened
+        deadline_socket.limit(self._tls, self._budget)
+        try:
+            return self._tls.wrap_socket(opened, server_hostname=self.host)
+        except OSError:
+            opened.close()
+            raise
+
+    @property
+    def socket(self) -> socket.socket | None:
+        """The open socket; None: the connection is closed."""
+        return self._sock
+
+    def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # whatever it answers
+        """Send a command and return its answer.
+
+        Raises:
+            RedisError: the server refused it, or the connection broke.
+        """
+        self.send_command(*command)
+        return self.read_response()

@@ -1,0 +1,102 @@
+#!lua flags=allow-oom
+-- Leases due rows, those first that have been due longest. ARGV: the owner, how many at most,
+-- alive_time, the shortest length of a lease, the horizon in seconds, then the types that are
+-- claimed (none: all). Returns the time as seconds and microseconds, the leased rows, 1 for each
+-- whose former lease had expired, when the next row within the horizon is due, and 1 if more rows
+-- may be due.
+local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
+local FIRST_TYPE = 6
+
+-- How many due rows of other types are passed over at most, and how many are read at a time.
+local MOST_READ, PAGE = 50000, 500
+
+-- Columns that hold whole numbers, by their places in COLUMNS.
+local INTEGERS = {
+  [5] = 'delay', [6] = 'next_time', [8] = 'fence', [10] = 'attempt', [13] = 'version',
+  [14] = 'created_at', [15] = 'alive_time', [17] = 'retain_until',
+}
+
+-- Characters of more than one byte: the well-formed sequences of RFC 3629.
+local UTF8 = {
+  '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]',
+  '[\225-\236\238\239][\128-\191][\128-\191]',
+  '\237[\128-\159][\128-\191]', '\240[\144-\191][\128-\191][\128-\191]',
+  '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
+}
+
+local function is_utf8(key)
+  for _, sequence in ipairs(UTF8) do key = key:gsub(sequence, '') end
+  return not key:find('[\128-\255]')
+end
+
+-- Why a row cannot be leased, or nil. Increments fence and attempt.
+local function problem(key, row)
+  if row.err then return 'its row is no hash' end
+  if redis.call('EXISTS', row_key(key)) == 0 then
+    return 'its row is gone; was it evicted by the server, for want of memory?'
+  end
+  if not is_utf8(key) then return 'id: is not UTF-8' end
+  for i, column in pairs(INTEGERS) do
+    if row[i] and (not row[i]:find('^%-?%d+$') or #row[i] > 20) then
+      redis.call('HDEL', row_key(key), column)
+      return column..': was no whole number'
+    end
+  end
+  for _, column in ipairs({'fence', 'attempt'}) do
+    local grown = redis.pcall('HINCRBY', row_key(key), column, 1)
+    if type(grown) == 'table' then return column..': the database refused: '..grown.err end
+  end
+end
+
+-- The keys of the rows that have been due longest, of the types that are claimed.
+local function due_keys(most)
+  if #ARGV < FIRST_TYPE then
+    return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most)
+  end
+  local claimed, keys, offset = {}, {}, 0
+  for i = FIRST_TYPE, #ARGV do claimed[ARGV[i]] = true end
+  while #keys < most and offset < MOST_READ do
+    local page = redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', offset, PAGE)
+    for _, key in ipairs(page) do
+      local kind = redis.pcall('HGET', row_key(key), 'type')
+      if #keys < most and (type(kind) == 'table' or claimed[kind or 'default']) then
+        keys[#keys + 1] = key
+      end
+    end
+    if #page < PAGE then break end
+    offset = offset + PAGE
+  end
+  return keys
+end
+
+local next_due = redis.call('ZRANGEBYSCORE', DUE, '('..integer(now), integer(now + horizon),
+  'WITHSCORES', 'LIMIT', 0, 1)[2]
+local keys = due_keys(tonumber(limit))
+local rows, expired, size, more = {}, {}, 0, #keys == tonumber(limit)
+for _, key in ipairs(keys) do
+  if size > LARGEST_ANSWER then
+    more = true
+    break
+  end
+  local row = redis.pcall('HMGET', row_key(key), unpack(COLUMNS))
+  local why = problem(key, row)
+  if row[7] then redis.call('ZREM', HELD, held_member(row[7], key)) end
+  if why then
+    if not row.err then
+      write_fields(key, {'status', 'quarantined', 'reason', why, 'owner', false})
+    end
+    set_due(key, false)
+  else
+    expired[#expired + 1] = row[7] and 1 or 0
+    local ends = lease_end(row[15], alive_time, shortest)
+    redis.call('ZADD', DUE, ends, key)
+    redis.call('ZADD', HELD, 0, held_member(owner, key))
+    redis.call('HSET', row_key(key), 'owner', owner)
+    row[7] = owner
+    row[8], row[10] = unpack(redis.call('HMGET', row_key(key), 'fence', 'attempt'))
+    rows[#rows + 1] = {key, ends, unpack(row, 1, #row)}
+    size = size + #(row[2] or '') + #(row[16] or '')
+  end
+end
+local time = redis.call('TIME')
+return {time[1], time[2], rows, expired, next_due or false, more and 1 or 0}

@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Deletes a row, or marks it if it is leased. ARGV: key. Returns 'missing', 'marked' or 'removed'.
+local key = ARGV[1]
+local due = redis.call('ZSCORE', DUE, key)
+local row = read_fields(key, 'owner', 'status', 'version')
+if not row and redis.call('EXISTS', row_key(key)) == 0 and not due
+    and not redis.call('ZSCORE', REST, key) then
+  return 'missing'
+end
+if row and row[1] and due and tonumber(due) > now then
+  if row[2] ~= 'deleting' then
+    redis.call('HINCRBY', row_key(key), 'version', row[3] and 1 or 2)
+    redis.call('HSET', row_key(key), 'status', 'deleting')
+  end
+  return 'marked'
+end
+remove_row(key, row and row[1])
+return 'removed'

@@ -1,0 +1,8 @@
+#!lua flags=no-writes,allow-oom
+-- Returns the status of each of some rows. ARGV: their keys.
+local found = {}
+for _, key in ipairs(ARGV) do
+  local row = read_fields(key, 'status')
+  found[#found + 1] = row and row[1] or false
+end
+return found

@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+-- Removes rows whose retention has ended. ARGV: how many at most. Returns how many were removed.
+local removed = 0
+local expired = redis.call('ZRANGEBYSCORE', RETAIN, '-inf', integer(now), 'LIMIT', 0, ARGV[1])
+for _, key in ipairs(expired) do
+  local row = read_fields(key, 'owner', 'retain_until')
+  local until_then = row and tonumber(row[2] or '')
+  if until_then and until_then <= now and not redis.call('ZSCORE', DUE, key) then
+    remove_row(key, row[1])
+    removed = removed + 1
+  else
+    -- Another client has made the row due again, and need not know of this set.
+    redis.call('ZREM', RETAIN, key)
+  end
+end
+return removed

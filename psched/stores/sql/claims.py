@@ -1,0 +1,250 @@
+"""Two ways to claim due rows; both give the same promise.
+
+SKIP LOCKED, in one statement, on PostgreSQL: workers that claim at the same moment neither wait for
+one another nor compete for the same rows. It needs an UPDATE within a query. MySQL and MariaDB
+would need a transaction instead, whose round trips cost more than the lost races that it avoids,
+except when several workers claim many rows at a time; and on a Galera cluster row locks end at the
+node.
+
+Compare-and-swap, everywhere else: one statement reads what is due, one claims what is still as it
+was read. No lock is held between the two: of two workers that read the same row, the second finds
+that its fence has grown. Any database can do that, SQLite and several nodes of a Galera cluster
+included. PostgreSQL claims by it, too, where a value of some due row makes the database refuse the
+one statement, because it finds out which row that is.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Protocol
+
+from sqlalchemy import TextClause, text
+from typing_extensions import override
+
+from psched.base.errors import StoreError, UnknownOutcomeError
+from psched.base.lease_times import lease_time
+from psched.core.model import Row
+from psched.core.store_protocol import Claimed, ClaimUnknownError
+from psched.stores.sql import raw_execute
+from psched.stores.sql.connector import Connector
+from psched.stores.sql.errors import InvalidValueError, UnsupportedStatementError
+from psched.stores.sql.raw_execute import Columns
+from psched.stores.sql.statements import (
+    ALIVE_TIME,
+    ATTEMPT,
+    COLUMNS,
+    DUE,
+    FENCE,
+    KEY,
+    NOW,
+    OWNER,
+    READ_ONLY,
+    Statements,
+    as_seen,
+)
+
+_REPLACED = "\ufffd"
+"""Read in the place of bytes that are not UTF-8."""
+
+
+class Strategy(Protocol):
+    """A way to claim the due rows of one table."""
+
+    name: str
+    """As in the setting ``claim_strategy``."""
+
+    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+        """Claim rows that are due, as `psched.core.store_protocol.Store.claim` does.
+
+        Args:
+            owner: a text never used before.
+            limit: the most rows to claim.
+            lease: the values ``alive_time`` and ``shortest``.
+            horizon: how many seconds ahead to look for the next due row.
+        """
+        ...
+
+
+def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
+    """The best strategy that the server supports.
+
+    Args:
+        connector: the connection to the server.
+        sql: the table's statements.
+        wanted: the setting ``claim_strategy``: one strategy, or ``auto``.
+
+    Raises:
+        StoreUnavailableError: the server does not answer.
+        StoreError: it does not support the wanted strategy.
+    """
+    supported = connector.dialect.strategies
+    if "skip_locked" in supported and wanted != "cas" and _can_skip_locked(connector, sql):
+        return SkipLocked(connector, sql)
+    if "cas" in supported and wanted != "skip_locked":
+        return CompareAndSwap(connector, sql)
+    raise StoreError(f"claim_strategy: the database cannot do {wanted}; set it to auto")
+
+
+def _can_skip_locked(connector: Connector, sql: Statements) -> bool:
+    # The server itself is asked, not its name and version: there are proxies and forks.
+    probe = text(sql.skip_locked_probe)
+    try:
+        connector.read(lambda c: c.execute(probe).close())
+    except UnsupportedStatementError:
+        return False
+    return True
+
+
+def rows_held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[Row]:
+    """The rows that an owner holds."""
+    found = connector.read(lambda c: raw_execute.rows(c, sql.held, {"owner": owner}))
+    return [Row(*columns) for columns in found]
+
+
+class SkipLocked(Strategy):
+    """Claims due rows in one statement, which skips rows that another session has locked."""
+
+    name = "skip_locked"
+
+    def __init__(self, connector: Connector, sql: Statements) -> None:
+        self._connector = connector
+        self._sql = sql
+        self._one_by_one = CompareAndSwap(connector, sql)
+
+    @override
+    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+        values = {**lease, "owner": owner, "limit": limit, "horizon": ceil(horizon)}
+        try:
+            found = self._connector.run(
+                lambda c: raw_execute.rows(c, self._sql.claim_unlocked, values)
+            )
+        except UnknownOutcomeError as error:
+            raise ClaimUnknownError(owner, ()) from error
+        except InvalidValueError:
+            return self._one_by_one.claim(owner, limit, lease, horizon)
+        now, next_due = float(found[0][0]), found[0][1]
+        # If nothing was claimed, the result is one row without a key.
+        leased = [columns[2:] for columns in found if columns[2] is not None]
+        rows = [Row(*columns) for *columns, _was, _since in leased]
+        expired = frozenset(columns[0] for columns in leased if columns[-2] is not None)
+        return Claimed(
+            rows=rows, expired=expired, now=now, next_due=next_due, more=len(rows) == limit
+        )
+
+
+class CompareAndSwap(Strategy):
+    """Claims due rows by reading them, and then claiming those that are still as they were read."""
+
+    name = "cas"
+
+    def __init__(self, connector: Connector, sql: Statements) -> None:
+        self._connector = connector
+        self._sql = sql
+        self._checks_clock = connector.dialect.host_clock
+
+    @override
+    def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
+        now, near = self._read_near(limit, horizon, lease)
+        if now is None:
+            return Claimed()
+        due = [columns for columns in near if columns[DUE] <= now]
+        next_due = near[len(due)][DUE] if len(due) < len(near) else None
+        more = len(due) == limit
+        if not due:
+            return Claimed(now=now, next_due=next_due)
+        won = self._swap(owner, due, lease)
+        rows = [_claimed(columns, owner) for columns in won]
+        expired = frozenset(columns[KEY] for columns in won if columns[OWNER] is not None)
+        return Claimed(rows=rows, expired=expired, now=now, next_due=next_due, more=more)
+
+    def _read_near(
+        self, limit: int, horizon: float, lease: Mapping[str, int]
+    ) -> tuple[float | None, Sequence[Columns]]:
+        """The store's clock, and the rows that are due now or within the horizon."""
+        values: dict[str, float] = {"horizon": ceil(horizon), "limit": limit}
+        if self._checks_clock:
+            values |= {**lease, "since_step": self._connector.clock_steps.seconds_since()}
+        rows = self._connector.read(lambda c: raw_execute.rows(c, self._sql.due, values))
+        if not rows:
+            return None, rows
+        self._connector.refuse_read_only(rows[0][READ_ONLY])
+        now = float(rows[0][NOW])
+        if not self._checks_clock:
+            return now, rows
+        # The clock may have been set between the first reading and the database's own.
+        since_step = self._connector.clock_steps.seconds_since()
+        return now, [
+            columns
+            for columns in rows
+            if columns[OWNER] is None or lease_time(columns[ALIVE_TIME], **lease) < since_step
+        ]
+
+    def _swap(
+        self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
+    ) -> Sequence[Columns]:
+        """Claim rows that are still as they were read.
+
+        Returns:
+            Those that were won, as they were read, in the same order.
+
+        Raises:
+            ClaimUnknownError: some of them may have been claimed.
+            StoreError: none was claimed, for a reason that is no single row's fault.
+        """
+        keys = [columns[KEY] for columns in due]
+        statement, values = self._sql.claim(owner, due)
+        try:
+            won = self._write(statement, {**values, **lease})
+        except UnknownOutcomeError as error:
+            raise ClaimUnknownError(owner, keys) from error
+        except InvalidValueError as error:
+            return self._swap_one_by_one(owner, due, lease, error)
+        if won == len(due):
+            # Each was exactly as it was read, so none needs to be read again.
+            return due
+        held = {row.key for row in self._read_held(owner, keys)} if won else set()
+        if any(_REPLACED in key and key not in held for key in keys):
+            self._quarantine_keys_that_are_not_text()
+        return [columns for columns in due if columns[KEY] in held]
+
+    def _read_held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
+        try:
+            return rows_held_by(owner, self._connector, self._sql)
+        except StoreError as error:
+            raise ClaimUnknownError(owner, keys) from error
+
+    def _swap_one_by_one(
+        self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: InvalidValueError
+    ) -> Sequence[Columns]:
+        """Claim rows of which the database refuses one: that one is quarantined."""
+        if len(due) == 1:
+            self._write(self._sql.quarantine, {**as_seen(due[0]), "reason": str(error)})
+            return []
+        try:
+            return [won for each in due for won in self._swap(owner, [each], lease)]
+        except StoreError as stopped:
+            raise ClaimUnknownError(owner, [columns[KEY] for columns in due]) from stopped
+
+    def _quarantine_keys_that_are_not_text(self) -> None:
+        """Quarantine due rows by the bytes of their keys, which no statement could name as text."""
+        found = self._connector.read(lambda c: raw_execute.rows(c, self._sql.due_keys, {}))
+        for (key,) in found:
+            try:
+                bytes.fromhex(key).decode()
+            except UnicodeDecodeError:
+                values = {"hex": key, "reason": "id: is not UTF-8"}
+                self._write(self._sql.quarantine_by_hex, values)
+
+    def _write(self, statement: TextClause, values: Mapping[str, object]) -> int:
+        return self._connector.run(lambda c: raw_execute.count(c, statement, values))
+
+
+_WHOLE = len(COLUMNS)
+
+
+def _claimed(seen: Columns, owner: str) -> Row:
+    """A row as its claim has left it, except for the end of its lease."""
+    columns = [*seen[:_WHOLE]]
+    columns[OWNER] = owner
+    columns[FENCE] += 1
+    columns[ATTEMPT] += 1
+    return Row(*columns)

@@ -1,0 +1,155 @@
+"""What stores on one table of a relational database have in common."""
+
+import abc
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+from sqlalchemy import Connection, TextClause
+from typing_extensions import override
+
+from psched.base.clock import Clock
+from psched.base.errors import SchemaError, StoreError, TransientStoreError
+from psched.core.store_protocol import Store
+from psched.stores.parameters import StoreParameters
+from psched.stores.sql import raw_execute
+from psched.stores.sql.connector import Connector
+from psched.stores.sql.raw_execute import Columns
+
+_INIT_TIMEOUT = 3600.0
+"""Seconds; adding a column or an index to a large table takes long."""
+
+_ROUND_TRIPS = 5
+"""Round trips that `TableStore.examine` measures."""
+
+
+class _Statements(Protocol):
+    now: TextClause
+    rights: Mapping[str, TextClause]
+
+
+S = TypeVar("S", bound=_Statements)
+T = TypeVar("T", bound="TableStore[Any]")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+    """Give a method of a `TableStore` two timeouts at most, however many statements it sends."""
+
+    @wraps(method)
+    def bounded(store: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with store.request():
+            return method(store, *args, **kwargs)
+
+    return bounded
+
+
+class TableStore(Store, Generic[S]):
+    """A store on one table, except for the statements.
+
+    Args:
+        parameters: what the settings say about the store.
+        clock: this host's clocks.
+        rng: draws the pauses between two tries for a lock.
+    """
+
+    _sql: S
+
+    def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
+        self._connect = partial(Connector, parameters.url, clock=clock, rng=rng, tls=parameters.tls)
+        self._connector = self._connect(timeout=parameters.timeout, greet=self._check)
+        self._table = parameters.table
+        self._clock = clock
+
+    @abc.abstractmethod
+    def _check(self, connection: Connection) -> None:
+        """Refuse a new connection whose table we cannot work on."""
+
+    @abc.abstractmethod
+    def _make(self, connection: Connection) -> Sequence[str]:
+        """Create or upgrade the table; what was done, for people."""
+
+    @abc.abstractmethod
+    def _describe_claims(self) -> str:
+        """How rows are claimed from the server of the present connection, for people."""
+
+    @override
+    def init(self) -> Sequence[str]:
+        # A connection of its own, because there may be no table to check yet, and because the
+        # upgrade of a large table takes longer than any lease.
+        self._prepare()
+        connector = self._connect(
+            timeout=_INIT_TIMEOUT, greet=lambda _connection: None, reflects=True
+        )
+        try:
+            return connector.run(self._make)
+        finally:
+            connector.disconnect()
+
+    def _prepare(self) -> None:
+        """Create what must exist before the database can be connected to."""
+        self._connector.dialect.prepare(self._connector.url)
+
+    @override
+    def now(self) -> float:
+        return float(self._query(self._sql.now, {})[0][0])
+
+    @override
+    def try_rights(self) -> None:
+        refused: dict[str, str] = {}
+        for right, statement in self._sql.rights.items():
+            try:
+                self._write(statement, {})
+            except (SchemaError, TransientStoreError):
+                raise
+            except StoreError as error:
+                refused[right] = str(error)
+        if refused:
+            rights, reason = ", ".join(refused), next(iter(refused.values()))
+            raise StoreError(f"cannot {rights} in the table {self._table!r}: {reason}")
+
+    @override
+    def examine(self) -> Sequence[tuple[str, str]]:
+        connector, clock = self._connector, self._clock
+        dialect = connector.dialect
+        self.now()  # connects
+
+        def answer(query: str) -> str:
+            return str(connector.read(lambda c: c.exec_driver_sql(query).first() or [""])[-1] or "")
+
+        round_trips = []
+        for _ in range(_ROUND_TRIPS):
+            before = clock.monotonic()
+            shown = self.now()
+            round_trips.append((clock.monotonic() - before, shown - clock.wall()))
+        # The shortest was the least disturbed. The server read its clock half-way through it.
+        took, behind = min(round_trips)
+        server = answer(dialect.server)
+        return [
+            ("server", f"{server}, a node of a Galera cluster" if connector.in_cluster else server),
+            ("claims by", self._describe_claims()),
+            ("isolation", answer(dialect.isolation).lower().replace("-", " ")),
+            ("encrypted", answer(dialect.encryption) or "no"),
+            ("clock", f"{behind + took / 2:+.3f} s from this host's"),
+            ("writable", "no: it is a replica" if connector.is_replica else "yes"),
+            ("round trip", f"{took * 1000:.3f} ms"),
+        ]
+
+    def request(self) -> AbstractContextManager[None]:
+        """Send what follows as parts of one request; see `Connector.request`."""
+        return self._connector.request()
+
+    @override
+    def disconnect(self) -> None:
+        self._connector.disconnect()
+
+    def _query(self, statement: TextClause, values: Mapping[str, Any]) -> Sequence[Columns]:
+        """All rows of a query's result."""
+        return self._connector.read(lambda c: raw_execute.rows(c, statement, values))
+
+    def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
+        """Send one statement that writes; the number of rows that it matched."""
+        return self._connector.run(lambda c: raw_execute.count(c, statement, values))

@@ -1,0 +1,181 @@
+"""The one way from a worker to its store: stop what must stop, extend what is due, then ask.
+
+A request may block the worker for two driver timeouts. So before each one, the tasks are guarded
+and the leases that are due are extended: between any two requests, not once in a tick.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import ceil
+from typing import TypeVar
+
+from psched.base.clock import Clock
+from psched.base.errors import StoreBusyError, TransientStoreError
+from psched.config import Config
+from psched.core.store_protocol import Store
+from psched.worker.lease import Lease
+from psched.worker.running_task import RunningTask
+from psched.worker.store_backoff import StoreBackoff
+from psched.worker.task_table import TaskTable
+from psched.worker.unstarted_leases import UnstartedLeases
+
+T = TypeVar("T")
+
+
+class StoreGateway:
+    """Sends requests, and keeps this worker's leases.
+
+    Args:
+        store: where the leases are extended.
+        backoff: the pace of requests.
+        settings: the lengths of leases.
+        clock: tells when a lease is to be extended.
+        tasks: are guarded before each request; their leases are extended.
+        unstarted: the leases of those that wait for their triggers are extended, too.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        backoff: StoreBackoff,
+        settings: Config,
+        *,
+        clock: Clock,
+        tasks: TaskTable,
+        unstarted: UnstartedLeases,
+    ) -> None:
+        self._store = store
+        self._backoff = backoff
+        self._settings = settings
+        self._clock = clock
+        self._tasks = tasks
+        self._unstarted = unstarted
+
+    def request(self, send: Callable[[], T]) -> T:
+        """Guard the tasks, extend the leases that are due, then send a request.
+
+        Raises:
+            TransientStoreError: the store did not answer, or is being left alone; it has been
+                logged. See `StoreBackoff.ask`.
+        """
+        if self._backoff.ready:
+            self.keep_leases()
+        return self._backoff.ask(send)
+
+    def keep_leases(self) -> None:
+        """Guard the tasks, and extend the leases that are due.
+
+        To be called between any two steps that may take long. A store that does not answer has
+        been logged, and is left alone by the next request.
+        """
+        self._tasks.guard_before_blocking()
+        if not self._backoff.ready:
+            return
+        try:
+            extended = self._extend_due(self._held, self._guard_and_ask)
+        except TransientStoreError:
+            return
+        if extended:
+            # The kernel's timer is to know of it.
+            self._tasks.guard_before_blocking()
+
+    @property
+    def next_extension(self) -> float:
+        """When a lease is to be extended, seconds of the boot-time clock."""
+        return min(
+            (lease.deadlines.extend for lease in self._held if not lease.lost),
+            default=float("inf"),
+        )
+
+    def extend_due(self, leases: Sequence[Lease]) -> None:
+        """Extend all of these leases, if one of them is due.
+
+        Raises:
+            TransientStoreError: the store did not answer.
+        """
+        self._extend_due(leases, self.request)
+
+    def extend(self, leases: Sequence[Lease]) -> None:
+        """Extend these leases, due or not.
+
+        Raises:
+            TransientStoreError: the store did not answer.
+        """
+        self._extend(leases, self.request)
+
+    def extend_now(self, task: RunningTask) -> bool:
+        """Extend the lease of a task that asks for it; whether the lease was still held.
+
+        Raises:
+            TransientStoreError: the store did not answer.
+        """
+        self.extend([task])
+        return not task.lost
+
+    def update_data(self, task: RunningTask, data: str) -> bool:
+        """Replace the payload of a task's schedule; whether the lease was still held.
+
+        Raises:
+            TransientStoreError: the store did not answer.
+        """
+        row = task.row
+        return self.request(partial(self._store.update_data, row.key, row.token, data))
+
+    @property
+    def _held(self) -> Sequence[Lease]:
+        """The leases that are extended."""
+        return [*self._tasks, *self._unstarted.waiting.values()]
+
+    def _guard_and_ask(self, send: Callable[[], T]) -> T:
+        self._tasks.guard_before_blocking()
+        return self._backoff.ask(send)
+
+    def _extend_due(self, leases: Sequence[Lease], ask: "_Ask") -> bool:
+        """Extend all of them, if one is due; whether one was."""
+        boot = self._clock.boottime()
+        held = [lease for lease in leases if not lease.lost]
+        due = any(boot >= lease.deadlines.extend for lease in held)
+        if due:
+            self._extend(held, ask)
+        return due
+
+    def _extend(self, leases: Sequence[Lease], ask: "_Ask") -> None:
+        for length in sorted({lease.deadlines.lease for lease in leases}):
+            self._extend_alike([x for x in leases if x.deadlines.lease == length], length, ask)
+
+    def _extend_alike(self, leases: Sequence[Lease], length: float, ask: "_Ask") -> None:
+        """Extend leases of the same length, by at least that length.
+
+        Their schedules may have been given a shorter one meanwhile: it is for their next leases,
+        because these are guarded by the length for which they were claimed.
+        """
+        tokens = {lease.row.key: lease.row.token for lease in leases}
+        sent = 0.0
+
+        def send() -> frozenset[str]:
+            nonlocal sent
+            sent = self._clock.boottime()
+            return self._store.extend(
+                tokens, alive_time=self._settings.alive_time, shortest=ceil(length)
+            )
+
+        try:
+            held = ask(send)
+        except StoreBusyError as busy:
+            # One of the rows is locked: that is no reason to lose the others.
+            _note(leases, busy.answered, sent)
+            raise
+        _note(leases, {key: key in held for key in tokens}, sent)
+
+
+_Ask = Callable[[Callable[[], frozenset[str]]], frozenset[str]]
+
+
+def _note(leases: Sequence[Lease], held: Mapping[str, bool], sent: float) -> None:
+    """Take down which leases were extended, and which are not held any more."""
+    for lease in leases:
+        if lease.row.key in held:
+            if held[lease.row.key]:
+                lease.extended(sent)
+            else:
+                lease.refused()

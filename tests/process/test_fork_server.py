@@ -1,0 +1,368 @@
+"""The process that forks runners: what it keeps, and what it lets go."""
+
+import json
+import os
+import resource
+import select
+import signal
+import threading
+from math import inf
+from pathlib import Path
+
+from psched.process import kernel, tree
+from psched.runner.fork_server import MOST_AT_ONCE
+from support.bench import Bench
+from support.forks import fork_server
+from support.isolated import isolated
+from support.misbehaving_handlers import HANDLERS
+from support.processes import kill
+from support.waiting import has_ended, wait_for_end, wait_until
+
+RELEASED = "Retry(wait=0, reason='its fork server died')"
+SHORT = {"child_heartbeat_limit": 3, "database_timeout": 0.5}
+
+
+def waits(_place, link):
+    return link.wait() or 0
+
+
+def state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def told(server):
+    """The next ends that it tells of."""
+    return wait_until(server.exits, what="the end of a runner")
+
+
+# --- beginnings and ends -------------------------------------------------------------
+
+
+def ended_and_buried():
+    server = fork_server(waits)
+    (place, one, link), (_, other, kept) = server.fork(2)
+    link.close()
+    found = [(each.pid == one, each.status) for each in told(server)]
+    again = server.exits()
+    # Others may take their time to say so; until then its pid is not to be another's.
+    [(second_place, third, line)] = server.fork(1)
+    known = [state(one), third != one, second_place != place]
+    server.bury([one])
+    wait_until(lambda: not Path(f"/proc/{one}").exists(), what="its burial")
+    kill(other)
+    found += [(each.pid == other, each.signal) for each in told(server)]
+    line.close()
+    return found, again, known, kept.wait()
+
+
+def test_the_pid_of_a_runner_that_has_ended_is_kept_until_that_was_taken_down():
+    assert isolated(ended_and_buried) == [[[True, 0], [True, 9]], [], ["Z", True, True], None]
+
+
+def forked_while_others_end():
+    server = fork_server(lambda place, _link: place % 100)
+    pids, found = set(), []
+    for _ in range(20):
+        pids |= {pid for _, pid, _ in server.fork(MOST_AT_ONCE)}
+        found += server.exits()
+    while len(found) < len(pids):
+        found += told(server)
+    server.bury([each.pid for each in found])
+    wait_until(lambda: not tree.children(server.pid), what="the burial of all")
+    return len(pids), len({each.pid for each in found})
+
+
+def test_no_end_is_lost_while_others_are_forked():
+    assert isolated(forked_while_others_end) == [160, 160]
+
+
+def ended_while_another_is_forked():
+    older = []
+
+    def seen_to_its_end():
+        # In the fork server, right after a fork.
+        if len(older) == 1:
+            tree.send(older[0], signal.SIGKILL)
+            os.waitid(os.P_PID, older[0], os.WEXITED | os.WNOWAIT)
+        older[:] = tree.children(os.getpid())
+
+    def before_fork():
+        if not older:
+            os.register_at_fork(after_in_parent=seen_to_its_end)
+
+    server = fork_server(waits, before_fork=before_fork)
+    [(_, one, _link)] = server.fork(1)
+    _other = server.fork(1)  # which lives as long as its line
+    return [each.pid == one for each in told(server)]
+
+
+def test_an_end_in_the_midst_of_a_fork_is_told():
+    assert isolated(ended_while_another_is_forked) == [True]
+
+
+def no_descriptor_left():
+    few, enough = (3, 4096), (4096, 4096)
+    resource.setrlimit(resource.RLIMIT_NOFILE, enough)
+    limits = [few, enough, enough]
+    server = fork_server(
+        waits, before_fork=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits.pop(0))
+    )
+    found = []
+    # By the second order the ends of the line cannot be passed; it ends the want.
+    for _ in limits:
+        try:
+            found.append(len(server.fork(1)))
+        except OSError as error:
+            found.append(os.strerror(error.errno))
+    return found
+
+
+def test_it_survives_that_there_is_no_descriptor_to_look_with():
+    assert isolated(no_descriptor_left) == ["Too many open files", "Too many open files", 1]
+
+
+def heard_beside_an_answer():
+    server = fork_server(waits)
+    [(_, one, link)] = server.fork(1)
+    link.close()
+    wait_until(lambda: state(one) == "Z", what="its end")
+    select.select([server.channel], [], [])
+    _other = server.fork(1)  # which lives as long as its line
+    return [server.untaken, [each.pid == one for each in server.exits()], server.untaken]
+
+
+def test_an_end_that_is_heard_beside_an_answer_is_known_to_be_there():
+    assert isolated(heard_beside_an_answer) == [True, [True], False]
+
+
+def places_run_out():
+    server = fork_server(lambda _place, _link: 0)
+    try:
+        while True:
+            server.fork(MOST_AT_ONCE)
+    except BlockingIOError as error:
+        server.bury([each.pid for each in told(server)])
+        return str(error), len(server.fork(1))
+
+
+def test_there_are_no_more_than_there_are_places_until_some_are_buried():
+    assert isolated(places_run_out) == ["too many runners that were killed do not die", 1]
+
+
+# --- its own end ---------------------------------------------------------------------
+
+
+def killed():
+    server = fork_server(waits)
+    runners = [pid for _, pid, _ in server.fork(2)]
+    kill(server.pid)
+    for pid in [server.pid, *runners]:
+        wait_for_end(pid)
+    try:
+        server.fork(1)
+    except OSError as error:
+        return type(error).__name__, server.channel.closed
+    return "forked"
+
+
+def test_what_it_has_forked_dies_with_it_and_its_end_is_an_error_of_the_next_fork():
+    assert isolated(killed) == ["BrokenPipeError", True]
+
+
+def let_go():
+    server = fork_server(waits)
+    server.close()
+    _, status = os.waitpid(server.pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_it_ends_when_it_is_let_go():
+    assert isolated(let_go) == 0
+
+
+def signalled():
+    server = fork_server(waits)
+    [(_, runner, one)] = server.fork(1)
+    # As when a signal is sent to every process of a service.
+    for number in signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1:
+        kill(server.pid, number)
+    [(_, another, two)] = server.fork(1)
+    return [has_ended(pid) for pid in (server.pid, runner, another)], one.closed or two.closed
+
+
+def test_signals_to_all_processes_of_a_service_mean_nothing_to_it():
+    assert isolated(signalled) == [[False, False, False], False]
+
+
+# --- one that does not answer --------------------------------------------------------
+
+
+def late():
+    server = fork_server(waits, hold_up=0.1)
+    kill(server.pid, signal.SIGSTOP)
+    said = []
+    for _ in range(2):
+        try:
+            server.fork(3)
+        except OSError as error:
+            said.append(type(error).__name__)
+    owed = server.owes
+    kill(server.pid, signal.SIGCONT)
+    select.select([server.channel], [], [])
+    server.exits()
+    return said, owed, server.owes, len(server.late()), len(server.fork(2))
+
+
+def test_what_was_waited_for_in_vain_is_not_lost():
+    assert isolated(late) == [["TimeoutError"] * 2, True, False, 3, 2]
+
+
+def bench_with_a_stopped_server(**settings):
+    bench = Bench(HANDLERS, **SHORT, **settings)
+    bench.run("returns")
+    server = bench.server
+    kill(server, signal.SIGSTOP)
+    return bench, server
+
+
+def idle_runner_killed():
+    bench, server = bench_with_a_stopped_server(max_tasks_per_child=1000)
+    [runner] = bench.pool._alive
+    kill(runner)
+    turns = 0
+    while not has_ended(server):
+        bench.turn(1)
+        turns += 1
+    bench.turn(1)
+    nothing_to_watch = bench.pool.wakes == inf
+    return turns < 20, nothing_to_watch, bench.run("returns")
+
+
+def test_an_idle_runner_whose_end_is_not_told_is_not_used_and_the_server_is_killed():
+    assert isolated(idle_runner_killed) == [True, True, "Finish()"]
+
+
+def runner_killed_whose_child_holds_its_line():
+    kernel.adopt_orphans()
+    bench = Bench(HANDLERS, **SHORT)
+    task = bench.start("forks_and_waits")
+    bench.until(lambda: tree.children(task.runner.pid))
+    kill(bench.server, signal.SIGSTOP)
+    kill(task.runner.pid)
+    return bench.finish(task)
+
+
+def test_an_end_that_is_not_told_is_seen_though_a_child_of_the_task_holds_its_line():
+    assert isolated(runner_killed_whose_child_holds_its_line) == RELEASED
+
+
+# --- what runners find ---------------------------------------------------------------
+
+
+def prepared():
+    calls = []
+
+    def tells(_place, link):
+        link.deliver({"calls": calls, "opened": str(Path("/proc/self/fd/99").readlink())})
+        return 0
+
+    os.dup2(os.open("opened", os.O_CREAT), 99)
+    server = fork_server(tells, before_fork=lambda: calls.append("fork"))
+    told = [link.wait() for _, _, link in server.fork(2)]
+    return [[each["calls"], each["opened"]] for each in told], calls
+
+
+def test_what_is_done_there_is_done_once_for_all_and_what_was_open_before_nobody_has():
+    assert isolated(prepared) == [[[["fork"], "/dev/null"]] * 2, []]
+
+
+def with_a_thread_after_each_fork():
+    over = threading.Event()
+    os.register_at_fork(after_in_child=lambda: threading.Thread(target=over.wait).start())
+    server = fork_server(waits)
+    try:
+        server.fork(1)
+    except RuntimeError as error:
+        return str(error)
+    return "forked"
+
+
+def test_it_does_not_fork_beside_a_thread_that_a_module_has_started_after_a_fork():
+    assert "2 threads" in isolated(with_a_thread_after_each_fork)
+
+
+# --- tasks that use the store --------------------------------------------------------
+
+
+class SlowToOpen:
+    """The schedules of a task; whoever opens them after the first waits for a gate."""
+
+    def __init__(self):
+        if Path("opened").exists():
+            wait_until(Path("gate").exists, what="the gate")
+        Path("opened").touch()
+
+    def close(self):
+        pass
+
+
+def uses_the_store(task):
+    assert task.schedules is not None
+
+
+def shows_its_server(task):
+    task.update_data({"server": os.getppid()})
+
+
+def waits_for_a_file(_task):
+    wait_until(Path("finish").exists, what="the end that the test allows")
+
+
+def used_and_went_on():
+    handlers = {
+        "uses": uses_the_store,
+        "shows": shows_its_server,
+        "waits": waits_for_a_file,
+    }
+    bench = Bench(handlers, open_schedules=SlowToOpen, concurrency=4)
+    first = bench.server
+    running = bench.start("waits")
+    outcomes = [bench.run("uses")]
+    # The gate is shut: nobody but a task may wait for what it opens.
+    waiting = bench.start("uses", "again")
+    outcomes += [bench.run("shows", key) for key in ("a", "b", "c")]
+    servers = [json.loads(data)["server"] for data in bench.ledger.data]
+    second = bench.server
+    lives = [not has_ended(first)]
+    for name in "gate", "finish":
+        Path(name).touch()
+    outcomes += [bench.finish(task) for task in (running, waiting)]
+    # Those that were forked ahead end with their tasks; then nobody needs it any more.
+    bench.until(lambda: has_ended(first))
+    lives.append(not has_ended(second))
+    bench.close()
+    return outcomes, servers[-1] == second != first, lives, len(bench.pool.links)
+
+
+def test_no_task_waits_for_what_another_has_to_load_for_the_store():
+    expected = [["Finish()"] * 6, True, [True, True], 0]
+    assert isolated(used_and_went_on) == expected
+
+
+def replaced_server_killed():
+    kernel.adopt_orphans()
+    bench = Bench({"uses": uses_the_store, "waits": waits_for_a_file}, open_schedules=SlowToOpen)
+    old = bench.start("waits", "old")
+    first = bench.server
+    bench.run("uses")
+    Path("gate").touch()
+    new = bench.start("waits", "new")
+    second = bench.server
+    kill(first)
+    outcome = bench.finish(old)
+    Path("finish").touch()
+    return outcome, second != first, bench.finish(new)
+
+
+def test_the_death_of_a_replaced_server_costs_only_its_own_tasks():
+    assert isolated(replaced_server_killed) == [RELEASED, True, "Finish()"]

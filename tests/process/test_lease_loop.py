@@ -1,0 +1,477 @@
+"""A worker's tick on a store whose answers get lost, and which is redefined under it."""
+
+import random
+from collections import Counter
+from dataclasses import replace as changed
+from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
+from math import ceil
+from pathlib import Path
+
+import pytest
+
+import psched
+from psched.app import make_store
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
+from psched.config import from_mapping
+from psched.core.model import Finish, Settlement
+from psched.core.store_protocol import ClaimUnknownError
+from psched.runner.stop_flags import Reason
+from psched.worker.composition import make_lease_loop
+from support.bench import CLOCK, Bench
+from support.isolated import isolated
+from support.misbehaving_handlers import HANDLERS
+from support.waiting import Deadline
+
+
+class Unreliable:
+    """A real store, but for some requests that fail before or after they were applied.
+
+    Args:
+        store: the real one.
+
+    Attributes:
+        faults: how each next request of a name fails: "before", "after"; "late": it is applied
+            only after its owner was asked for; none: not at all.
+        requests: how often each was sent.
+    """
+
+    def __init__(self, store):
+        self._store = store
+        self.faults = {}
+        self.requests = Counter()
+        self.late = None
+
+    def __getattr__(self, name):
+        request = getattr(self._store, name)
+        if not callable(request):
+            return request
+
+        def ask(*args, **kwargs):
+            self.requests[name] += 1
+            fault = self.faults.get(name, []).pop(0) if self.faults.get(name) else None
+            if fault == "away":
+                raise StoreUnavailableError("the database is unavailable: test")
+            if fault == "late":
+                self.late = partial(request, *args, **kwargs)
+            answer = request(*args, **kwargs) if fault in {None, "after"} else None
+            if name == "held" and self.late:
+                self.late()
+                self.late = None
+            if fault is None:
+                return answer
+            if name == "claim":
+                raise ClaimUnknownError(args[0], self.claimed)
+            raise UnknownOutcomeError("the connection to the database broke: test")
+
+        return ask
+
+
+class Host(SystemClock):
+    """A host's clocks, of which the suspend-proof one can be moved on."""
+
+    def __init__(self):
+        self.suspended = 0.0
+
+    def boottime(self):
+        return super().boottime() + self.suspended
+
+
+class Scene:
+    """A lease loop over a real SQLite database, with real runners."""
+
+    def __init__(self, *keys, **settings):
+        given = {"url": "sqlite:///psched.db", "poll_interval": 0.05, "retry_wait": 0, **settings}
+        self.settings = from_mapping(given)
+        self.bench = Bench(HANDLERS, **given)
+        self.schedules = psched.open(given)
+        self.store = Unreliable(make_store(self.settings))
+        self.store.init()
+        self.store.claimed = keys
+        self.clock = Host()
+        self.loop = make_lease_loop(
+            self.store,
+            self.settings,
+            nonce="nonce",
+            tasks=self.bench.tasks,
+            pool=self.bench.pool,
+            clock=self.clock,
+            rng=random.Random(1),  # noqa: S311  # jitter
+        )
+
+    def add(self, key, type_, **fields):
+        self.schedules.add(key, type_, next_time=60, **fields)
+        self.schedules.close()  # SQLite's must not be open while the process forks
+
+    def row(self, key):
+        row = self.schedules.read(key).row
+        self.schedules.close()
+        return row
+
+    def turn(self):
+        timeout = self.loop.tick()
+        self.bench.inbox.wait(min(timeout, 0.05), self.bench.tasks.links)
+
+    def until(self, condition):
+        deadline = Deadline()
+        while not condition():
+            assert not deadline.has_passed, "waited in vain"
+            self.turn()
+
+    def finished(self, *keys):
+        self.until(lambda: all(self.row(key).status == "finished" for key in keys))
+        return [self.row(key).fence for key in keys]
+
+
+def lost_answers(request, faults):
+    scene = Scene("one", "two", concurrency=3)
+    scene.add("one", "returns")
+    scene.add("two", "returns")
+    scene.store.faults[request] = faults
+    fences = scene.finished("one", "two")
+    return fences, scene.store.faults[request]
+
+
+@pytest.mark.parametrize("fault", ["away", "before", "after"])
+@pytest.mark.parametrize("request_", ["claim", "settle"])
+def test_a_lost_answer_loses_no_task_and_doubles_none(request_, fault):
+    fences, faults = isolated(lost_answers, request_, [fault])
+    assert faults == []
+    assert fences == [1, 1]
+
+
+def refused_claims():
+    scene = Scene("one", poll_interval=0.01, concurrency=2)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.until(lambda: len(scene.bench.tasks) == 1)
+    scene.store.faults["claim"] = ["away"] * 6
+    begin = CLOCK.monotonic()
+    scene.until(lambda: not scene.store.faults["claim"])
+    took = CLOCK.monotonic() - begin
+    scene.until(lambda: not scene.loop.away)
+    Path("gate").touch()
+    scene.finished("one")
+    return took, scene.store.requests["marked"], [*scene.bench.log.recent]
+
+
+def test_a_store_that_can_only_be_read_is_away_until_it_can_be_written():
+    took, looks, said = isolated(refused_claims)
+    # Five pauses, each at least half of what it could be.
+    assert took > 0.05 * (1 + 2 + 4 + 8 + 16)
+    assert looks > 0
+    [begun, ended] = said
+    assert "running tasks go on" in begun
+    assert "answers again" in ended
+
+
+def refused_claim_that_was_not_due():
+    scene = Scene("one", poll_interval=0.05, concurrency=2)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.until(lambda: len(scene.bench.tasks) == 1)
+    scene.loop._claimer._next_poll = CLOCK.monotonic() + 3600
+    # The first to find it away reads; so does what follows, which is answered.
+    scene.store.faults = {"marked": ["away"], "claim": ["away"]}
+    scene.until(lambda: not (scene.store.faults["claim"] or scene.loop.away))
+    Path("gate").touch()
+    scene.finished("one")
+    return len(scene.bench.log.recent)
+
+
+def test_a_store_is_back_only_when_a_claim_was_answered_too():
+    assert isolated(refused_claim_that_was_not_due) == 2
+
+
+def test_what_an_unanswered_claim_has_taken_is_asked_for_until_it_is_known():
+    assert isolated(claim_and_its_question_unanswered) == [[1, 1], 0]
+
+
+def claim_and_its_question_unanswered():
+    scene = Scene("one", "two", concurrency=3)
+    scene.add("one", "returns")
+    scene.add("two", "returns")
+    scene.store.faults = {"claim": ["after"], "held": ["away", "away"], "now": ["away"]}
+    fences = scene.finished("one", "two")
+    return fences, sum(map(len, scene.store.faults.values()))
+
+
+def stopped_with_an_unanswered_claim():
+    scene = Scene("one", database_timeout=1)
+    scene.add("one", "returns")
+    scene.store.faults = {"claim": ["after"], "held": ["away"]}
+    scene.until(lambda: scene.store.requests["held"] == 1)
+    scene.loop.stop(None)
+    idle = scene.loop.idle
+    scene.until(lambda: scene.loop.idle)
+    row = scene.row("one")
+    return idle, row.owner, row.attempt, row.status
+
+
+def test_what_an_unanswered_claim_has_taken_is_given_back_at_a_stop():
+    assert isolated(stopped_with_an_unanswered_claim) == [False, None, 0, "waiting"]
+
+
+def applied_late(stopped):
+    scene = Scene("one", database_timeout=1)
+    scene.add("one", "returns")
+    scene.store.faults = {"claim": ["late"]}
+    scene.until(lambda: scene.store.requests["held"] == 1)
+    if stopped:
+        scene.loop.stop(None)
+    idle = scene.loop.idle
+    scene.until(lambda: scene.loop.idle)
+    row = scene.row("one")
+    return [idle, row.owner, row.fence, row.status, scene.store.requests["held"] < 20]
+
+
+@pytest.mark.parametrize(("stopped", "status"), [(False, "finished"), (True, "waiting")])
+def test_what_a_claim_takes_after_its_owner_was_asked_for_is_found(stopped, status):
+    assert isolated(applied_late, stopped) == [False, None, 1, status, True]
+
+
+def unanswered_extends():
+    scene = Scene("one", alive_time=6)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.store.faults = {"extend": ["before", "after", "away"]}
+    scene.until(lambda: scene.store.requests["extend"] > 3)
+    [task] = scene.bench.tasks
+    extended = task.deadlines.extend - CLOCK.boottime()
+    Path("gate").touch()
+    return extended > 0, scene.finished("one")
+
+
+def test_an_extension_without_an_answer_is_asked_for_again_in_time():
+    assert isolated(unanswered_extends) == [True, [1]]
+
+
+def settled_and_extended():
+    scene = Scene("one")
+    scene.add("one", "returns")
+    scene.store.faults = {"settle": ["after"]}
+    scene.until(lambda: scene.store.requests["settle"] == 1)
+    [task] = scene.bench.tasks
+    # Its lease is to be extended before its end is written once more.
+    task.deadlines = changed(task.deadlines, sent=task.deadlines.sent - task.deadlines.lease / 2)
+    scene.until(lambda: not len(scene.bench.tasks))
+    return scene.row("one").fence, scene.store.requests["extend"], [*scene.bench.log.recent]
+
+
+def test_a_task_whose_end_was_written_without_an_answer_is_not_said_to_be_preempted():
+    fence, extends, said = isolated(settled_and_extended)
+    assert (fence, extends) == (1, 1)
+    assert not any("preempted" in line for line in said)
+
+
+def settled_and_run_by_another(late):
+    """Its end is written, and never answered; then another worker runs what comes next."""
+    scene = Scene("one")
+    hours_ago = int(CLOCK.wall()) - 3 * 3600
+    scene.schedules.add("one", "returns", cron="@hourly", next_time=hours_ago)
+    scene.schedules.close()
+    scene.store.faults = {"settle": ["after"]}
+    scene.until(lambda: scene.store.requests["settle"] == 1)
+    scene.clock.suspended = late
+    other = make_store(scene.settings)
+    (row,) = other.claim("other.1", limit=1, alive_time=60, shortest=6, horizon=1).rows
+    end = Settlement(key="one", token=row.token, version=row.version, next_time=row.next_time)
+    other.settle([end])
+    other.disconnect()
+    scene.loop.pause()
+    scene.until(lambda: scene.loop.idle)
+    return [*scene.bench.log.recent]
+
+
+def test_an_end_that_was_written_counts_also_if_another_has_run_what_comes_next():
+    assert not any("preempted" in line for line in isolated(settled_and_run_by_another, 0))
+
+
+def test_whether_an_end_without_an_answer_counts_is_not_known_once_the_lease_is_over():
+    said = isolated(settled_and_run_by_another, 1000)
+    assert any("nobody knows whether what it did counts" in line for line in said)
+
+
+def preempted_before_its_end(own):
+    scene = Scene("one")
+    scene.add("one", "cleans_up", data={"gate": "gate"}, **own)
+    scene.until(lambda: len(scene.bench.tasks))
+    other = make_store(scene.settings)
+    other.delete("one")
+    other.settle([Settlement.of(other.get("one"), remove=True)])
+    other.disconnect()
+    [task] = scene.bench.tasks
+    task.decided(Finish())  # it has called finish(), and has not returned yet
+    scene.loop._gateway.extend_now(task)
+    scene.store.faults = {"settle": ["after"]}
+    Path("gate").touch()
+    scene.until(lambda: not len(scene.bench.tasks))
+    return scene.store.requests["settle"], [*scene.bench.log.recent]
+
+
+# What is not retained may have been removed by whoever took the lease, and finished.
+@pytest.mark.parametrize("own", [{}, {"retention_time": 0}])
+def test_a_lease_that_was_lost_before_its_end_was_sent_stays_lost(own):
+    settles, said = isolated(preempted_before_its_end, own)
+    assert settles == 2
+    assert any("preempted: what it did counts for nothing" in line for line in said)
+
+
+def stopped_while_the_store_is_away(how):
+    scene = Scene("one")
+    scene.add("one", "raises")
+    scene.store.faults = {"settle": ["away"] * 5}
+    scene.until(lambda: scene.store.requests["settle"] == 1)
+    if how == "at once":
+        scene.loop.stop(0, hurry=True)
+    elif how == "at its limit":
+        scene.loop.stop(0.1)
+    else:  # as a worker does whose master has died
+        for task in scene.bench.tasks:
+            scene.bench.tasks.stop(task, Reason.SHUTDOWN, 0)
+        scene.loop.stop(0)
+    scene.until(lambda: scene.loop.idle)
+    row = scene.row("one")
+    return row.owner, row.attempt, row.reason
+
+
+@pytest.mark.parametrize("how", ["at once", "at its limit", "orphaned"])
+def test_a_stop_while_an_end_cannot_be_written_changes_nothing_about_that_end(how):
+    assert isolated(stopped_while_the_store_is_away, how) == [None, 1, "ValueError: no"]
+
+
+def questions_while_the_store_is_away():
+    scene = Scene("one", concurrency=2)
+    scene.add("one", "asks_while_away")
+    scene.store.faults = {"marked": ["away"] * 3}
+    scene.finished("one")
+    return scene.store.requests["extend"]
+
+
+def test_a_task_that_asks_all_the_time_does_not_make_its_worker_do_so():
+    # Several hundred questions, and the store is to be left alone for a while after each failure.
+    assert 1 <= isolated(questions_while_the_store_is_away) < 50
+
+
+def lost_update():
+    scene = Scene("one")
+    scene.add("one", "learns_that_nobody_knows")
+    scene.store.faults = {"update_data": ["after"]}
+    return scene.finished("one")
+
+
+def test_a_task_is_told_that_nobody_knows_whether_its_data_were_written():
+    assert isolated(lost_update) == [1]
+
+
+def recovered():
+    scene = Scene("one", alive_time=300)
+    scene.add("one", "returns")
+    scene.add("two", "returns")
+    dead = make_store(scene.settings)
+    dead.claim("dead.1", limit=2, alive_time=300, shortest=6, horizon=1)
+    dead.disconnect()
+    scene.store.faults = {"recover": ["away", "after"]}
+    scene.loop.recover(["dead", "unheard of"])
+    fences = scene.finished("one", "two")
+    return fences, scene.loop.pop_recovered()
+
+
+def test_what_a_dead_worker_held_is_released_and_run():
+    assert isolated(recovered) == [[2, 2], ["dead", "unheard of"]]
+
+
+def redefined():
+    scene = Scene("one")
+    scene.add("one", "cleans_up", data={"gate": "gate"}, cron="0 0 1 1 *", catchup="latest")
+    scene.until(lambda: len(scene.bench.tasks))
+    scene.schedules["one"].modify(cron="0 0 1 2 *")
+    scene.schedules.close()
+    Path("gate").touch()
+    scene.until(lambda: not len(scene.bench.tasks))
+    return scene.row("one").next_time
+
+
+def watched_while_it_was_redefined():
+    scene = Scene("one")
+    scene.add("one", "cleans_up", data={"gate": "gate"}, cron="0 0 1 1 *", catchup="latest")
+    scene.until(lambda: len(scene.bench.tasks))
+    scene.schedules["one"].modify(cron="0 0 1 2 *")
+    scene.schedules.close()
+    tasks, events = scene.bench.tasks, []
+    guard = tasks.guard_before_blocking
+
+    def guards():
+        events.append("guards")
+        guard()
+
+    tasks.guard_before_blocking = guards
+    for name in "settle", "look", "now":
+        request = getattr(scene.store, name)
+        setattr(scene.store, name, partial(_noted, events, name, request))
+    Path("gate").touch()
+    scene.until(lambda: not len(scene.bench.tasks))
+    return [(first, then) for first, then in pairwise(events) if then != "guards"]
+
+
+def _noted(events, name, request, *args):
+    events.append(name)
+    return request(*args)
+
+
+def test_what_runs_is_watched_before_each_request_that_ends_the_lease_of_a_redefined_schedule():
+    requests = ["settle", "look", "now", "settle"]
+    assert isolated(watched_while_it_was_redefined) == [["guards", name] for name in requests]
+
+
+def test_a_schedule_that_was_redefined_while_its_task_ran_goes_on_as_it_is_now():
+    following = datetime.fromtimestamp(isolated(redefined), UTC)
+    assert (following.month, following.day, following.hour) == (2, 1, 0)
+
+
+def lease_shortened():
+    scene = Scene("one", alive_time=60)
+    scene.add("one", "cleans_up", data={"gate": "gate"})
+    scene.until(lambda: len(scene.bench.tasks))
+    scene.schedules["one"].modify(alive_time=6)
+    scene.schedules.close()
+    [task] = scene.bench.tasks
+    scene.loop._gateway.extend_now(task)
+    ends_here = task.deadlines.end - CLOCK.boottime()
+    ends_there = scene.row("one").next_run_time - CLOCK.wall()
+    return ends_here, ends_there
+
+
+def test_a_lease_ends_for_its_holder_before_it_ends_in_the_store_whatever_was_modified():
+    ends_here, ends_there = isolated(lease_shortened)
+    assert ends_here <= ends_there
+
+
+def leases_of_different_lengths():
+    scene = Scene(alive_time=60, concurrency=3, database_timeout=1)
+    for key, alive_time in ("short", 6), ("default", None), ("long", 600):
+        scene.add(key, "cleans_up", data={"gate": "gate"}, alive_time=alive_time)
+    scene.until(lambda: len(scene.bench.tasks) == 3)
+    scene.loop._gateway.extend([*scene.bench.tasks])
+    there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in scene.bench.tasks.keys}
+    here = {task.row.key: task.deadlines.end - CLOCK.boottime() for task in scene.bench.tasks}
+    return here, there
+
+
+def test_leases_of_different_lengths_keep_them():
+    here, there = isolated(leases_of_different_lengths)
+    for key, lease in ("short", 6), ("default", 60), ("long", 600):
+        assert lease - 5 < here[key] <= there[key] <= lease + 1
+
+
+def due_soon():
+    scene = Scene(poll_interval=60)
+    due = ceil(CLOCK.wall()) + 1
+    scene.schedules.add("soon", "returns", next_time=due)
+    scene.schedules.close()
+    scene.until(lambda: len(scene.bench.tasks))
+    return CLOCK.wall() - due
+
+
+def test_what_will_be_due_soon_is_started_at_its_time_and_not_before():
+    # Nobody looks again before a minute is over.
+    assert 0 <= isolated(due_soon) < 15

@@ -1,0 +1,90 @@
+"""PerfectSched's table when rows are locked, or answers come slowly."""
+
+import contextlib
+
+import pytest
+
+from psched.base.clock import SystemClock
+from psched.base.errors import StoreBusyError, StoreSlowError
+from psched.core.store_protocol import Settled
+from psched.testing.store_contract.bench import LEASE, add, claim, ending
+from support.compat import compat_factory
+from support.proxy import Proxy
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def store(database):
+    with compat_factory(database.url) as factory:
+        store = factory()
+        store.init()
+        yield store
+
+
+@pytest.mark.parametrize(
+    "database",
+    [
+        pytest.param("mariadb", marks=pytest.mark.mariadb),
+        pytest.param("postgresql", marks=pytest.mark.postgresql),
+    ],
+    indirect=True,
+)
+class TestLockedRow:
+    """A locked row does not keep the others from being claimed, extended and settled."""
+
+    @contextlib.contextmanager
+    def locked(self, sql, key):
+        with sql.session() as other:
+            other("BEGIN")
+            other("SELECT * FROM {table} WHERE id = :id FOR UPDATE", id=key)
+            yield
+            other("ROLLBACK")
+
+    def test_the_other_leases_are_extended_and_settled(self, store, sql):
+        add(store, "a", "b", "c")
+        rows = {row.key: row for row in claim(store, "w.1").rows}
+        leases = {key: row.token for key, row in rows.items()}
+        with self.locked(sql, "a"):
+            with pytest.raises(StoreBusyError) as extended:
+                store.extend(leases, alive_time=2 * LEASE, shortest=1)
+            assert extended.value.answered == {"b": True, "c": True}
+            with pytest.raises(StoreBusyError) as settled:
+                store.settle([ending(row) for row in rows.values()])
+            assert settled.value.answered == {"b": Settled.DONE, "c": Settled.DONE}
+        assert store.settle([ending(rows["a"])]) == {"a": Settled.DONE}
+
+    def test_the_others_are_claimed(self, store, sql):
+        add(store, "a", "b")
+        with self.locked(sql, "a"):
+            assert [row.key for row in claim(store, "w.1").rows] == ["b"]
+            with pytest.raises(StoreBusyError):
+                claim(store, "w.2")
+        assert [row.key for row in claim(store, "w.3").rows] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "database", [pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True
+)
+def test_many_leases_on_a_slow_link_are_settled_in_several_requests_that_end_in_time(database):
+    """Each request takes two timeouts at most, because other leases wait to be extended."""
+    timeout, keys = 1.0, [f"k{number}" for number in range(8)]
+    with Proxy(database.server.port) as proxy:
+        url = database.url.replace(f":{database.server.port}/", f":{proxy.port}/")
+        with compat_factory(url, timeout=timeout) as factory:
+            store = factory()
+            store.init()
+            add(store, *keys)
+            ends = [ending(row) for row in claim(store, "w.1").rows]
+            answered = []
+            with proxy.slow(0.3):
+                while len(answered) < len(keys):
+                    begin = CLOCK.monotonic()
+                    try:
+                        done = store.settle(ends)
+                    except StoreSlowError as slow:
+                        done = slow.answered
+                    assert CLOCK.monotonic() - begin < 2 * timeout
+                    assert len(done) > len(answered)
+                    answered = done
+            assert answered == dict.fromkeys(keys, Settled.DONE)

@@ -1,0 +1,226 @@
+"""What every statement costs on a large table: no more than on a small one.
+
+Each is judged by what the planner says it will do, and by the rows it then examines.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import TextClause, text
+
+from psched.core.model import Row, Settlement
+from psched.stores.sql.raw_execute import Columns
+from psched.stores.sql.statements import Statements, as_seen
+from psched.stores.sql.store import SqlStore
+from support.big_tables import Cost, fill, joined, number, take_statistics
+from support.stores import store_factory
+
+ROWS = 60_000
+
+LIMIT = 40
+"""Rows that are asked for."""
+
+MOST = 10 * LIMIT
+"""Rows that a statement may examine for that; some look at each several times."""
+
+KINDS = {"sqlite": (), "mariadb": pytest.mark.mariadb, "postgresql": pytest.mark.postgresql}
+
+STATES = ("calm", "flooded")
+"""Calm: few rows are due, some are leased, some at rest, many due later, some of them at one time.
+Flooded: as many rows again have just fallen due, all at one time, since the last ANALYZE."""
+
+LATER = 4_000_000_000
+
+LEASE = {"alive_time": 60, "shortest": 6}
+CLAIM = {**LEASE, "owner": "new.1", "limit": LIMIT}
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """A table with very many rows.
+
+    Attributes:
+        kind: on which database.
+        store: on this table.
+        first: the rows that were due or leased first.
+        held: rows that one owner holds.
+    """
+
+    kind: str
+    store: SqlStore
+    first: list[Row]
+    held: list[Row]
+
+    @property
+    def sql(self) -> Statements:
+        return self.store._sql
+
+    @property
+    def key(self) -> str:
+        return self.first[0].key
+
+    def seen(self) -> list[Columns]:
+        """The first rows as a claim reads them."""
+        place = self.store._connector.dialect.place
+        query = text(f"SELECT {place} FROM {self.store._table} WHERE id = :id")  # noqa: S608
+        places = [self.store._query(query, {"id": row.key})[0] for row in self.first]
+        return [(*astuple(row), *place) for row, place in zip(self.first, places, strict=True)]
+
+    def ended(self) -> list[str]:
+        found = self.store._connector.run(
+            lambda c: c.execute(self.sql.purgeable, {"limit": LIMIT}).scalars().all()
+        )
+        assert len(found) == LIMIT
+        return [*found]
+
+    def ends(self) -> list[Settlement]:
+        return [
+            Settlement(key=row.key, token=row.token, version=row.version, next_time=LATER)
+            for row in self.held
+        ]
+
+
+Sent = tuple[TextClause, Mapping[str, Any]]
+
+JUDGED: dict[str, Callable[[Crowd], Sent]] = {
+    "get": lambda c: (c.sql.get, {"id": c.key}),
+    "select": lambda c: c.sql.select([row.key for row in c.first]),
+    "marked": lambda c: c.sql.marked([row.key for row in c.first]),
+    "purgeable": lambda c: (c.sql.purgeable, {"limit": LIMIT}),
+    "purge": lambda c: c.sql.purge(c.ended()),
+    "first_timed": lambda c: (c.sql.first_timed, {"limit": LIMIT}),
+    "timed": lambda c: (
+        c.sql.timed,
+        # In the middle of the rows that share one time.
+        {"time": c.store._read(c.sql.get, {"id": "flood5"})[0].next_run_time, "id": "flood5"}
+        | {"limit": LIMIT},
+    ),
+    "first_resting": lambda c: (c.sql.first_resting, {"limit": LIMIT}),
+    "resting": lambda c: (c.sql.resting, {"id": "k5", "limit": LIMIT}),
+    "due": lambda c: (c.sql.due, {**LEASE, "since_step": 30, "horizon": 5, "limit": LIMIT}),
+    "held": lambda c: (c.sql.held, {"owner": c.held[0].owner}),
+    "dead": lambda c: (c.sql.dead, {"dot": "dead.", "after_dot": "dead/", "alive_time": 60}),
+    "claim_unlocked": lambda c: (c.sql.claim_unlocked, {**CLAIM, "horizon": 5}),
+    "claim": lambda c: _with(c.sql.claim("new.1", c.seen()), LEASE),
+    "extend": lambda c: _with(c.sql.extend({row.key: row.token for row in c.held}), LEASE),
+    "settle": lambda c: c.sql.settle(c.ends()),
+    "remove": lambda c: c.sql.remove(c.ends()),
+    "insert": lambda c: c.sql.insert([Row(key=f"new{i}") for i in range(LIMIT)], "nonce"),
+    "replace": lambda c: (
+        c.sql.replace,
+        dict.fromkeys(("type", "data", "cron", "timezone", "options", "reason"))
+        | dict.fromkeys(("delay", "next_time", "next_run_time", "attempt", "alive_time"), 0)
+        | dict.fromkeys(("created_at", "retain_until"), 0)
+        | {"id": c.key, "type": "t", "status": "waiting", "seen_version": 1, "seen_fence": 0}
+        | {"seen_status": "waiting"}
+        | {"seen_owner": "", "seen_next_run_time": c.first[0].next_run_time},
+    ),
+    "quarantine": lambda c: (c.sql.quarantine, {**as_seen(c.seen()[0]), "reason": "why"}),
+    "delete": lambda c: (c.sql.delete, {"id": c.key, "expired_at": 1}),
+    "mark_deleting": lambda c: (c.sql.mark_deleting, {"id": c.held[0].key}),
+    "update_data": lambda c: (
+        c.sql.update_data,
+        {"id": c.key, "owner": "w.1", "fence": 1, "data": "{}"},
+    ),
+}
+"""Each statement with values for it."""
+
+UNJUDGED = {
+    "now": "reads no table",
+    "rights": "match no row",
+    "skip_locked_probe": "matches no row",
+    "due_keys": "reads every key that is due; sent when one of them is no text",
+    "quarantine_by_hex": "the same",
+}
+"""The other names in `Statements`, and why it does not matter what they cost."""
+
+NOT_SENT = {"sqlite": {"claim_unlocked"}, "mariadb": {"claim_unlocked"}, "postgresql": set()}
+"""The statements that this database is never sent."""
+
+SORTS = {"claim_unlocked": "what it has claimed"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((kind, state), marks=mark, id=f"{kind}-{state}")
+        for (kind, mark), state in itertools.product(KINDS.items(), STATES)
+    ],
+)
+def crowd(request, tmp_path_factory):
+    kind, state = request.param
+    server = None if kind == "sqlite" else request.getfixturevalue(f"{kind}_server")
+    if server is None:
+        url = f"sqlite:///{tmp_path_factory.mktemp('crowd')}/psched.db"
+    else:
+        name = server.create_database()
+        url = server.url(name)
+    with store_factory(url, timeout=60) as open_store:
+        store = open_store()
+        store.init()
+        store._connector.run(lambda c: gather(c, kind, int(store.now()), flooded=state != "calm"))
+        yield Crowd(
+            kind=kind,
+            store=store,
+            first=[*itertools.islice(store.rows(), LIMIT)],
+            held=[*store.look([f"held{i}" for i in range(LIMIT)]).values()],
+        )
+    if server is not None:
+        server.drop_database(name)
+
+
+def gather(connection, kind, now, *, flooded):
+    digits = number(kind, "i")
+    fill(
+        connection,
+        kind,
+        ROWS,
+        # Neighbours in time are no neighbours by key, nor in the table.
+        id=joined(kind, "'k'", number(kind, "i * 7919 % 1000003")),
+        next_run_time=(
+            f"CASE WHEN i % 3000 = 0 THEN {now} - 200 + i % 7 WHEN i % 10 = 5 THEN NULL"
+            f" WHEN i % 10 = 6 THEN {LATER} ELSE {now} + 3600 + i * 7907 % 86413 END"
+        ),
+        status="CASE WHEN i % 10 = 5 THEN 'finished' ELSE 'waiting' END",
+        retain_until=(
+            f"CASE WHEN i % 1000 = 5 THEN {now} - 100 + i % 7"
+            f" WHEN i % 10 = 5 THEN {now} + 3600 + i * 7907 % 86413 END"
+        ),
+    )
+    leased = {"next_run_time": f"{now} + 30", "fence": "1"}
+    fill(connection, kind, 300, id=joined(kind, "'busy'", digits), owner=digits, **leased)
+    fill(connection, kind, LIMIT, id=joined(kind, "'held'", digits), owner="'dead.1'", **leased)
+    if not flooded:
+        fill(connection, kind, 10, id=joined(kind, "'flood'", digits), next_run_time=str(LATER))
+    take_statistics(connection, kind)
+    if flooded:
+        keys = joined(kind, "'flood'", digits)
+        fill(connection, kind, ROWS, id=keys, next_run_time=str(now - 200))
+        keys = joined(kind, "'ended'", digits)
+        ended = {"status": "'finished'", "retain_until": str(now - 200)}
+        fill(connection, kind, ROWS // 10, id=keys, next_run_time="NULL", **ended)
+
+
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_statement_costs_as_much_as_it_is_asked_for(crowd, name):
+    if name in NOT_SENT[crowd.kind]:
+        return
+    statement, values = JUDGED[name](crowd)
+    cost = crowd.store._connector.run(lambda c: Cost(c, crowd.kind, statement, values))
+    assert cost.examined <= MOST, cost.plan
+    assert not cost.scans, cost.plan
+    assert not cost.sorts or name in SORTS, cost.plan
+
+
+def test_every_statement_is_judged(open_store):
+    sql = open_store()._sql
+    public = {name for name in dir(sql) if not name.startswith("_")}
+    assert public == JUDGED.keys() | UNJUDGED.keys()
+
+
+def _with(sent: Sent, more: Mapping[str, Any]) -> Sent:
+    statement, values = sent
+    return statement, {**values, **more}

@@ -1,0 +1,157 @@
+"""Which programs rows of type exec may run: the setting, and how programs are compared."""
+
+import pytest
+
+from psched.base.errors import ConfigError, NotAllowedError
+from psched.config import from_mapping
+from psched.handlers.permissions import (
+    check_fields,
+    describe_programs,
+    describe_triggers,
+    find_listed,
+    find_missing,
+)
+
+FREE = "rows may run any program as user "
+
+
+def settings(**given):
+    return from_mapping({"url": "sqlite:////none", **given}, environ={})
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A folder with programs; it is the current folder, and the first in $PATH."""
+    for name in "report", "busybox", "other":
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "notes").write_text("no program")
+    for name, target in {"ls": "busybox", "sh": "busybox", "alias": "report"}.items():
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "report").symlink_to("../other")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (True, True),
+        (False, False),
+        ("on", True),
+        ("off", False),
+        (["/usr/bin/env", "date"], ("/usr/bin/env", "date")),
+    ],
+)
+def test_the_setting_is_a_word_a_truth_value_or_a_list(written, meant):
+    assert settings(exec_type=written).allowed_programs == meant
+
+
+def test_yaml_s_on_and_off_and_a_relative_path_can_be_written(tmp_path):
+    from psched.config import load  # noqa: PLC0415  # YAML takes its time
+
+    file = tmp_path / "psched.yml"
+    for text, meant in {
+        "on": True,
+        "off": False,
+        "[bin/work]": (f"{tmp_path}/bin/work",),
+        "${KIND}": False,
+    }.items():
+        file.write_text(f"url: sqlite:////none\nexec_type: {text}\n")
+        assert load(file, environ={"KIND": "off"}, cwd=tmp_path).allowed_programs == meant
+
+
+@pytest.mark.parametrize("written", ["maybe", "/bin/date", "", [], [""], 1, ["a", 7], {"a": 1}])
+def test_anything_else_is_refused_by_name(written):
+    with pytest.raises(ConfigError, match="exec_type: "):
+        settings(exec_type=written)
+
+
+def test_it_is_off_by_default_only_where_one_handler_serves_every_type():
+    assert settings().allowed_programs is True
+    assert settings(dispatch="a:B").allowed_programs is True
+    assert settings(exec="true").allowed_programs is False
+    assert settings(script="a.py").allowed_programs is False
+    assert settings(script="a.py", exec_type="on").allowed_programs is True
+    # Options of the command line are applied later, and must not make the default look chosen.
+    assert settings().with_settings(exec="true").allowed_programs is False
+    assert settings(exec_type=True).with_settings(exec="true").allowed_programs is True
+
+
+@pytest.mark.parametrize("command", ["report", "./report", "../{}/report", "{}/report", "alias"])
+def test_a_command_is_compared_by_the_file_that_it_leads_to(programs, command):
+    asked = command.format(programs if command.startswith("{") else programs.name)
+    assert find_listed(asked, ["report"]) == f"{programs}/report"
+
+
+def test_what_runs_is_the_listed_path(programs):
+    assert find_listed("ls", [f"{programs}/sh", f"{programs}/ls"]) == f"{programs}/ls"
+    assert find_listed("sh", [f"{programs}/busybox"]) == f"{programs}/busybox"
+
+
+@pytest.mark.parametrize("command", ["other", "hidden/report", "/bin/sh"])
+@pytest.mark.usefixtures("programs")
+def test_another_program_is_refused_whatever_its_name(command):
+    with pytest.raises(NotAllowedError, match=r"exec_type does not list .*: rows may run report$"):
+        find_listed(command, ["report"])
+
+
+@pytest.mark.parametrize("command", ["nowhere", "notes", "", "report\0", "hidden", "report "])
+@pytest.mark.usefixtures("programs")
+def test_what_is_no_program_here_is_refused_though_it_is_listed(command):
+    with pytest.raises(NotAllowedError, match=r"exec_type is a list .* no executable program on"):
+        find_listed(command, ["report", command])
+
+
+@pytest.mark.usefixtures("programs")
+def test_a_program_with_many_names_is_allowed_by_the_listed_one_only():
+    with pytest.raises(NotAllowedError, match="exec_type does not list 'sh'"):
+        find_listed("sh", ["ls"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"shell": True},
+        {"shell": 1},
+        {"cwd": "/"},
+        {"env": {"LD_PRELOAD": "/x.so"}},
+        {"env": {"HARMLESS": ""}},
+    ],
+)
+def test_fields_that_could_run_something_else_are_refused_beside_a_list(data):
+    with pytest.raises(NotAllowedError, match="exec_type is a list of programs"):
+        check_fields(data)
+
+
+def test_empty_fields_and_all_others_are_allowed_beside_a_list():
+    check_fields({"command": [], "env": {}, "cwd": None, "shell": False, "stdin": "", "k": 1})
+
+
+def test_programs_that_are_not_there_are_named(programs):
+    assert find_missing(["report", f"{programs}/gone", "notes"]) == [f"{programs}/gone", "notes"]
+
+
+def test_it_is_told_describe_programs():
+    def told(**given):
+        return describe_programs(settings(**given))
+
+    assert told().startswith(FREE)
+    assert told().endswith(": exec_type is on")
+    assert told(only=["exec"]).startswith(FREE)
+    assert "because the setting only does not name it" in told(only=["mail"])
+    assert told(exec_type=False) == "rows cannot choose a program: exec_type is off"
+    assert told(script="a.py").endswith("is off, because one handler serves every type")
+    assert told(exec_type=["date"]).endswith(": date (exec_type)")
+
+
+def test_it_is_told_which_classes_rows_can_have_called(tmp_path):
+    def told(**given):
+        return describe_triggers(settings(**given))
+
+    assert told() == "rows cannot choose a trigger class: load_path is empty"
+    assert told(load_path=str(tmp_path), triggers=[]).endswith(": triggers is empty")
+    assert told(load_path=str(tmp_path)).endswith(f"in these folders (load_path): {tmp_path}")
+    assert told(load_path=str(tmp_path), triggers=["a.b", "c"]).endswith("(triggers): a.b, c")

@@ -1,0 +1,179 @@
+"""Before each request to the store, tasks are guarded and leases that are due are extended."""
+
+import contextlib
+import random
+
+import pytest
+
+from psched.base.errors import StoreBusyError, StoreUnavailableError
+from psched.base.lease_times import Deadlines
+from psched.config import from_mapping
+from psched.core.definition import parse_row
+from psched.core.model import Row
+from psched.core.policy import Run
+from psched.testing import ManualClock, ManualDeadMan, ManualRunnerPool
+from psched.worker.composition import make_task_table
+from psched.worker.lease import Lease
+from psched.worker.store_backoff import Slowness, StoreBackoff
+from psched.worker.store_gateway import StoreGateway
+from psched.worker.unstarted_leases import UnstartedLeases
+
+LEASE = 60
+
+
+class Scene:
+    """A gateway to a store that answers as it is told to; takes down what happens, in its order."""
+
+    def __init__(self):
+        self.happened = []
+        self.failure = None
+        self.lost = set()
+        self.clock = ManualClock()
+        self.settings = from_mapping({"url": "sqlite:///unused.db", "alive_time": LEASE})
+        self.pool = ManualRunnerPool(self.clock)
+        self.deadman = ManualDeadMan(self.clock)
+        self.tasks = make_task_table(
+            self.settings, pool=self.pool, deadman=self.deadman, clock=self.clock
+        )
+        guard = self.tasks.guard
+        self.tasks.guard = lambda: (self.happened.append("guard"), guard())[1]
+        self.backoff = StoreBackoff(
+            clock=self.clock,
+            rng=random.Random(1),  # noqa: S311  # jitter
+            longest_pause=5,
+            slowness=Slowness(self.settings, self.clock),
+        )
+        self.unstarted = UnstartedLeases()
+        self.gateway = StoreGateway(
+            self,
+            self.backoff,
+            self.settings,
+            clock=self.clock,
+            tasks=self.tasks,
+            unstarted=self.unstarted,
+        )
+
+    def start(self, key, length=LEASE):
+        row = Row(key=key, next_time=60, owner="w.1", fence=1)
+        self.tasks.prepare()
+        deadlines = Deadlines(self.clock.boottime(), length, 5.0)
+        self.tasks.start(row, Run(parse_row(row, self.settings), 60), deadlines)
+        return self.tasks[key]
+
+    def extend(self, leases, *, alive_time, shortest):
+        assert alive_time == LEASE
+        self.happened.append(f"extend {' '.join(leases)} by {shortest}")
+        if self.failure is not None:
+            raise self.failure
+        return frozenset(leases.keys() - self.lost)
+
+    def ask(self):
+        self.happened.append("ask")
+        return "answer"
+
+    def request(self):
+        self.happened.clear()
+        answer = self.gateway.request(self.ask)
+        return answer, self.happened
+
+
+@pytest.fixture
+def scene():
+    scene = Scene()
+    with contextlib.closing(scene.pool):
+        yield scene
+
+
+def test_without_a_task_a_request_is_just_sent(scene):
+    assert scene.request() == ("answer", ["ask"])
+
+
+def test_tasks_are_guarded_before_each_request(scene):
+    scene.start("one")
+    assert scene.request() == ("answer", ["guard", "ask"])
+
+
+def test_leases_that_are_due_are_extended_first_and_the_kernels_timer_follows(scene):
+    task = scene.start("one")
+    before = scene.deadman.at
+    scene.clock.advance(LEASE / 4)
+
+    assert scene.request() == ("answer", ["guard", "guard", "extend one by 60", "guard", "ask"])
+    assert task.deadlines.sent == scene.clock.boottime()
+    assert scene.deadman.at == before + LEASE / 4
+
+
+def test_if_one_lease_is_due_all_are_extended_those_of_each_length_at_once(scene):
+    scene.start("one")
+    scene.start("two")
+    scene.start("long", 600)
+    scene.clock.advance(LEASE / 4)
+
+    _, happened = scene.request()
+
+    extended = [each for each in happened if each.startswith("extend")]
+    assert extended == ["extend one two by 60", "extend long by 600"]
+
+
+def test_a_lease_of_which_the_trigger_is_asked_is_extended_too(scene):
+    row = Row(key="asked", next_time=60, owner="w.1", fence=1)
+    scene.unstarted.wait(row, Deadlines(scene.clock.boottime(), LEASE, 5.0), question=None)
+    scene.clock.advance(LEASE / 4)
+
+    _, happened = scene.request()
+
+    assert happened == ["extend asked by 60", "ask"]
+
+
+def test_a_lease_that_is_lost_costs_its_task_before_the_request_is_sent(scene):
+    task = scene.start("stolen")
+    scene.lost = {"stolen"}
+    scene.clock.advance(LEASE / 4)
+
+    _, happened = scene.request()
+
+    assert task.lost
+    assert [number.name for _, number in task.runner.signals] == ["SIGKILL"]
+    assert happened[-2:] == ["guard", "ask"]
+    scene.clock.advance(LEASE)
+    assert scene.gateway.next_extension == float("inf")
+
+
+def test_a_store_that_does_not_extend_is_not_asked_for_anything_else(scene):
+    scene.start("one")
+    scene.clock.advance(LEASE / 4)
+    scene.failure = StoreUnavailableError("gone")
+
+    with pytest.raises(StoreUnavailableError, match="gone"):
+        scene.request()
+    assert "ask" not in scene.happened
+
+    # Until its time has come, it is left alone, and nobody waits for anything: nor is guarded.
+    with pytest.raises(StoreUnavailableError, match="gone"):
+        scene.request()
+    assert scene.happened == []
+
+
+def test_a_row_that_is_locked_does_not_lose_the_others_their_extension(scene):
+    one, two, three = map(scene.start, ("one", "two", "three"))
+    begun = scene.clock.boottime()
+    scene.clock.advance(LEASE / 4)
+    scene.failure = StoreBusyError("two is locked", {"one": True, "three": False})
+
+    with pytest.raises(StoreUnavailableError):
+        scene.request()
+
+    assert [task.lost for task in (one, two, three)] == [False, False, True]
+    assert one.deadlines.sent == scene.clock.boottime()
+    assert two.deadlines.sent == begun
+
+
+def test_what_one_asks_for_is_extended_though_it_is_not_due(scene):
+    task = scene.start("one")
+    scene.clock.advance(1)
+
+    assert scene.gateway.extend_now(task)
+    assert task.deadlines.sent == scene.clock.boottime()
+    lease = Lease(task.row, task.deadlines)
+    scene.gateway.extend_due([lease])
+    assert scene.happened.count("extend one by 60") == 1

@@ -1,0 +1,70 @@
+"""What guards a task stands before the task runs, and before anything holds the worker up."""
+
+import pytest
+
+from psched.base.lease_times import Deadlines
+from psched.config import from_mapping
+from psched.core.definition import parse_row
+from psched.core.model import Row
+from psched.core.policy import Run
+from psched.worker.task_table import TaskTable
+
+SETTINGS = from_mapping({"url": "sqlite:///unused.db"})
+
+
+class Scene:
+    """Runners, their lines and a guard that take down what is asked of them, in its order."""
+
+    def __init__(self, *, waiting):
+        self.waiting = waiting
+        self.asked = []
+        self.wakes = 0.0
+        self.link = self
+        self.tasks = TaskTable(self, self, self)
+
+    def monotonic(self):
+        return 0.0
+
+    def acquire(self):
+        return self
+
+    def prepare(self, count, *, unused):
+        assert not unused
+        self.asked.append(f"fork {count}")
+
+    def begin(self, task):
+        self.asked.append(f"guard {task.row.key}")
+
+    def watch(self, tasks):
+        self.asked.append("watch " + " ".join(task.row.key for task in tasks))
+        return 0.0
+
+    def send(self, message, _data):
+        self.asked.append(f"send {message['run']['key']}")
+
+    def start(self, key):
+        row = Row(key=key, next_time=60)
+        run = Run(parse_row(row, SETTINGS), 60)
+        self.tasks.start(row, run, Deadlines(0.0, 300, 1.0))
+
+
+def test_a_task_is_guarded_before_its_runner_hears_of_it():
+    scene = Scene(waiting=True)
+    for key in "one", "two":
+        scene.start(key)
+    assert scene.asked == ["guard one", "send one", "guard two", "send two"]
+
+
+@pytest.mark.parametrize(("waiting", "watched"), [(False, ["watch one"]), (True, [])])
+def test_what_runs_is_watched_before_the_worker_is_held_up_by_a_fork(waiting, watched):
+    scene = Scene(waiting=waiting)
+    scene.start("one")
+    scene.asked.clear()
+    scene.tasks.prepare(3)
+    assert scene.asked == [*watched, "fork 3"]
+
+
+def test_nothing_is_watched_for_the_first_fork():
+    scene = Scene(waiting=False)
+    scene.tasks.prepare()
+    assert scene.asked == ["fork 1"]

@@ -1,0 +1,420 @@
+"""A worker on a real store, driven by a manual clock: what it does, and when."""
+
+import re
+import signal
+
+import pytest
+
+from psched.base.lease_times import Deadlines
+from psched.worker.worker import LEFT_BEHIND
+from support.driven import START, driven_host
+
+LEASE = 60
+
+
+@pytest.fixture
+def host(tmp_path):
+    with driven_host(tmp_path) as host:
+        yield host
+
+
+def lines(caplog, *levels):
+    return [each.getMessage() for each in caplog.records if each.levelname in levels]
+
+
+def killed(runner):
+    return [at for at, number in runner.signals if number is signal.SIGKILL]
+
+
+# --- claim, run, settle --------------------------------------------------------------
+
+
+def test_what_is_due_is_run_and_its_lease_ends_with_its_task(host):
+    host.add("one", "two")
+    worker = host.worker(concurrency=1)
+
+    assert worker.run_due() == [f"one.{START}", f"two.{START}"]
+
+    assert {host.row(key).status for key in ("one", "two")} == {"finished"}
+    assert {host.row(key).fence for key in ("one", "two")} == {1}
+
+
+def test_a_failure_is_tried_again_after_its_time(host):
+    host.add("one", retry_wait=30)
+    worker = host.worker()
+
+    assert worker.run_due({"one": "ValueError: no"}) == [f"one.{START}"]
+    worker.advance(29)
+    assert worker.tasks == {}
+    worker.advance(3)
+
+    assert worker.tasks["one"].assignment["attempt"] == 2
+    assert host.row("one").reason == "ValueError: no"
+
+
+def test_a_schedule_runs_at_its_times(host):
+    host.schedules.add("every", "test", cron="*/10 * * * *", next_time=START // 600 * 600)
+    worker = host.worker(poll_interval=60)
+    run = []
+    for _ in range(60):
+        run += worker.run_due()
+        worker.advance(60)
+
+    times = [int(each.partition(".")[2]) for each in run]
+    assert times == [*range(START // 600 * 600, START + 3600, 600)]
+
+
+def test_before_its_admission_a_worker_claims_nothing(host):
+    host.add("one")
+    store = host.remote()
+    worker = host.worker(store)
+    worker.order(go=False)
+
+    worker.advance(1)
+
+    assert worker.exit_status == 0
+    assert worker.messages == [{"ready": None}]
+    assert store.requests == {}
+
+
+# --- pause and stop ------------------------------------------------------------------
+
+
+def test_a_worker_that_is_paused_claims_nothing_and_goes_on_with_what_it_has(host):
+    host.add("before")
+    worker = host.worker(alive_time=LEASE)
+    worker.tick()
+    worker.order(pause=True)
+    host.add("after")
+
+    worker.advance(3 * LEASE)
+    worker.tasks["before"].finish()
+    worker.advance(LEASE)
+
+    assert host.row("before").status == "finished"
+    assert (host.row("after").status, host.row("after").fence) == ("waiting", 0)
+    assert worker.tasks == {}
+    assert worker.exit_status is None
+
+
+def test_a_worker_that_is_stopped_waits_for_its_task_and_exits(host):
+    host.add("long", "next")
+    worker = host.worker(concurrency=1, alive_time=LEASE, poll_interval=30)
+    worker.tick()
+    worker.inbox.send(signal.SIGTERM)
+
+    worker.advance(10 * LEASE)
+    assert worker.exit_status is None
+    assert worker.tasks["long"].signals == []
+    worker.tasks["long"].finish()
+    worker.tick()
+
+    assert worker.exit_status == 0
+    assert host.row("long").status == "finished"
+    assert (host.row("next").status, host.row("next").fence) == ("waiting", 0)
+    assert worker.titles[-1].endswith("leaving")
+
+
+def test_a_graceful_stop_gives_tasks_their_time_and_then_the_ladder(host):
+    host.add("deaf", kill_interval=4)
+    worker = host.worker(graceful_kill_limit=10)
+    worker.tick()
+    deaf, begun = worker.tasks["deaf"], host.clock.monotonic()
+    worker.order(stop=20, hurry=False)
+
+    worker.advance(60)
+
+    at = [(round(when - begun), number.name) for when, number in deaf.signals]
+    assert at == [(20, "SIGTERM"), (24, "SIGTERM"), (28, "SIGTERM"), (30, "SIGKILL")]
+    assert worker.exit_status == 0
+    row = host.row("deaf")
+    assert (row.owner, row.status, row.attempt) == (None, "waiting", 0)
+
+
+def test_a_hurried_stop_kills_what_does_not_listen_and_releases_its_lease(host):
+    host.add("listens", "deaf")
+    worker = host.worker(concurrency=2, graceful_kill_limit=1000)
+    worker.tick()
+    listens, deaf = worker.tasks["listens"], worker.tasks["deaf"]
+    begun = host.clock.monotonic()
+    worker.order(stop=0, hurry=True)
+    worker.tick()
+    assert listens.stop_reason == "shutdown"
+    listens.finish("stopped: shutdown")
+
+    worker.advance(10)
+
+    assert killed(listens) == []
+    assert killed(deaf) == [pytest.approx(begun + 2, abs=0.01)]
+    assert worker.exit_status == 0
+    assert {host.row(key).status for key in ("listens", "deaf")} == {"waiting"}
+    assert {host.row(key).owner for key in ("listens", "deaf")} == {None}
+
+
+def test_a_worker_whose_master_dies_kills_its_tasks_at_once_and_releases_them(host):
+    host.add("one")
+    worker = host.worker()
+    worker.tick()
+    one = worker.tasks["one"]
+    worker.lose_master()
+
+    worker.advance(1)
+
+    assert [number.name for _, number in one.signals] == ["SIGKILL"]
+    assert worker.exit_status == 0
+    assert host.row("one").owner is None
+
+
+def test_a_worker_that_stops_while_the_store_is_away_gives_up_in_the_end(host, caplog):
+    host.add("one")
+    store = host.remote()
+    worker = host.worker(store)
+    worker.tick()
+    store.away = True
+    worker.tasks["one"].finish()
+    worker.order(stop=None, hurry=False)
+
+    worker.advance(9)
+    assert worker.exit_status is None
+    worker.advance(10)
+
+    assert worker.exit_status == LEFT_BEHIND
+    assert "exiting with leases that are not settled" in caplog.text
+    assert host.row("one").owner is not None
+
+
+# --- leases --------------------------------------------------------------------------
+
+
+def test_a_lease_is_extended_as_long_as_its_task_runs(host):
+    host.add("long")
+    store = host.remote()
+    worker = host.worker(store, alive_time=LEASE, poll_interval=30)
+
+    for _ in range(20):
+        worker.advance(LEASE / 2)
+        assert host.row("long").next_run_time > host.clock.wall()
+
+    assert worker.tasks["long"].signals == []
+    assert 35 <= store.requests["extend"] <= 45
+    assert host.row("long").fence == 1
+
+
+def test_an_outage_kills_tasks_before_their_leases_end_and_is_logged_once_at_each_end(host, caplog):
+    host.add("short", alive_time=LEASE)
+    host.add("long", alive_time=10 * LEASE)
+    store = host.remote()
+    worker = host.worker(store, concurrency=2, alive_time=LEASE, database_timeout=1)
+    worker.tick()
+    short, long = worker.tasks["short"], worker.tasks["long"]
+    begun = host.clock.boottime()
+    store.away, store.answer = True, 1.0
+
+    worker.advance(2 * LEASE)
+    # It was killed when so much of its lease was left that the kernel's timer never fired.
+    deadlines = Deadlines(begun, LEASE, 1.0)
+    [at] = killed(short)
+    assert at - host.clock.monotonic() + host.clock.boottime() < deadlines.end - 15
+    assert long.signals == []
+    store.away, store.answer = False, 0.0
+    worker.advance(10)
+
+    assert long.signals == []
+    assert host.row("long").fence == 1
+    assert host.row("short").fence == 2
+    errors = lines(caplog, "ERROR")
+    assert [text for text in errors if "running tasks go on while their leases last" in text] == [
+        errors[0]
+    ]
+    assert [text for text in errors if "its lease could not be extended" in text] == [errors[1]]
+    [back] = [text for text in lines(caplog, "WARNING") if "answers again" in text]
+    assert 2 * LEASE - 1 < float(re.search(r"after ([\d.]+) s", back)[1]) < 2 * LEASE + 10
+    told = [message["away"] for message in worker.messages if "away" in message]
+    assert {*told} == {None, "the database is unavailable: test"}
+    assert told[-1] is None
+
+
+TAKEN_OVER = "UPDATE psched SET owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
+REMOVED = "DELETE FROM psched"
+
+
+@pytest.mark.parametrize("statement", [TAKEN_OVER, REMOVED], ids=["taken over", "removed"])
+def test_a_task_whose_lease_is_lost_is_killed_at_once_and_nothing_is_written(
+    host, statement, caplog
+):
+    host.add("stolen")
+    worker = host.worker(alive_time=LEASE)
+    worker.tick()
+    stolen = worker.tasks["stolen"]
+    host.sql(statement)
+
+    worker.advance(LEASE / 2)
+
+    assert [number.name for _, number in stolen.signals] == ["SIGKILL"]
+    assert "preempted: what it did counts for nothing" in caplog.text
+    if statement == TAKEN_OVER:
+        assert host.row("stolen").owner == "thief.1"
+
+
+def test_a_task_that_asks_is_answered(host):
+    host.add("one")
+    worker = host.worker(alive_time=LEASE)
+    worker.tick()
+    one = worker.tasks["one"]
+    one.ask(extend=True)
+    worker.tick()
+    one.ask(b'{"a": 1}', update_data=True)
+    worker.tick()
+    one.ask(retry="later", wait=5)
+    worker.tick()
+    one.finish()
+    worker.tick()
+
+    assert one.answers == [{"held": True}] * 3
+    row = host.row("one")
+    assert (row.status, row.reason, row.data) == ("waiting", "later", b'{"a": 1}')
+
+
+# --- the kill ladder -----------------------------------------------------------------
+
+
+def test_a_task_at_its_time_limit_is_sent_term_again_and_again_and_then_kill(host):
+    host.add("deaf", kill_timeout=100, kill_interval=60, retry_wait=1000)
+    worker = host.worker(graceful_kill_limit=150)
+    worker.tick()
+    deaf, begun = worker.tasks["deaf"], host.clock.monotonic()
+
+    worker.advance(300)
+
+    at = [(round(when - begun), number.name) for when, number in deaf.signals]
+    assert at == [(100, "SIGTERM"), (160, "SIGTERM"), (220, "SIGTERM"), (250, "SIGKILL")]
+    assert host.row("deaf").reason == "stopped at its time limit"
+
+
+def test_what_kill_does_not_end_is_sent_kill_every_second_and_keeps_its_lease(host):
+    host.add("stuck", kill_timeout=1)
+    worker = host.worker(graceful_kill_limit=0, alive_time=LEASE)
+    worker.tick()
+    stuck = worker.tasks["stuck"]
+    stuck.unkillable = True
+
+    worker.advance(2 * LEASE)
+
+    assert len(killed(stuck)) == pytest.approx(2 * LEASE, abs=3)
+    assert host.row("stuck").fence == 1
+    stuck.exit_with(None, signal.SIGKILL)
+    worker.tick()
+    assert host.row("stuck").fence == 2
+
+
+def test_a_task_that_its_process_does_not_begin_is_killed(host, caplog):
+    host.add("hangs")
+    worker = host.worker(start_timeout=30)
+    worker.worker.tick()
+    [runner, *_] = worker.pool.runners
+    runner.hangs = True
+
+    worker.advance(29)
+    assert runner.signals == []
+    worker.advance(2)
+
+    assert [number.name for _, number in runner.signals] == ["SIGKILL"]
+    assert "killing it: its process does not begin" in caplog.text
+
+
+def test_a_schedule_that_is_deleted_while_it_runs_is_stopped_and_removed(host):
+    host.add("doomed")
+    worker = host.worker(poll_interval=5)
+    worker.tick()
+    host.schedules["doomed"].delete()
+
+    worker.advance(6)
+    assert worker.tasks["doomed"].stop_reason == "deleted"
+    worker.tasks["doomed"].finish("stopped: deleted")
+    worker.advance(1)
+
+    assert not host.schedules["doomed"].exists()
+
+
+# --- dead workers and recycling ------------------------------------------------------
+
+
+def test_the_leases_of_a_dead_worker_are_released_and_run_at_once(host, caplog):
+    host.add("one", "two")
+    dead = host.worker(nonce="dead", concurrency=2, alive_time=300)
+    dead.tick()
+    assert len(dead.tasks) == 2
+    worker = host.worker(nonce="alive", concurrency=2)
+    worker.advance(5)
+    assert worker.tasks == {}
+
+    worker.order(recover=["dead", "unheard of"])
+    worker.tick()
+
+    assert sorted(worker.tasks) == ["one", "two"]
+    assert {"recovered": ["dead", "unheard of"]} in worker.messages
+    assert "one: released, its worker has died" in caplog.text
+    assert (host.row("one").fence, host.row("one").attempt) == (2, 2)
+
+
+def test_a_worker_that_has_run_enough_tasks_says_so_until_it_is_told_to_stop(host):
+    worker = host.worker(worker_max_tasks=10, concurrency=3)
+    host.add(*[f"k{number}" for number in range(20)])
+
+    worker.run_due()
+    worker.advance(3)
+
+    [why] = {message["enough"] for message in worker.messages if message.get("enough")}
+    assert re.fullmatch(r"has run \d+ tasks", why)
+    assert worker.exit_status is None
+    told = len(worker.messages)
+    worker.advance(3)
+    assert len(worker.messages) - told >= 3
+    worker.order(stop=None, hurry=False)
+    worker.tick()
+    assert worker.exit_status == 0
+
+
+def test_a_worker_that_is_old_enough_says_so(host):
+    worker = host.worker(worker_max_age=1000, poll_interval=60)
+
+    worker.advance(890)
+    assert not any(message.get("enough") for message in worker.messages)
+    worker.advance(220)
+
+    assert worker.messages[-1]["enough"] == "has reached its age"
+
+
+# --- processes -----------------------------------------------------------------------
+
+
+def test_without_a_process_nothing_is_claimed_and_that_is_logged_once(host, caplog):
+    host.add("one")
+    store = host.remote()
+    worker = host.worker(store)
+    worker.tick()
+    worker.run_due()
+    worker.pool.kill(worker.pool.runners[0])
+    worker.pool.refuses = True
+    host.add("two")
+
+    worker.advance(30)
+    claims = store.requests["claim"]
+    assert lines(caplog, "ERROR") == ["cannot fork: [Errno 11] Resource temporarily unavailable"]
+    worker.pool.refuses = False
+    worker.advance(2)
+
+    assert store.requests["claim"] > claims
+    assert list(worker.tasks) == ["two"]
+
+
+def test_a_task_whose_process_dies_is_tried_again(host):
+    host.add("one", retry_wait=5)
+    worker = host.worker()
+    worker.tick()
+    worker.tasks["one"].exit_with(None, signal.SIGSEGV)
+
+    worker.advance(7)
+
+    assert worker.tasks["one"].assignment["attempt"] == 2
+    assert host.row("one").reason == "its process was killed by SIGSEGV"
