@@ -4,8 +4,7 @@
 >>> with psched.open("psched.yml") as schedules:
 ...     schedules.add("s1", "user_task", cron="* * * * *", data={"k": 1})
 
-Reading order for the source: `core.model`, `core.store_protocol`, `core.policy`,
-`worker.lease_loop`, `worker.task_table`, `worker.worker`, `master.master`, `app`.
+docs/architecture.md is the map of the source.
 """
 
 from importlib import import_module
