@@ -260,9 +260,7 @@ class Config:
     @property
     def driver_timeout(self) -> float:
         """Seconds that a call to the database may take: the T of `psched.base.lease_times`."""
-        if self.database_timeout is None:
-            return lease_times.default_driver_timeout(self.alive_time)
-        return self.database_timeout
+        return lease_times.effective_driver_timeout(self.database_timeout, self.alive_time)
 
     @property
     def allowed_programs(self) -> bool | tuple[str, ...]:

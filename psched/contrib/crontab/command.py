@@ -1,6 +1,5 @@
 """``psched import-crontab``: writes, or applies, the schedules that a crontab becomes."""
 
-import os
 import pwd
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from psched.contrib.crontab import parser
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
 from psched.files.document import Document
 from psched.files.export import to_yaml
+from psched.handlers.permissions import user_name
 from psched.triggers.zone import find_zone, zone_names
 
 _LOCALTIME = Path("/etc/localtime")
@@ -77,7 +77,7 @@ def import_crontab(
     context = CrontabContext(
         name=name,
         timezone=timezone or host_zone(),
-        user=_user_name(os.geteuid()),
+        user=user_name(),
         any_user=any_user,
         owner=owner,
         home=_home,
@@ -148,13 +148,6 @@ def _write(document: Document, output: Path | None, *, force: bool) -> None:
         click.echo(content, nl=False)
     else:
         write_file(output, content, force=force)
-
-
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def _home(user: str) -> str | None:
