@@ -1371,8 +1371,8 @@ def test_what_is_wrong_in_a_type_is_told_by_its_path_and_line(refusal):
     assert problems == [
         "3: types.report.kill_timeout: must be a number of seconds from 0 to 1000000000, not text",
         "4: types.report.retry_wait: must be a whole number of seconds from 0 to 1000000000",
-        "6: types.mail.max_atempts: is no setting of a type; did you mean max_attempts?",
-        f"7: types.mail.processors: is no setting of a type; there are {', '.join(OF_A_TYPE)}",
+        "6: types.mail.max_atempts: is not a setting of a type; did you mean max_attempts?",
+        f"7: types.mail.processors: is not a setting of a type; these are {', '.join(OF_A_TYPE)}",
         "8: types.job: must be a mapping of settings",
         "9: types.(not a name): must be the name of a type",
     ]

@@ -29,9 +29,19 @@ _SYSTEM = Path("/etc/crontab")
 @click.option(
     "--system", is_flag=True, help="FILE is a system crontab: a user precedes each command."
 )
-@click.option("--user", help="FILE is the crontab of this user; no user precedes the commands.")
-@click.option("-t", "--timezone", help="Time zone of the crontab. Default: this host's.")
-@click.option("--label", help="Label of the schedules. Default: crontab: and the file's name.")
+@click.option(
+    "--user",
+    metavar="NAME",
+    help="FILE is the crontab of this user; no user precedes the commands.",
+)
+@click.option(
+    "-t", "--timezone", metavar="ZONE", help="Time zone of the crontab. Default: this host's."
+)
+@click.option(
+    "--label",
+    metavar="LABEL",
+    help="Label of the schedules. Default: crontab: and the file's name.",
+)
 @click.option("--any-user", is_flag=True, help="Also import lines that cron runs as another user.")
 @click.option(
     "--apply", "at_once", is_flag=True, help="Apply the schedules instead of writing a file."
