@@ -79,8 +79,7 @@ def sufficient_alive_time(answer: float, driver_timeout: float | None) -> int:
         driver_timeout: the setting; None: the default, which depends on the lease.
     """
     for lease in itertools.count(SHORTEST_ALIVE_TIME):
-        timeout = default_driver_timeout(lease) if driver_timeout is None else driver_timeout
-        if _usable(lease, timeout) >= 3 * answer:
+        if _usable(lease, effective_driver_timeout(driver_timeout, lease)) >= 3 * answer:
             return lease
     raise AssertionError
 
@@ -93,6 +92,11 @@ def _usable(alive_time: float, driver_timeout: float) -> float:
 def default_driver_timeout(alive_time: float) -> float:
     """The default of the driver timeout T in seconds, so that 2T is less than the margin."""
     return min(5.0, 0.45 * margin(alive_time))
+
+
+def effective_driver_timeout(setting: float | None, alive_time: float) -> float:
+    """The driver timeout T in seconds: the setting ``database_timeout``, or the default."""
+    return default_driver_timeout(alive_time) if setting is None else setting
 
 
 def shortest_alive_time(driver_timeout: float) -> int:

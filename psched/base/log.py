@@ -210,9 +210,7 @@ def log_uncaught() -> None:
     def of_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is not SystemExit and args.exc_value is not None:
             name = args.thread.name if args.thread is not None else "that has ended"
-            logging.getLogger("psched.task").error(
-                "thread %s raised", name, exc_info=args.exc_value
-            )
+            _tasks.error("thread %s raised", name, exc_info=args.exc_value)
 
     def of_finalizer(args: "sys.UnraisableHookArgs") -> None:
         where = getattr(args.object, "__qualname__", type(args.object).__name__)

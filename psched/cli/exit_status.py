@@ -1,6 +1,5 @@
 """How commands fail: one clear line on standard error, and an exit status."""
 
-import errno
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -8,7 +7,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 
 import click
 
-from psched.base.errors import ConfigError, InvalidError, LoadError, ScheduleError, StoreError
+from psched.base.errors import ConfigError, PschedError
 from psched.base.texts import visible
 from psched.cli.output import unfilter_output
 from psched.triggers.custom import Call, NextAfter, loading_by
@@ -28,12 +27,9 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             with loading_by(_find_by_helper):
                 return command(*args, **kwargs)
-        except (ConfigError, InvalidError, LoadError, ScheduleError, StoreError) as error:
-            raise click.ClickException(str(error)) from error
-        except OSError as error:
-            # A folder that cannot be made, a full disk; click handles a closed pipe itself.
-            if error.errno == errno.EPIPE:
-                raise
+        except BrokenPipeError:
+            raise  # click handles it
+        except (PschedError, OSError) as error:  # also a full disk, and what a path may lead to
             raise click.ClickException(str(error)) from error
 
     return reporting

@@ -16,12 +16,12 @@ class ConfigLocation(NamedTuple):
     """Which settings a command uses; the arguments of `psched.app.read_config`.
 
     Attributes:
-        path: the configuration file; None: the file in one of the default places.
+        config: the configuration file; None: the file in one of the default places.
         environment: the section of the file; None: the default.
         overrides: settings that options of the command replace.
     """
 
-    path: str | None = None
+    config: str | None = None
     environment: str | None = None
     overrides: Mapping[str, object] = MappingProxyType({})
 
@@ -43,14 +43,9 @@ def config_options(command: F) -> F:
     return click.option("-c", "--config", **_CONFIG)(command)
 
 
-def _set_path(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
-    if path is not None:
-        context.obj = context.obj._replace(path=path)
-
-
-def _set_environment(context: click.Context, _parameter: click.Parameter, name: str | None) -> None:
-    if name is not None:
-        context.obj = context.obj._replace(environment=name)
+def _set(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.obj = context.obj._replace(**{str(parameter.name): value})
 
 
 def _set_override(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -60,18 +55,17 @@ def _set_override(context: click.Context, parameter: click.Parameter, value: str
 
 
 SUBCOMMAND_OPTIONS: Sequence[click.Option] = (
-    click.Option(["-c", "--config"], callback=_set_path, expose_value=False, **_CONFIG),
-    click.Option(
-        ["-e", "--environment"], callback=_set_environment, expose_value=False, **_ENVIRONMENT
-    ),
+    click.Option(["-c", "--config"], callback=_set, expose_value=False, **_CONFIG),
+    click.Option(["-e", "--environment"], callback=_set, expose_value=False, **_ENVIRONMENT),
 )
 """``-c`` and ``-e`` after a subcommand's name; they replace those before the name."""
 
 perfectqueue_file = click.option(
     "-f",
     "--file",
+    "config",
     type=click.Path(dir_okay=False),
-    callback=_set_path,
+    callback=_set,
     expose_value=False,
     help="The same as -c, for users of PerfectQueue.",
 )

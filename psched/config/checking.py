@@ -19,16 +19,12 @@ class Setting(NamedTuple):
     """One setting, as `psched.config.settings` declares it.
 
     Attributes:
-        name: its key in a file.
         kind: what its values are, and how they are read.
-        help: one line for an administrator.
         default: None if there is none, or if it depends on other settings or on the host.
         optional: whether null is a value.
     """
 
-    name: str
     kind: Kind
-    help: str
     default: object
     optional: bool
 

@@ -106,5 +106,5 @@ def _with_line(value: object) -> RawValue:
 
 def _unknown(name: object) -> str:
     if near := get_close_matches(str(name), OF_A_TYPE, 1):
-        return f"is no setting of a type; did you mean {near[0]}?"
-    return f"is no setting of a type; there are {', '.join(OF_A_TYPE)}"
+        return f"is not a setting of a type; did you mean {near[0]}?"
+    return f"is not a setting of a type; these are {', '.join(OF_A_TYPE)}"

@@ -27,6 +27,7 @@ _NOT_IN_COMPAT = {
     "jitter": "PerfectSched's table shows a later start as a lease; remove it",
     "max_attempts": _UNCOUNTED,
     "retry_backoff": _UNCOUNTED,
+    "only": "cannot be used with type: rdb_compat, which keeps the type in the data",
 }
 """Settings that cannot be used with ``type: rdb_compat``, and why."""
 
@@ -247,16 +248,11 @@ def _check_margin(values: Mapping[str, Any]) -> None:
     )
 
 
-def _driver_timeout(values: Mapping[str, Any]) -> float:
-    timeout: float | None = values["database_timeout"]
-    return lease_times.default_driver_timeout(values["alive_time"]) if timeout is None else timeout
-
-
 def _check_heartbeat(values: Mapping[str, Any]) -> None:
-    timeout, limit = _driver_timeout(values), values["child_heartbeat_limit"]
+    timeout = lease_times.effective_driver_timeout(values["database_timeout"], values["alive_time"])
     # It connects, which takes one timeout at most, and sends a request, which takes another. It
     # gives a sign of life before and after.
-    if limit < 2 * timeout + 2:
+    if values["child_heartbeat_limit"] < 2 * timeout + 2:
         raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"
             " set it to at least that, or a shorter database_timeout"
@@ -277,7 +273,7 @@ def _check_script_class(values: Mapping[str, Any]) -> None:
 
 
 def _check_types(values: Mapping[str, Any]) -> None:
-    timeout = _driver_timeout(values)
+    timeout = lease_times.effective_driver_timeout(values["database_timeout"], values["alive_time"])
     shortest = lease_times.shortest_alive_time(timeout)
     for name, own in values["types"].items():
         for setting in _NOT_IN_COMPAT:
@@ -300,7 +296,7 @@ def _check_types(values: Mapping[str, Any]) -> None:
 
 
 def _check_in_compat(setting: str, values: Mapping[str, Any]) -> None:
-    chosen = values.get(setting) not in {None, 0, "fixed"}
+    chosen = values.get(setting) not in {None, 0, "fixed", ()}
     if chosen and values["type"] == "rdb_compat":
         raise InvalidValueError(_NOT_IN_COMPAT[setting])
 
@@ -320,13 +316,6 @@ def _check_strategy(values: Mapping[str, Any]) -> None:
     if values["url"].startswith(("mysql", "mariadb")):
         raise InvalidValueError(
             f"{strategy} was removed for MySQL and MariaDB; set it to auto, or delete the line"
-        )
-
-
-def _check_only(values: Mapping[str, Any]) -> None:
-    if values["only"] and values["type"] == "rdb_compat":
-        raise InvalidValueError(
-            "cannot be used with type: rdb_compat, which keeps the type in the data"
         )
 
 
@@ -361,7 +350,6 @@ _RULES = (
     _Rule("url", {"url", "type"}, _check_memory),
     _Rule("store", {"store", "type"}, _check_store),
     _Rule("wait_replicas", {"wait_replicas", "type"}, _check_wait_replicas),
-    _Rule("only", {"only", "type"}, _check_only),
     _Rule("database_timeout", _TIMINGS, _check_margin),
     _Rule("child_heartbeat_limit", _TIMINGS, _check_heartbeat),
     _Rule("types", {*_TIMINGS, "type", "types"}, _check_types),

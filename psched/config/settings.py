@@ -1,6 +1,6 @@
 """The table of settings: names, types, bounds, meanings and defaults, in one place.
 
-Each setting is a field of `Config`, annotated with its type, its kind and a line of help.
+Each setting is a field of `Config`, annotated with its type and its kind.
 `SETTINGS` is derived from them, and values are checked by it.
 """
 
@@ -66,244 +66,191 @@ class Config:
     origin: Path | None = field(default=None, compare=False)
     withheld: frozenset[str] = field(default=frozenset(), compare=False)
 
-    type: Annotated[
-        str,
-        StoreType(),
-        "Store: rdb (relational database), rdb_compat (PerfectSched's table), redis, module:Class.",
-    ] = "rdb"
-    store: Annotated[
-        StoreOptions,
-        Options(),
-        "Options for a store class of your own (type: module:Class).",
-    ] = NO_OPTIONS
-    url: Annotated[str, urls.Url(), "Url of the database; by default an SQLite file on this host."]
-    host: Annotated[str | None, redis_urls.HOST, "Redis, instead of a url: the server's host."] = (
-        None
-    )
-    port: Annotated[
-        int | None,
-        Number(unit="", whole=True, least=1, most=65_535),
-        "Redis, instead of a url: the server's port.",
-    ] = None
-    db: Annotated[
-        int | None,
-        Number(unit="", whole=True, most=999_999),
-        "Redis, instead of a url: the number of the database.",
-    ] = None
-    path: Annotated[
-        Path | None, File(), "Redis, instead of host and port: the server's socket."
-    ] = None
-    password: Annotated[str | None, SecretText(), "Redis, instead of a url: the password."] = None
-    wait_replicas: Annotated[
-        int,
-        Number(unit="replicas", whole=True, most=100),
-        "Redis: number of replicas that must confirm each write; 0: none.",
-    ] = 0
-    password_file: Annotated[
-        Path | None, InputFile(private=True), "File with the password that the url leaves out."
-    ] = None
-    ssl_ca: Annotated[
-        Path | None,
-        InputFile(),
-        "Certificate of the authority; if set, all connections are encrypted.",
-    ] = None
-    ssl_cert: Annotated[
-        Path | None, InputFile(), "Our own certificate, for a server that requires one."
-    ] = None
-    ssl_key: Annotated[
-        Path | None, InputFile(private=True), "Private key of our own certificate."
-    ] = None
-    ssl_verify: Annotated[
-        str | None,
-        Choice(*VERIFY),
-        "What is checked of the server: certificate and name (full), certificate (ca), or none.",
-    ] = None
-    table: Annotated[str, _TABLE_NAME, "Table that holds the schedules."] = "psched"
-    database_timeout: Annotated[
-        float | None,
-        Number(above=0),
-        "Longest wait for an answer of the database; by default it follows from alive_time.",
-    ] = None
+    type: Annotated[str, StoreType()] = "rdb"
+    """Store: rdb (relational database), rdb_compat (PerfectSched's table), redis, module:Class."""
+
+    store: Annotated[StoreOptions, Options()] = NO_OPTIONS
+    """Options for a store class of your own (type: module:Class)."""
+
+    url: Annotated[str, urls.Url()]
+    """Url of the database; by default an SQLite file on this host."""
+
+    host: Annotated[str | None, redis_urls.HOST] = None
+    """Redis, instead of a url: the server's host."""
+
+    port: Annotated[int | None, Number(unit="", whole=True, least=1, most=65_535)] = None
+    """Redis, instead of a url: the server's port."""
+
+    db: Annotated[int | None, Number(unit="", whole=True, most=999_999)] = None
+    """Redis, instead of a url: the number of the database."""
+
+    path: Annotated[Path | None, File()] = None
+    """Redis, instead of host and port: the server's socket."""
+
+    password: Annotated[str | None, SecretText()] = None
+    """Redis, instead of a url: the password."""
+
+    wait_replicas: Annotated[int, Number(unit="replicas", whole=True, most=100)] = 0
+    """Redis: number of replicas that must confirm each write; 0: none."""
+
+    password_file: Annotated[Path | None, InputFile(private=True)] = None
+    """File with the password that the url leaves out."""
+
+    ssl_ca: Annotated[Path | None, InputFile()] = None
+    """Certificate of the authority; if set, all connections are encrypted."""
+
+    ssl_cert: Annotated[Path | None, InputFile()] = None
+    """Our own certificate, for a server that requires one."""
+
+    ssl_key: Annotated[Path | None, InputFile(private=True)] = None
+    """Private key of our own certificate."""
+
+    ssl_verify: Annotated[str | None, Choice(*VERIFY)] = None
+    """What is checked of the server: certificate and name (full), certificate (ca), or none."""
+
+    table: Annotated[str, _TABLE_NAME] = "psched"
+    """Table that holds the schedules."""
+
+    database_timeout: Annotated[float | None, Number(above=0)] = None
+    """Longest wait for an answer of the database; by default it follows from alive_time."""
 
     claim_strategy: Annotated[
-        str,
-        Choice("auto", "skip_locked", "cas", removed=["update_first"]),
-        "How due rows are claimed; auto is the best way that the server supports.",
+        str, Choice("auto", "skip_locked", "cas", removed=["update_first"])
     ] = "auto"
+    """How due rows are claimed; auto is the best way that the server supports."""
 
-    poll_interval: Annotated[
-        float, Number(above=0, most=60), "Longest time between two polls of the table."
-    ] = 1.0
-    timezone: Annotated[str, ZoneName(), "Timezone of schedules that name none."] = "UTC"
-    alive_time: Annotated[
-        int,
-        Number(whole=True, least=lease_times.SHORTEST_ALIVE_TIME),
-        "Length of a lease: after this time, the tasks of a dead host run elsewhere.",
-    ] = 300
-    retry_wait: Annotated[
-        int, Number(whole=True), "Time from the failure of a task to its next attempt."
-    ] = 300
-    retry_backoff: Annotated[
-        str,
-        Choice("fixed", "exponential"),
-        "Whether retry_wait stays the same, or doubles with each attempt, less some jitter.",
-    ] = "fixed"
-    retry_wait_limit: Annotated[
-        int, Number(whole=True), "Longest wait that an exponential retry_backoff reaches."
-    ] = 86_400
-    max_attempts: Annotated[
-        int,
-        Number(whole=True, unit="attempts"),
-        "Attempts after which an occurrence that fails is given up; 0: never.",
-    ] = 0
-    on_return: Annotated[
-        str,
-        Choice("finish", "retry"),
-        "What happens to a task whose handler returns without calling finish().",
-    ] = "finish"
-    expire: Annotated[
-        int,
-        Number(whole=True),
-        "Age at which a one-off task that has not succeeded is given up; 0: never.",
-    ] = 345_600
-    retention_time: Annotated[
-        int, Number(whole=True), "Time for which a one-off task keeps its key after it has ended."
-    ] = 864_000
-    data_limit: Annotated[
-        int,
-        Number(whole=True, unit="bytes", least=1024, most=LARGEST),
-        "Largest payload, as JSON, that is accepted.",
-    ] = 16 * 2**20
-    compress_above: Annotated[
-        int,
-        Number(whole=True, unit="bytes"),
-        "Payloads that are larger, as JSON, are stored compressed; 0: none.",
-    ] = 64 * 2**10
-    dst_policy: Annotated[
-        str,
-        Choice("debian", "wallclock"),
-        "What happens to a time of day that a clock change skips or repeats.",
-    ] = "debian"
-    catchup: Annotated[
-        str,
-        Choice("all", "latest", "skip"),
-        "Which missed occurrences are run: all, the latest one, or none (skip).",
-    ] = "all"
-    catchup_limit: Annotated[
-        int,
-        Number(whole=True, unit="occurrences", least=1, most=10_000),
-        "Largest number of missed occurrences of one schedule that are run.",
-    ] = 1000
-    catchup_grace: Annotated[
-        int, Number(whole=True), "An occurrence that starts at most this late is on time."
-    ] = 60
-    catchup_window: Annotated[
-        int, Number(whole=True), "Missed occurrences older than this are dropped; 0: never."
-    ] = 0
-    jitter: Annotated[
-        int,
-        Number(whole=True, most=86_400),
-        "Longest delay of an occurrence's start; each has its own, so that not all start at once.",
-    ] = 0
+    poll_interval: Annotated[float, Number(above=0, most=60)] = 1.0
+    """Longest time between two polls of the table."""
 
-    types: Annotated[
-        Types,
-        PerType(lambda name: SETTINGS[name].kind),
-        "Settings of their own for some types of task.",
-    ] = NO_TYPES
+    timezone: Annotated[str, ZoneName()] = "UTC"
+    """Timezone of schedules that name none."""
 
-    processors: Annotated[
-        int, Number(whole=True, unit="processes", least=1, most=1000), "Workers on this host."
-    ] = 1
-    concurrency: Annotated[
-        int,
-        Number(whole=True, unit="tasks", least=1, most=1000),
-        "Largest number of tasks that one worker runs at the same time.",
-    ] = 1
-    max_tasks_per_child: Annotated[
-        int,
-        Number(whole=True, unit="tasks", least=1),
-        "Tasks that one process runs before a new process replaces it.",
-    ] = 1
-    worker_max_tasks: Annotated[
-        int,
-        Number(whole=True, unit="tasks"),
-        "Tasks after which a worker is replaced by a new one; 0: never.",
-    ] = 0
-    worker_max_age: Annotated[
-        float, Number(), "Age at which a worker is replaced by a new one; 0: never."
-    ] = 0.0
-    kill_timeout: Annotated[float, Number(), "Longest time that a task may run; 0: no limit."] = (
-        6000.0
+    alive_time: Annotated[int, Number(whole=True, least=lease_times.SHORTEST_ALIVE_TIME)] = 300
+    """Length of a lease: after this time, the tasks of a dead host run elsewhere."""
+
+    retry_wait: Annotated[int, Number(whole=True)] = 300
+    """Time from the failure of a task to its next attempt."""
+
+    retry_backoff: Annotated[str, Choice("fixed", "exponential")] = "fixed"
+    """Whether retry_wait stays the same, or doubles with each attempt, less some jitter."""
+
+    retry_wait_limit: Annotated[int, Number(whole=True)] = 86_400
+    """Longest wait that an exponential retry_backoff reaches."""
+
+    max_attempts: Annotated[int, Number(whole=True, unit="attempts")] = 0
+    """Attempts after which an occurrence that fails is given up; 0: never."""
+
+    on_return: Annotated[str, Choice("finish", "retry")] = "finish"
+    """What happens to a task whose handler returns without calling finish()."""
+
+    expire: Annotated[int, Number(whole=True)] = 345_600
+    """Age at which a one-off task that has not succeeded is given up; 0: never."""
+
+    retention_time: Annotated[int, Number(whole=True)] = 864_000
+    """Time for which a one-off task keeps its key after it has ended."""
+
+    data_limit: Annotated[int, Number(whole=True, unit="bytes", least=1024, most=LARGEST)] = (
+        16 * 2**20
     )
-    kill_interval: Annotated[
-        float, Number(above=0), "Time between the TERM signals to a task that must stop."
-    ] = 60.0
-    graceful_kill_limit: Annotated[
-        float, Number(), "Time from the first TERM signal to a task until it is killed."
-    ] = 150.0
-    graceful_timeout: Annotated[
-        float, Number(), "Time that running tasks get to finish at a shutdown."
-    ] = 300.0
-    start_timeout: Annotated[
-        float, Number(above=0), "A worker that is not ready after this time is killed."
-    ] = 60.0
-    child_heartbeat_limit: Annotated[
-        float,
-        Number(least=3),
-        "A worker that gives no sign of life for longer than this is killed.",
-    ] = 60.0
-    cgroup: Annotated[
-        str, Choice("auto", "on", "off"), "Whether each task runs in a control group of its own."
-    ] = "auto"
+    """Largest payload, as JSON, that is accepted."""
 
-    load_path: Annotated[
-        tuple[str, ...], Folders(), "Folders that are searched for modules first."
-    ] = ()
-    triggers: Annotated[
-        tuple[str, ...] | None,
-        ModuleNames(),
-        "Modules whose classes @call may name, submodules included; by default those in load_path.",
-    ] = None
-    require: Annotated[
-        tuple[str, ...],
-        Modules(),
-        "Modules and Python files with handlers, which are loaded at the start.",
-    ] = ()
-    dispatch: Annotated[
-        str | None,
-        _IMPORT_PATH,
-        "The Dispatch that routes tasks to handlers, as module:attribute.",
-    ] = None
-    exec: Annotated[tuple[str, ...] | None, Command(), "Program that runs tasks of every type."] = (
-        None
+    compress_above: Annotated[int, Number(whole=True, unit="bytes")] = 64 * 2**10
+    """Payloads that are larger, as JSON, are stored compressed; 0: none."""
+
+    dst_policy: Annotated[str, Choice("debian", "wallclock")] = "debian"
+    """What happens to a time of day that a clock change skips or repeats."""
+
+    catchup: Annotated[str, Choice("all", "latest", "skip")] = "all"
+    """Which missed occurrences are run: all, the latest one, or none (skip)."""
+
+    catchup_limit: Annotated[int, Number(whole=True, unit="occurrences", least=1, most=10_000)] = (
+        1000
     )
-    script: Annotated[
-        tuple[str, ...] | None,
-        Command(script=True),
-        "Python file with a class that runs tasks of every type.",
-    ] = None
-    script_class: Annotated[
-        str | None, _CLASS_NAME, "The class in the script; by default Run, or the only one."
-    ] = None
+    """Largest number of missed occurrences of one schedule that are run."""
 
-    exec_type: Annotated[
-        bool | tuple[str, ...] | None,
-        Programs(),
-        "Which programs rows of type exec may run: any (on), none (off), or those in a list.",
-    ] = None
+    catchup_grace: Annotated[int, Number(whole=True)] = 60
+    """An occurrence that starts at most this late is on time."""
 
-    only: Annotated[
-        tuple[str, ...], TypeNames(), "Types of task that these workers run; by default all."
-    ] = ()
+    catchup_window: Annotated[int, Number(whole=True)] = 0
+    """Missed occurrences older than this are dropped; 0: never."""
 
-    log: Annotated[Path | None, File(), "Log file; by default standard error."] = None
-    log_level: Annotated[
-        str, Choice("debug", "info", "warning", "error"), "Least serious events that are logged."
-    ] = "info"
-    pid_file: Annotated[
-        Path | None, File(), "File that holds the master's process id while it runs."
-    ] = None
+    jitter: Annotated[int, Number(whole=True, most=86_400)] = 0
+    """Longest delay of an occurrence's start; each has its own, so that not all start at once."""
+
+    types: Annotated[Types, PerType(lambda name: SETTINGS[name].kind)] = NO_TYPES
+    """Settings of their own for some types of task."""
+
+    processors: Annotated[int, Number(whole=True, unit="processes", least=1, most=1000)] = 1
+    """Workers on this host."""
+
+    concurrency: Annotated[int, Number(whole=True, unit="tasks", least=1, most=1000)] = 1
+    """Largest number of tasks that one worker runs at the same time."""
+
+    max_tasks_per_child: Annotated[int, Number(whole=True, unit="tasks", least=1)] = 1
+    """Tasks that one process runs before a new process replaces it."""
+
+    worker_max_tasks: Annotated[int, Number(whole=True, unit="tasks")] = 0
+    """Tasks after which a worker is replaced by a new one; 0: never."""
+
+    worker_max_age: Annotated[float, Number()] = 0.0
+    """Age at which a worker is replaced by a new one; 0: never."""
+
+    kill_timeout: Annotated[float, Number()] = 6000.0
+    """Longest time that a task may run; 0: no limit."""
+
+    kill_interval: Annotated[float, Number(above=0)] = 60.0
+    """Time between the TERM signals to a task that must stop."""
+
+    graceful_kill_limit: Annotated[float, Number()] = 150.0
+    """Time from the first TERM signal to a task until it is killed."""
+
+    graceful_timeout: Annotated[float, Number()] = 300.0
+    """Time that running tasks get to finish at a shutdown."""
+
+    start_timeout: Annotated[float, Number(above=0)] = 60.0
+    """A worker that is not ready after this time is killed."""
+
+    child_heartbeat_limit: Annotated[float, Number(least=3)] = 60.0
+    """A worker that gives no sign of life for longer than this is killed."""
+
+    cgroup: Annotated[str, Choice("auto", "on", "off")] = "auto"
+    """Whether each task runs in a control group of its own."""
+
+    load_path: Annotated[tuple[str, ...], Folders()] = ()
+    """Folders that are searched for modules first."""
+
+    triggers: Annotated[tuple[str, ...] | None, ModuleNames()] = None
+    """Modules whose classes @call may name, submodules included; by default those in load_path."""
+
+    require: Annotated[tuple[str, ...], Modules()] = ()
+    """Modules and Python files with handlers, which are loaded at the start."""
+
+    dispatch: Annotated[str | None, _IMPORT_PATH] = None
+    """The Dispatch that routes tasks to handlers, as module:attribute."""
+
+    exec: Annotated[tuple[str, ...] | None, Command()] = None
+    """Program that runs tasks of every type."""
+
+    script: Annotated[tuple[str, ...] | None, Command(script=True)] = None
+    """Python file with a class that runs tasks of every type."""
+
+    script_class: Annotated[str | None, _CLASS_NAME] = None
+    """The class in the script; by default Run, or the only one."""
+
+    exec_type: Annotated[bool | tuple[str, ...] | None, Programs()] = None
+    """Which programs rows of type exec may run: any (on), none (off), or those in a list."""
+
+    only: Annotated[tuple[str, ...], TypeNames()] = ()
+    """Types of task that these workers run; by default all."""
+
+    log: Annotated[Path | None, File()] = None
+    """Log file; by default standard error."""
+
+    log_level: Annotated[str, Choice("debug", "info", "warning", "error")] = "info"
+    """Least serious events that are logged."""
+
+    pid_file: Annotated[Path | None, File()] = None
+    """File that holds the master's process id while it runs."""
 
     @property
     def store_kind(self) -> StoreKind:
@@ -313,9 +260,7 @@ class Config:
     @property
     def driver_timeout(self) -> float:
         """Seconds that a call to the database may take: the T of `psched.base.lease_times`."""
-        if self.database_timeout is None:
-            return lease_times.default_driver_timeout(self.alive_time)
-        return self.database_timeout
+        return lease_times.effective_driver_timeout(self.database_timeout, self.alive_time)
 
     @property
     def allowed_programs(self) -> bool | tuple[str, ...]:
@@ -358,17 +303,17 @@ class Config:
         return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
-def _settings() -> Iterator[Setting]:
+def _settings() -> Iterator[tuple[str, Setting]]:
     annotations = get_type_hints(Config, include_extras=True)
     for each in fields(Config):
         if each.name not in ("origin", "withheld"):
-            value_type, kind, help_line = get_args(annotations[each.name])
+            value_type, kind = get_args(annotations[each.name])
             default = None if each.default is MISSING else each.default
             optional = type(None) in get_args(value_type)
-            yield Setting(each.name, kind, help_line, default, optional)
+            yield each.name, Setting(kind, default, optional)
 
 
-SETTINGS: Mapping[str, Setting] = {setting.name: setting for setting in _settings()}
+SETTINGS: Mapping[str, Setting] = dict(_settings())
 """Every setting by its name, in the order of `Config`."""
 
 

@@ -190,7 +190,7 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
     for name in fields:
         if name not in {*FIELDS, *SHORTHANDS, *TIMES}:
             known = ", ".join((*FIELDS, *SHORTHANDS))
-            raise InvalidError(name, f"is nothing a schedule has; it has {known}")
+            raise InvalidError(name, f"is not a field of a schedule; these are {known}")
 
 
 def _changed_options(

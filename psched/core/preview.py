@@ -16,9 +16,8 @@ from psched.core.definition import Definition
 from psched.core.model import WAITING, Row
 from psched.triggers import trigger as triggers
 from psched.triggers.cron import CORRECTION, Cron
-from psched.triggers.custom import LATEST
 from psched.triggers.trigger import Trigger
-from psched.triggers.zone import Change, Zone, find_zone
+from psched.triggers.zone import LATEST, Change, Zone, find_zone
 
 _AROUND = 86_400
 """Seconds; no clock change is larger."""

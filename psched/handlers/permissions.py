@@ -91,7 +91,7 @@ def find_missing(programs: Sequence[str]) -> list[str]:
 
 def describe_programs(settings: Config) -> str:
     """Which programs rows may run here, as a line for the log, ``psched check`` and ``status``."""
-    user, allowed = _user(), settings.allowed_programs
+    user, allowed = user_name(), settings.allowed_programs
     if settings.only and "exec" not in settings.only:
         return (
             "rows cannot choose a program: type exec is left to other workers, because the setting"
@@ -114,7 +114,7 @@ def describe_triggers(settings: Config) -> str:
     if not names:
         empty = "load_path" if settings.triggers is None else "triggers"
         return f"rows cannot choose a trigger class: {empty} is empty"
-    return f"rows may call trigger classes as user {_user()}, from {where}: {', '.join(names)}"
+    return f"rows may call trigger classes as user {user_name()}, from {where}: {', '.join(names)}"
 
 
 def _which(program: str) -> str | None:
@@ -126,7 +126,8 @@ def _which(program: str) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
-def _user() -> str:
+def user_name() -> str:
+    """The name of this process's user; its number, if it has no name."""
     number = os.geteuid()
     try:
         return pwd.getpwuid(number).pw_name

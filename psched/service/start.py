@@ -81,15 +81,16 @@ def start(
     whole = read_config(given)
     if "catchup" not in settings and not _is_catchup_set(given, whole):
         settings["catchup"] = "latest"
-    name = program_name()
+    whole = whole.with_settings(**settings)
     if not whole.store_kind.keeps_options:
         raise ConfigError(f"type: a store of type {whole.type} keeps no labels; use another")
+    name = program_name()
     label = name if label is None else label
     if "/" in check_name("label", label):
         raise InvalidError(
             "label", "must not contain /, which separates the label from a job's key"
         )
-    jobs = Jobs(name, label, with_program_folder(whole.with_settings(**settings)))
+    jobs = Jobs(name, label, with_program_folder(whole))
     return Program(jobs, prune=prune, join=join)
 
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from psched.base.errors import InvalidError
-from psched.triggers.zone import Zone, find_zone
+from psched.triggers.zone import LATEST, Zone, find_zone
 
 DST_POLICIES = ("debian", "wallclock")
 ALIASES = {  # Those of crontab(5) except @reboot, which is not a time.
@@ -44,12 +44,9 @@ ALIASES = {  # Those of crontab(5) except @reboot, which is not a time.
 
 # All in seconds.
 CORRECTION = 3 * 3600  # Such a change of the clock is a correction, not daylight saving.
-_GREGORIAN_CYCLE = (
-    146_097 * 86_400
-)  # 400 years; then every date has the same day of the week again.
+_GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years, after which the days of the week repeat.
 _RARE = 40 * 366 * 86_400  # In this time every date, even 29 February, has every day of the week.
 _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are treated as this one.
-_END = 253_402_214_400  # 9999-12-31T00:00Z; no later time, so that each can be shown in every zone.
 
 
 def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "crontab") -> "Cron":
@@ -117,7 +114,7 @@ class Cron:
     def next_after(self, instant: int) -> int | None:
         """Return the first time strictly after an instant, or None if there is none."""
         instant = max(instant, _BEGIN)
-        if instant >= _END:
+        if instant >= LATEST:
             return None
         wall = self.zone.wall(instant)
         if len(self.zone.instants(wall)) == 1:  # In all but a few hours of the year.
@@ -135,10 +132,10 @@ class Cron:
     def _next(self, wall: int, instant: int) -> int | None:
         """Return the first time after ``instant`` among the matches after ``wall``."""
         match = self.match_after(wall)
-        while match < _END:
+        while match < LATEST:
             for time in self.zone.instants(match):
                 if time > instant:
-                    return time if time < _END else None
+                    return time if time < LATEST else None
             skipped = self.zone.change(match)
             if self.fixed and skipped.size < CORRECTION:
                 return skipped.instant

@@ -33,8 +33,7 @@ from typing import Any, NoReturn
 
 from psched.base import loader
 from psched.base.errors import InvalidError, LoadError, NotLoadedError, described
-
-LATEST = 253_402_214_400  # 9999-12-31T00:00Z, as for cron lines
+from psched.triggers.zone import LATEST
 
 _WORD = r"[^\W\d]\w*"
 _NAME = rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*"

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from psched.base.errors import InvalidError
 from psched.triggers.cron import parse_cron
-from psched.triggers.custom import LATEST, CustomTrigger, parse_call
-from psched.triggers.zone import find_zone
+from psched.triggers.custom import CustomTrigger, parse_call
+from psched.triggers.zone import LATEST, find_zone
 
 LONGEST_TEXT = 256
 """Characters; it limits the time that parsing takes."""

@@ -31,6 +31,9 @@ from psched.base.errors import InvalidError
 VERSION: str = tzdata.IANA_VERSION
 """The release of the zone data, as IANA names it: ``2026b``."""
 
+LATEST = 253_402_214_400
+"""9999-12-31T00:00Z; a trigger has no later time, so that each can be shown in every zone."""
+
 _DAY = 86_400
 
 _LONGEST_NAME = 64
@@ -104,12 +107,8 @@ class Zone:
         for day in range(start, end, _DAY):
             until = min(day + _DAY, end)
             if (new := self._offset(until)) != offset:
-                instant = (
-                    1
-                    + bisect_left(
-                        range(day + 1, until), x=True, key=lambda at: self._offset(at) != offset
-                    )
-                    + day
+                instant = (day + 1) + bisect_left(
+                    range(day + 1, until), x=True, key=lambda at: self._offset(at) != offset
                 )
                 yield Change(instant, instant + min(offset, new), instant + max(offset, new))
                 offset = new

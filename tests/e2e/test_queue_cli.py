@@ -512,6 +512,11 @@ def test_configure_keeps_a_password_to_its_owner_and_replaces_nothing_unasked(qu
     assert yaml.safe_load(path.read_text()) == {"url": "mysql://u:p@db/q"}
     assert sorted(each.name for each in queue.folder.glob("*new.yml*")) == ["new.yml"]
 
+    for secret in ("type: redis\npassword: p\n", "type: my:Store\nstore: {token: p}\n"):
+        queue.write("base.yml", secret)
+        assert configure("--force", "-c", "base.yml").returncode == 0
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
     nowhere = queue.invoke("configure", "no/where.yml")
     assert refused(nowhere) == "Error: no/where.yml: cannot be written: No such file or directory"
     for options, line in {

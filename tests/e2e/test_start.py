@@ -372,7 +372,10 @@ def test_a_job_that_crashes_ends_nothing_but_itself(small):
     [
         ('s.add("a", cron="61 * * * *", run=plain)', "InvalidError: cron: "),
         ('s.add("a", every=5, run=3)', "InvalidError: run: must be a function, a class, or an obj"),
-        ('s.add("a", every=5, run=plain, typo=1)', "InvalidError: typo: is nothing a schedule has"),
+        (
+            's.add("a", every=5, run=plain, typo=1)',
+            "InvalidError: typo: is not a field of a schedule",
+        ),
         ('s.add("a", run=plain, delay=1)', "InvalidError: cron: is missing, and so are every, at"),
         (
             f's.add("{"k" * 250}", every=5, run=plain)',

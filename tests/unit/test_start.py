@@ -96,6 +96,18 @@ class Away:
         raise StoreUnavailableError("away")
 
 
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_store_that_keeps_no_labels_is_refused_wherever_it_is_named(in_file):
+    compat = {"type": "rdb_compat", "url": "sqlite:///unused.db", "table": "schedules"}
+    with pytest.raises(ConfigError, match=r"^type: a store of type rdb_compat keeps no"):
+        start(compat) if in_file else start({}, **compat)
+
+
+def test_a_keyword_replaces_a_store_that_keeps_no_labels():
+    compat = {"type": "rdb_compat", "url": "sqlite:///unused.db", "table": "schedules"}
+    assert start(compat, type="rdb")._jobs.settings.type == "rdb"
+
+
 @pytest.mark.parametrize("label", ["", "a/b", 3])
 def test_a_label_is_a_name_that_cannot_be_taken_for_another_and_a_key(label):
     with pytest.raises(InvalidError, match="label: must"):

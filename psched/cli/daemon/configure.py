@@ -36,8 +36,9 @@ def configure(
     """Write options of run to a configuration file.
 
     psched -c PATH then reads the new file. With -c (and -e), the settings of that file are copied
-    to PATH first. If the url contains a password, only the file's owner may read it. --daemon is
-    written as pid_file; run still needs --daemon to go into the background.
+    to PATH first. Only the file's owner may read it if it contains a password, or options for a
+    store of your own. --daemon is written as pid_file; run still needs --daemon to go into the
+    background.
     """
     source, environment, replaced = location
     if source is None and environment is not None:
@@ -81,7 +82,7 @@ def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]
 
 def _is_secret(settings: Mapping[str, object]) -> bool:
     url = str(settings.get("url", ""))
-    return urls.without_secrets(url) != url
+    return urls.without_secrets(url) != url or not {"password", "store"}.isdisjoint(settings)
 
 
 def _yaml(settings: Mapping[str, object]) -> str:

@@ -28,8 +28,7 @@ _LONGEST = 200
 """Characters of a value that a plan shows."""
 
 _RESULTS = {"marked": "will be removed when its task has stopped"}
-"""Results of `carry_out` that are not shown as they are."""
-
+"""What is shown in place of a result that `apply_plan` reports; others are shown as they are."""
 
 _STANDARD_INPUT = Path("-")
 

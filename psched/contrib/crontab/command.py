@@ -1,6 +1,5 @@
 """``psched import-crontab``: writes, or applies, the schedules that a crontab becomes."""
 
-import os
 import pwd
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from psched.contrib.crontab import parser
 from psched.contrib.crontab.crontab_to_schedules import CrontabContext, convert
 from psched.files.document import Document
 from psched.files.export import to_yaml
+from psched.handlers.permissions import user_name
 from psched.triggers.zone import find_zone, zone_names
 
 _LOCALTIME = Path("/etc/localtime")
@@ -29,9 +29,19 @@ _SYSTEM = Path("/etc/crontab")
 @click.option(
     "--system", is_flag=True, help="FILE is a system crontab: a user precedes each command."
 )
-@click.option("--user", help="FILE is the crontab of this user; no user precedes the commands.")
-@click.option("-t", "--timezone", help="Time zone of the crontab. Default: this host's.")
-@click.option("--label", help="Label of the schedules. Default: crontab: and the file's name.")
+@click.option(
+    "--user",
+    metavar="NAME",
+    help="FILE is the crontab of this user; no user precedes the commands.",
+)
+@click.option(
+    "-t", "--timezone", metavar="ZONE", help="Time zone of the crontab. Default: this host's."
+)
+@click.option(
+    "--label",
+    metavar="LABEL",
+    help="Label of the schedules. Default: crontab: and the file's name.",
+)
 @click.option("--any-user", is_flag=True, help="Also import lines that cron runs as another user.")
 @click.option(
     "--apply", "at_once", is_flag=True, help="Apply the schedules instead of writing a file."
@@ -77,7 +87,7 @@ def import_crontab(
     context = CrontabContext(
         name=name,
         timezone=timezone or host_zone(),
-        user=_user_name(os.geteuid()),
+        user=user_name(),
         any_user=any_user,
         owner=owner,
         home=_home,
@@ -148,13 +158,6 @@ def _write(document: Document, output: Path | None, *, force: bool) -> None:
         click.echo(content, nl=False)
     else:
         write_file(output, content, force=force)
-
-
-def _user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def _home(user: str) -> str | None:
