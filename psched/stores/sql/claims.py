@@ -201,16 +201,14 @@ class CompareAndSwap(Strategy):
         if won == len(due):
             # Each was exactly as it was read, so none needs to be read again.
             return due
-        held = {row.key for row in self._read_held(owner, keys)} if won else set()
-        if any(_REPLACED in key and key not in held for key in keys):
-            self._quarantine_keys_that_are_not_text()
-        return [columns for columns in due if columns[KEY] in held]
-
-    def _read_held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         try:
-            return rows_held_by(owner, self._connector, self._sql)
+            rows = rows_held_by(owner, self._connector, self._sql) if won else ()
+            held = {row.key for row in rows}
+            if any(_REPLACED in key and key not in held for key in keys):
+                self._quarantine_keys_that_are_not_text()
         except StoreError as error:
             raise ClaimUnknownError(owner, keys) from error
+        return [columns for columns in due if columns[KEY] in held]
 
     def _swap_one_by_one(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: InvalidValueError
