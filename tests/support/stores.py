@@ -17,13 +17,10 @@ from psched.stores.parameters import StoreParameters
 from psched.stores.sql.store import SqlStore
 
 
-def parameters_of(url, *, table="psched", timeout=5.0, alive_time=60, **more):
-    return StoreParameters(url=url, table=table, timeout=timeout, alive_time=alive_time, **more)
-
-
-def make_store(url, *, clock=None, **parameters):
+def make_store(url, *, clock=None, table="psched", timeout=5.0, **more):
     """A store as a worker makes it; not yet connected."""
-    given, clock = parameters_of(url, **parameters), clock or SystemClock()
+    given = StoreParameters(url=url, table=table, timeout=timeout, **more)
+    clock = clock or SystemClock()
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 

@@ -14,10 +14,11 @@ one statement, because it finds out which row that is.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import ceil
 from typing import Protocol
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import TextClause
 from typing_extensions import override
 
 from psched.base.errors import StoreError, UnknownOutcomeError
@@ -76,22 +77,14 @@ def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
         StoreUnavailableError: the server does not answer.
         StoreError: it does not support the wanted strategy.
     """
-    supported = connector.dialect.strategies
-    if "skip_locked" in supported and wanted != "cas" and _can_skip_locked(connector, sql):
-        return SkipLocked(connector, sql)
-    if "cas" in supported and wanted != "skip_locked":
-        return CompareAndSwap(connector, sql)
-    raise StoreError(f"claim_strategy: the database cannot do {wanted}; set it to auto")
-
-
-def _can_skip_locked(connector: Connector, sql: Statements) -> bool:
-    # The server itself is asked, not its name and version: there are proxies and forks.
-    probe = text(sql.skip_locked_probe)
-    try:
-        connector.read(lambda c: c.execute(probe).close())
-    except UnsupportedStatementError:
-        return False
-    return True
+    if connector.dialect.skips_locked and wanted != "cas":
+        # The server itself is asked, not its name and version: there are proxies and forks.
+        with suppress(UnsupportedStatementError):
+            connector.read(lambda c: c.execute(sql.skip_locked_probe).close())
+            return SkipLocked(connector, sql)
+    if wanted == "skip_locked":
+        raise StoreError("claim_strategy: the database cannot do skip_locked; set it to auto")
+    return CompareAndSwap(connector, sql)
 
 
 def rows_held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[Row]:
