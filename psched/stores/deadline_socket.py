@@ -117,41 +117,24 @@ class _Socket(socket.socket):
         super().sendall(*args, **more)
 
 
-class _EncryptedSocket(ssl.SSLSocket):
+class _EncryptedSocket(_Socket, ssl.SSLSocket):
     """The same for an encrypted connection. Its context creates it, and keeps the budget."""
+
+    @property
+    def budget(self) -> Budget:  # type: ignore[override]  # nobody sets it here
+        budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `limit`
+        return budget
 
     @override
     def do_handshake(self, *args: Any, **more: Any) -> None:
-        self._limit()
+        self.settimeout(self.budget.left)
         super().do_handshake(*args, **more)
-        self._budget.answered()
-
-    @override
-    def recv(self, *args: Any, **more: Any) -> bytes:
-        self._limit()
-        received = super().recv(*args, **more)
-        self._budget.answered()
-        return received
-
-    @override
-    def recv_into(self, *args: Any, **more: Any) -> int:
-        self._limit()
-        received = super().recv_into(*args, **more)
-        self._budget.answered()
-        return received
+        self.budget.answered()
 
     @override
     def send(self, *args: Any, **more: Any) -> int:
-        self._limit()
+        self.settimeout(self.budget.left)
         return super().send(*args, **more)
-
-    def _limit(self) -> None:
-        self.settimeout(self._budget.left)
-
-    @property
-    def _budget(self) -> Budget:
-        budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `limit`
-        return budget
 
 
 def limit(context: ssl.SSLContext, budget: Budget) -> None:

@@ -17,7 +17,6 @@ class StoreParameters:
             `psched.config.redis_urls` reads.
         table: the name of the table, a plain identifier; in Redis the prefix of all keys.
         timeout: seconds that an answer of the server may take.
-        alive_time: seconds; the length of the workers' leases.
         tls: how connections are encrypted; None: the url's own options, or the driver's defaults,
             decide.
         compress_above: payloads of more bytes are compressed; 0: none is.
@@ -30,7 +29,6 @@ class StoreParameters:
     url: str
     table: str
     timeout: float
-    alive_time: int
     tls: Tls | None = None
     compress_above: int = 0
     only: Sequence[str] = ()
@@ -44,7 +42,6 @@ class StoreParameters:
             url=settings.url,
             table=settings.table,
             timeout=settings.driver_timeout,
-            alive_time=settings.alive_time,
             tls=settings.tls,
             compress_above=settings.compress_above,
             only=settings.only,

@@ -171,6 +171,17 @@ class TestWithinATransaction:
                 schedules.push("k", connection=mine)
         assert schedules["other"].exists()
 
+    def test_a_connection_may_commit_each_statement(self, schedules, connect):
+        schedules.push("taken")
+        schedules.close()
+        with connect().execution_options(isolation_level="AUTOCOMMIT") as mine:
+            schedules.push("before", connection=mine)
+            with pytest.raises(AlreadyExistsError):
+                schedules.push("taken", connection=mine)
+            schedules.push("after", connection=mine)
+        assert schedules["before"].exists()
+        assert schedules["after"].exists()
+
     def test_it_needs_no_other_connection_and_waits_for_nothing(
         self, schedules, settings, host, connect
     ):

@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from sqlalchemy import text
 
 from psched.base.errors import StoreError
 from psched.core.model import Row
@@ -64,7 +65,7 @@ class TestServerWithoutSkipLocked:
             def open_limited(**parameters):
                 store = opened.enter_context(store_factory(database.url, **parameters))()
                 store.init()
-                store._sql.skip_locked_probe = "WITH due AS MATERIALISED ("
+                store._sql.skip_locked_probe = text("WITH due AS MATERIALISED (")
                 return store
 
             yield open_limited

@@ -3,11 +3,13 @@
 import itertools
 
 import pytest
+from sqlalchemy import text
 
 from psched.base.lease_times import LONGEST_ALIVE_TIME
 from psched.core.columns import parse_payload
 from psched.core.model import FINISHED, QUARANTINED, WAITING, Finish
 from psched.core.policy import Run, after_claim, after_run
+from psched.core.store_protocol import ClaimUnknownError
 from support.stores import decision_of
 
 LARGEST = 2**63 - 1
@@ -204,8 +206,8 @@ class TestSQLite:
         broken = ("type", "cron", "timezone", "data", "options")
         for column in broken:
             insert(column, cron="* * * * *")
-            text = b'{"a": "\xe9"}'.hex()
-            sql(f"UPDATE {{table}} SET {column} = CAST(x'{text}' AS TEXT) WHERE id = '{column}'")  # noqa: S608
+            stored = b'{"a": "\xe9"}'.hex()
+            sql(f"UPDATE {{table}} SET {column} = CAST(x'{stored}' AS TEXT) WHERE id = '{column}'")  # noqa: S608
         assert work_off().keys() == {"good"}
         for column in broken:
             row = store.get(column)
@@ -228,6 +230,15 @@ class TestSQLite:
         rest = [row for row in store.rows() if row.status == QUARANTINED]
         assert len(rest) == 3
         assert {row.reason for row in rest} == {"id: is not UTF-8"}
+
+    def test_a_claim_beside_such_a_key_is_not_forgotten(self, store, sql, insert):
+        """What it has leased is known, also if such a row cannot be set aside."""
+        insert("good", next_run_time=1)
+        sql("INSERT INTO {table} (id, next_time) VALUES (CAST(x'ff' AS TEXT), 1)")
+        store._sql.due_keys = text("SELECT nonsense")
+        with pytest.raises(ClaimUnknownError) as lost:
+            store.claim("w.1", limit=10, alive_time=60, shortest=6, horizon=0)
+        assert [row.key for row in store.held("w.1", lost.value.keys)] == ["good"]
 
     def test_broken_text_anywhere_can_still_be_listed(self, store, sql):
         columns = ("id", "type", "data", "cron", "timezone", "owner", "settled_by", "reason")

@@ -18,14 +18,10 @@ from support.clients import engine_of
 from support.waiting import scaled
 
 
-def parameters_of(url, *, table="psched", timeout=None, alive_time=60, **more):
-    timeout = timeout or scaled(5.0)
-    return StoreParameters(url=url, table=table, timeout=timeout, alive_time=alive_time, **more)
-
-
-def make_store(url, *, clock=None, **parameters):
+def make_store(url, *, clock=None, table="psched", timeout=None, **more):
     """A store as a worker makes it; not yet connected."""
-    given, clock = parameters_of(url, **parameters), clock or SystemClock()
+    given = StoreParameters(url=url, table=table, timeout=timeout or scaled(5.0), **more)
+    clock = clock or SystemClock()
     if is_redis(url):
         from psched.stores.redis.store import RedisStore  # noqa: PLC0415  # it need not be there
 

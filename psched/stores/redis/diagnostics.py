@@ -1,13 +1,12 @@
 """A report about a Redis server for `psched check`: above all, how safe its data are."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from psched.base.clock import Clock
 from psched.base.errors import StoreError, TransientStoreError
 from psched.stores.redis.connector import Connector
-
-_TRIES = 5
-"""How many round trips are measured."""
+from psched.stores.round_trips import measure
 
 _FSYNC = {
     "always": "every write, at once (appendfsync always)",
@@ -28,14 +27,7 @@ def examine(
         now: reads the store's clock, in one round trip.
         clock: this host's clocks.
     """
-    tries = []
-    for _ in range(_TRIES):
-        before = clock.monotonic()
-        shown = now()
-        tries.append((clock.monotonic() - before, shown - clock.wall()))
-    # The shortest round trip tells the clocks' difference best: the server read its clock about
-    # half-way.
-    took, behind = min(tries)
+    offset, took = measure(now, clock)
     info = {**_info(connector), **_configured(connector)}
     return [
         ("server", f"Redis {connector.server.version} on {connector.shown}"),
@@ -46,31 +38,31 @@ def examine(
         ("sentinels", connector.sentinels),
         ("a failover loses", _lost(info, connector.replicas)),
         ("encrypted", connector.encryption or "no"),
-        ("clock", f"{behind + took / 2:+.3f} s from this host's"),
+        ("clock", offset),
         ("writable", "yes"),
-        ("round trip", f"{took * 1000:.3f} ms"),
+        ("round trip", took),
     ]
 
 
 def _info(connector: Connector) -> Mapping[str, str]:
-    try:
-        lines = connector.ask("INFO").decode(errors="replace").splitlines()
-    except TransientStoreError:
-        raise
-    except StoreError:  # some servers, or their access rules, forbid this command
-        return {}
+    lines = (_ask(connector, "INFO") or b"").decode(errors="replace").splitlines()
     return {name: value for name, colon, value in (line.partition(":") for line in lines) if colon}
 
 
 def _configured(connector: Connector) -> Mapping[str, str]:
     names = ("appendfsync", "save", "min-replicas-to-write", "min-replicas-max-lag")
+    found = [each.decode() for each in _ask(connector, "CONFIG", "GET", *names) or ()]
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def _ask(connector: Connector, *command: str) -> Any:  # noqa: ANN401  # whatever it answers
+    """The answer to a command; None if this server, or its access rules, forbid the command."""
     try:
-        found = [each.decode() for each in connector.ask("CONFIG", "GET", *names)]
+        return connector.ask(*command)
     except TransientStoreError:
         raise
     except StoreError:
-        return {}
-    return dict(zip(found[::2], found[1::2], strict=True))
+        return None
 
 
 def _saves(info: Mapping[str, str]) -> str:

@@ -14,10 +14,11 @@ one statement, because it finds out which row that is.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import ceil
 from typing import Protocol
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import TextClause
 from typing_extensions import override
 
 from psched.base.errors import StoreError, UnknownOutcomeError
@@ -76,22 +77,14 @@ def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
         StoreUnavailableError: the server does not answer.
         StoreError: it does not support the wanted strategy.
     """
-    supported = connector.dialect.strategies
-    if "skip_locked" in supported and wanted != "cas" and _can_skip_locked(connector, sql):
-        return SkipLocked(connector, sql)
-    if "cas" in supported and wanted != "skip_locked":
-        return CompareAndSwap(connector, sql)
-    raise StoreError(f"claim_strategy: the database cannot do {wanted}; set it to auto")
-
-
-def _can_skip_locked(connector: Connector, sql: Statements) -> bool:
-    # The server itself is asked, not its name and version: there are proxies and forks.
-    probe = text(sql.skip_locked_probe)
-    try:
-        connector.read(lambda c: c.execute(probe).close())
-    except UnsupportedStatementError:
-        return False
-    return True
+    if connector.dialect.skips_locked and wanted != "cas":
+        # The server itself is asked, not its name and version: there are proxies and forks.
+        with suppress(UnsupportedStatementError):
+            connector.read(lambda c: c.execute(sql.skip_locked_probe).close())
+            return SkipLocked(connector, sql)
+    if wanted == "skip_locked":
+        raise StoreError("claim_strategy: the database cannot do skip_locked; set it to auto")
+    return CompareAndSwap(connector, sql)
 
 
 def rows_held_by(owner: str, connector: Connector, sql: Statements) -> Sequence[Row]:
@@ -201,16 +194,14 @@ class CompareAndSwap(Strategy):
         if won == len(due):
             # Each was exactly as it was read, so none needs to be read again.
             return due
-        held = {row.key for row in self._read_held(owner, keys)} if won else set()
-        if any(_REPLACED in key and key not in held for key in keys):
-            self._quarantine_keys_that_are_not_text()
-        return [columns for columns in due if columns[KEY] in held]
-
-    def _read_held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         try:
-            return rows_held_by(owner, self._connector, self._sql)
+            rows = rows_held_by(owner, self._connector, self._sql) if won else ()
+            held = {row.key for row in rows}
+            if any(_REPLACED in key and key not in held for key in keys):
+                self._quarantine_keys_that_are_not_text()
         except StoreError as error:
             raise ClaimUnknownError(owner, keys) from error
+        return [columns for columns in due if columns[KEY] in held]
 
     def _swap_one_by_one(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: InvalidValueError

@@ -266,7 +266,7 @@ class Connector:
         if not isinstance(connection.dialect, type(self._engines[0].dialect)):
             raise StoreError("connection: is to another kind of database than the schedules are in")
         try:
-            nested = savepoint and self.dialect.aborts
+            nested = savepoint and self.dialect.aborts and not _commits_by_itself(connection)
             with connection.begin_nested() if nested else nullcontext():
                 return work(connection)
         except DBAPIError as error:
@@ -431,6 +431,11 @@ class Connector:
 
     def _explain(self, error: DBAPIError) -> str:
         return self.dialect.explain(error.orig or error)
+
+
+def _commits_by_itself(connection: Connection) -> bool:
+    """Whether each statement is a transaction of its own; then there can be no savepoint."""
+    return bool(getattr(connection.connection.driver_connection, "autocommit", False))
 
 
 def _read_anything(connection: Connection) -> None:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter, methodcaller
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ClauseElement, Connection
 from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError
+
+T = TypeVar("T")
 
 Columns = Sequence[Any]
 """A row as a query has returned it."""
@@ -29,8 +31,7 @@ def rows(
     Raises:
         DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
     """
-    found: Sequence[Columns] = _send(connection, statement, values, _fetch_all)
-    return found
+    return _send(connection, statement, values, _fetch_all)
 
 
 def count(connection: Connection, statement: ClauseElement, values: Mapping[str, Any]) -> int:
@@ -39,8 +40,7 @@ def count(connection: Connection, statement: ClauseElement, values: Mapping[str,
     Raises:
         DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
     """
-    matched: int = _send(connection, statement, values, _row_count)
-    return matched
+    return _send(connection, statement, values, _row_count)
 
 
 def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
@@ -49,12 +49,11 @@ def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
     Raises:
         DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
     """
-    found: Sequence[Columns] = _execute(connection, script, None, _fetch_only)
-    return found
+    return _execute(connection, script, None, _fetch_only)
 
 
 _fetch_all = methodcaller("fetchall")
-_row_count = attrgetter("rowcount")
+_row_count: Callable[[Any], int] = attrgetter("rowcount")
 
 
 def _fetch_only(cursor: Any) -> Sequence[Columns]:  # noqa: ANN401  # PEP 249
@@ -69,8 +68,8 @@ def _send(
     connection: Connection,
     statement: ClauseElement,
     values: Mapping[str, Any],
-    read_result: Callable[[Any], Any],
-) -> Any:  # noqa: ANN401  # PEP 249
+    read_result: Callable[[Any], T],
+) -> T:
     compiled = _compile(statement, connection.dialect)
     return _execute(connection, compiled.text, compiled.bind(values), read_result)
 
@@ -79,8 +78,8 @@ def _execute(
     connection: Connection,
     text: str,
     bound: Any,  # noqa: ANN401  # PEP 249
-    read_result: Callable[[Any], Any],
-) -> Any:  # noqa: ANN401  # PEP 249
+    read_result: Callable[[Any], T],
+) -> T:
     driver_error = connection.dialect.loaded_dbapi.Error
     cursor = None
     try:

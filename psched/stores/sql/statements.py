@@ -119,11 +119,8 @@ class Statements:
     def _build_claims(
         self, table: str, columns: str, lease_end: str, dialect: Dialect, only: Sequence[str]
     ) -> None:
-        now, ahead, self._place = (
-            dialect.now_floor,
-            dialect.integer.format(":horizon"),
-            dialect.place,
-        )
+        now, ahead = dialect.now_floor, dialect.integer.format(":horizon")
+        self._place = dialect.place
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
@@ -158,7 +155,7 @@ class Statements:
             " ORDER BY since"
         ).bindparams(**types)
         # Changes nothing; a server that understands it understands `claim_unlocked`.
-        self.skip_locked_probe = (
+        self.skip_locked_probe = text(
             f"WITH due (key) AS MATERIALIZED (SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP"
             f" LOCKED), claimed AS (UPDATE {table} SET version = version FROM due WHERE id = key"
             " RETURNING id) SELECT id FROM claimed"

@@ -14,15 +14,13 @@ from psched.base.clock import Clock
 from psched.base.errors import SchemaError, StoreError, TransientStoreError
 from psched.core.store_protocol import Store
 from psched.stores.parameters import StoreParameters
+from psched.stores.round_trips import measure
 from psched.stores.sql import raw_execute
 from psched.stores.sql.connector import Connector
 from psched.stores.sql.raw_execute import Columns
 
 _INIT_TIMEOUT = 3600.0
 """Seconds; adding a column or an index to a large table takes long."""
-
-_ROUND_TRIPS = 5
-"""Round trips that `TableStore.examine` measures."""
 
 
 class _Statements(Protocol):
@@ -113,29 +111,22 @@ class TableStore(Store, Generic[S]):
 
     @override
     def examine(self) -> Sequence[tuple[str, str]]:
-        connector, clock = self._connector, self._clock
-        dialect = connector.dialect
+        connector, dialect = self._connector, self._connector.dialect
         self.now()  # connects
 
         def answer(query: str) -> str:
             return str(connector.read(lambda c: c.exec_driver_sql(query).first() or [""])[-1] or "")
 
-        round_trips = []
-        for _ in range(_ROUND_TRIPS):
-            before = clock.monotonic()
-            shown = self.now()
-            round_trips.append((clock.monotonic() - before, shown - clock.wall()))
-        # The shortest was the least disturbed. The server read its clock half-way through it.
-        took, behind = min(round_trips)
+        offset, took = measure(self.now, self._clock)
         server = answer(dialect.server)
         return [
             ("server", f"{server}, a node of a Galera cluster" if connector.in_cluster else server),
             ("claims by", self._describe_claims()),
             ("isolation", answer(dialect.isolation).lower().replace("-", " ")),
             ("encrypted", answer(dialect.encryption) or "no"),
-            ("clock", f"{behind + took / 2:+.3f} s from this host's"),
+            ("clock", offset),
             ("writable", "no: it is a replica" if connector.is_replica else "yes"),
-            ("round trip", f"{took * 1000:.3f} ms"),
+            ("round trip", took),
         ]
 
     def request(self) -> AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from threading import Barrier
 from typing import TypeVar, cast
 
 from psched.base.errors import AlreadyExistsError, NotFoundError, StoreBusyError
+from psched.core.model import Row
 from psched.core.store_protocol import Settled, Store
 from psched.testing.store_contract.bench import (
     LATER,
@@ -80,6 +81,30 @@ def _claim_all_in_small_lots(store: Store, number: int) -> list[str]:
     return taken
 
 
+def _each_kept_or_taken_over(
+    backend_factory: BackendFactory, keep: Callable[[Store, Row], bool]
+) -> None:
+    """Of leases that ran out, each is kept by its holder or taken over by another worker.
+
+    Args:
+        backend_factory: opens stores.
+        keep: the holder's request about one lease; whether it was granted.
+    """
+    holder = _patient(backend_factory())
+    lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
+    holder.disconnect()  # a connection belongs to one thread
+
+    def work(store: Store, number: int) -> list[str]:
+        if number > 0:
+            return _claim_all_in_small_lots(store, number)
+        kept = [row.key for row in lost if keep(holder, row)]
+        holder.disconnect()
+        return kept
+
+    done = _at_once(backend_factory, work)
+    assert sorted(chain.from_iterable(done)) == sorted(row.key for row in lost)
+
+
 class Contention:
     """No interleaving lets two workers hold the same row."""
 
@@ -105,40 +130,22 @@ class Contention:
     def test_a_lease_that_ran_out_is_extended_or_taken_over_and_never_both(
         self, backend_factory: BackendFactory
     ) -> None:
-        holder = _patient(backend_factory())
-        lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
-        holder.disconnect()  # a connection belongs to one thread
-
-        def work(store: Store, number: int) -> list[str]:
-            if number > 0:
-                return _claim_all_in_small_lots(store, number)
-            extended: set[str] = set()
-            for row in lost:
-                extended |= holder.extend({row.key: row.token}, alive_time=LEASE, shortest=1)
-            holder.disconnect()
-            return [*extended]
-
-        done = _at_once(backend_factory, work)
-        assert sorted(chain.from_iterable(done)) == sorted(row.key for row in lost)
+        _each_kept_or_taken_over(
+            backend_factory,
+            lambda holder, row: bool(
+                holder.extend({row.key: row.token}, alive_time=LEASE, shortest=1)
+            ),
+        )
 
     def test_a_lease_that_ran_out_is_settled_or_taken_over_and_never_both(
         self, backend_factory: BackendFactory
     ) -> None:
-        holder = _patient(backend_factory())
-        lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
-        holder.disconnect()  # a connection belongs to one thread
-
-        def work(store: Store, number: int) -> list[str]:
-            if number > 0:
-                return _claim_all_in_small_lots(store, number)
-            results: dict[str, Settled] = {}
-            for row in lost:
-                results |= holder.settle([ending(row, not_before=LATER)])
-            holder.disconnect()
-            return [key for key, result in results.items() if result is Settled.DONE]
-
-        done = _at_once(backend_factory, work)
-        assert sorted(chain.from_iterable(done)) == sorted(row.key for row in lost)
+        _each_kept_or_taken_over(
+            backend_factory,
+            lambda holder, row: (
+                holder.settle([ending(row, not_before=LATER)])[row.key] is Settled.DONE
+            ),
+        )
 
     def test_a_busy_schedule_is_run_once_per_occurrence(
         self, backend_factory: BackendFactory

@@ -79,7 +79,7 @@ from psched.contrib.perfectsched.store.statements import Statements, as_new, as_
 from psched.core.catchup import iso
 from psched.core.columns import decode
 from psched.core.model import Row, Settlement, Token
-from psched.core.store_protocol import Claimed, Settled, Store
+from psched.core.store_protocol import Claimed, Settled
 from psched.stores.parameters import StoreParameters
 from psched.stores.sql.batches import BATCH, write_in_batches
 from psched.stores.sql.errors import refusing_data
@@ -93,7 +93,7 @@ _CLOCKS_DIFFER = 60
 """Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
 
 
-class PerfectSchedStore(TableStore[Statements], Store):
+class PerfectSchedStore(TableStore[Statements]):
     """Schedules in one of PerfectSched's tables; made by its import path, as a user's own store is.
 
     Args:

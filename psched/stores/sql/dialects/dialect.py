@@ -59,7 +59,8 @@ class Dialect:
         catch_up: what is sent before a read, and after it, so that a node of a Galera cluster
             first applies what others have committed; None: there are no such clusters.
         node_state: a query for the names and values of such a node's state.
-        strategies: the claim strategies, the best first; a server need not support the first.
+        skips_locked: whether servers that support `SkipLocked` claim best by it; see
+            `psched.stores.sql.claims`.
         host_clock: the database's clock is the host's, which somebody may set by hours while tasks
             run.
         driver: SQLAlchemy's name of the driver whose connections `connect` can open.
@@ -102,7 +103,7 @@ class Dialect:
     begin: str
     catch_up: tuple[str, str] | None
     node_state: str | None
-    strategies: tuple[str, ...]
+    skips_locked: bool
     host_clock: bool
     driver: str
     connect: Callable[[Mapping[str, Any], Budget], Any]

@@ -232,7 +232,7 @@ MYSQL = Dialect(
     # SKIP LOCKED would cost a transaction's round trips. Measured under READ COMMITTED, it won them
     # back only when several workers claimed many rows at a time. On Galera, row locks end at the
     # node.
-    strategies=("cas",),
+    skips_locked=False,
     host_clock=False,
     driver="pymysql",
     connect=_connect,
