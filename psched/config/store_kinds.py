@@ -16,7 +16,7 @@ class StoreKind:
         class_path: import path ``module:Class`` of a store that no package of psched imports; it is
             made as a user's own store is. None: `psched.stores` has the class.
         cron_reading: how cron lines are read, ``crontab`` or ``perfectsched``; see
-            `psched.triggers.cron.parse`.
+            `psched.triggers.cron.parse_cron`.
         new_trigger_starts_at_cursor: where a schedule continues if its trigger was changed while
             its task ran: at the occurrence that ran. False: at the time of the change.
         keeps_status: whether a row has a status, so that an ended or cancelled one can be kept.

@@ -16,7 +16,6 @@ import psycopg
 import pymysql
 import pymysql.constants.ER
 import pytest
-from psched.stores.redis.claiming import CLAIM
 
 from psched.base.clock import SystemClock
 from psched.stores.redis import scripts
@@ -71,7 +70,7 @@ SQL = ("mariadb", "postgresql")
 ANY = tuple(FAULTS)
 
 SETTLING = dict.fromkeys(SQL, b"SET owner = NULL") | {"redis": scripts.SETTLE.digest.encode()}
-CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": CLAIM.digest.encode()}
+CLAIMING = dict.fromkeys(SQL, b"fence = fence + 1") | {"redis": scripts.CLAIM.digest.encode()}
 """What is in the requests that do so."""
 
 
