@@ -89,8 +89,9 @@ class WorkerDriver:
     """Drives a worker on a store.
 
     Everything is the worker's own code, but for the clock, the signals, the kernel's timer, and
-    the runners, which fork nothing. The store is whatever the test brings; if it has a clock that
-    can be set, the test moves both clocks.
+    the runners, which fork nothing. The store decides by its own clock what is due: a test brings
+    one that asks the driver's, such as a `psched.stores.plain.PlainStore` on a dict with a ``now``
+    that returns ``clock.wall()``. If the store has another clock, the test moves both.
 
     ::
 

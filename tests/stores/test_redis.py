@@ -294,6 +294,15 @@ class TestRestarts:
         with pytest.raises(SchemaError, match="find out where they are"):
             store.claim("w.1", **CLAIM)
 
+    def test_a_claim_misses_data_that_are_gone_while_it_stays_connected(self, store, redis_cli):
+        add(store, "a")
+        redis_cli("FLUSHDB")
+        with pytest.raises(SchemaError, match="there are no schedules under 'psched'"):
+            store.claim("owner", **CLAIM)
+
+        store.init()
+        assert store.claim("owner", **CLAIM).rows == []
+
 
 def _answers(store):
     try:

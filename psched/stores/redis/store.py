@@ -133,6 +133,8 @@ class RedisStore(Store):
             )
         except UnknownOutcomeError as error:
             raise ClaimUnknownError(owner, ()) from error
+        if answer is None:
+            self._connector.check(None)
         seconds, microseconds, found, expired, next_due, more = answer
         leased = [encoding.row_of(each) for each in found]
         return Claimed(

@@ -3,7 +3,8 @@
 -- alive_time, the shortest length of a lease, the horizon in seconds, then the types that are
 -- claimed (none: all). Returns the time as seconds and microseconds, the leased rows, 1 for each
 -- whose former lease had expired, when the next row within the horizon is due, and 1 if more rows
--- may be due.
+-- may be due. Returns nil if the data are gone.
+if redis.call('EXISTS', INFO) == 0 then return nil end
 local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
 local FIRST_TYPE = 6
 
