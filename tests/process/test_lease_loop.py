@@ -451,7 +451,8 @@ def leases_of_different_lengths():
         scene.add(key, "cleans_up", data={"gate": "gate"}, alive_time=alive_time)
     scene.until(lambda: len(scene.bench.tasks) == 3)
     scene.loop._gateway.extend([*scene.bench.tasks])
-    there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in scene.bench.tasks.keys}
+    keys = [task.row.key for task in scene.bench.tasks]
+    there = {key: scene.row(key).next_run_time - CLOCK.wall() for key in keys}
     here = {task.row.key: task.deadlines.end - CLOCK.boottime() for task in scene.bench.tasks}
     return here, there
 
