@@ -14,8 +14,8 @@ class Base:
     When a handler is asked to stop, `ProcessStopError` is raised once, wherever the handler is, so
     that its ``finally`` clauses run. If the handler defines ``kill(reason)``, that is called
     instead, at once and again every ``kill_interval``; an exception of ``kill`` is raised wherever
-    the handler is. The reason is ``timeout``, ``shutdown``, ``deleted`` or ``lease``. Whatever the
-    handler does, its process and everything that it has started are killed
+    the handler is. The reason is ``timeout``, ``shutdown``, ``deleted``, ``cancelled`` or
+    ``lease``. Whatever the handler does, its process and everything that it has started are killed
     ``graceful_kill_limit`` seconds later.
 
     Attributes:

@@ -108,7 +108,7 @@ def _check_routes(dispatch: str, routes: Routes) -> None:
                 f"{dispatch}: a route must be a text or a compiled pattern, not {route!r}"
             )
         if not isinstance(target, str):
-            check_handler(target, f"{dispatch}: the route {_shown(route)!r}")
+            check_handler(target, f"{dispatch}: the route {getattr(route, 'pattern', route)!r}")
 
 
 def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a user wrote
@@ -136,7 +136,3 @@ def _refuse_unrun(function: Any, where: str) -> None:  # noqa: ANN401
         raise LoadError(f"{where} is a coroutine; call asyncio.run in a plain function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise LoadError(f"{where} is a generator; it must be a plain function")
-
-
-def _shown(route: str | re.Pattern[str]) -> str:
-    return route if isinstance(route, str) else route.pattern

@@ -20,7 +20,7 @@ from psched.process.signals import Waitable
 from psched.runner.fork_server import MOST_AT_ONCE, ForkServer
 from psched.runner.runner_child import RunnerChild
 from psched.runner.runner_pool import RunnerPool
-from psched.runner.stop_flags import Reason, StopFlags, StopFlagTable
+from psched.runner.stop_flags import StopFlags, StopFlagTable
 
 _log = logging.getLogger("psched.worker")
 
@@ -58,6 +58,7 @@ class ForkingRunnerPool(RunnerPool):
         cgroup: Cgroup | None,
         before_fork: Callable[[], object],
     ) -> None:
+        super().__init__()
         self.before_server_fork: Callable[[], object] = lambda: None
         self._main = main
         self._places = _PLACES_PER_TASK * (concurrency + MOST_AT_ONCE)
@@ -77,11 +78,9 @@ class ForkingRunnerPool(RunnerPool):
         self._outdated = False
         self._dismissed = False
         self._clock = clock
-        self._idle: list[RunnerChild] = []
         self._alive: dict[int, RunnerChild] = {}
         self._reaper = OrphanReaper[RunnerChild](clock)
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
-        self._cleared: list[RunnerChild] = []
         self._server_deaths = FaultLog("the fork server died", _log, clock)
         if cgroup is not None:
             # So that a runner is never outside, not even between its fork and its own cgroup.
@@ -119,11 +118,6 @@ class ForkingRunnerPool(RunnerPool):
 
     @property
     @override
-    def waiting(self) -> bool:
-        return bool(self._idle)
-
-    @property
-    @override
     def wakes(self) -> float:
         return min([self._reaper.wakes, *(server.wakes for server in self._servers)])
 
@@ -138,25 +132,6 @@ class ForkingRunnerPool(RunnerPool):
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
         if not self._idle or (unused and self._idle[-1].used):
             self._fork(count)
-
-    @override
-    def acquire(self) -> RunnerChild:
-        runner = self._idle.pop()
-        # TERM may have been meant for the task before.
-        runner.stop_flags.write(Reason.NONE)
-        runner.stop_flags.begun = False
-        return runner
-
-    @override
-    def give_back(self, runner: RunnerChild) -> bool:
-        clean = self.clear(runner)
-        if clean:
-            runner.used = True
-            # Before all that are unused, which are acquired first.
-            self._idle.insert(0, runner)
-        else:
-            self.kill(runner)
-        return clean
 
     @override
     def clear(self, runner: RunnerChild) -> bool:
@@ -204,11 +179,6 @@ class ForkingRunnerPool(RunnerPool):
                 self._reuse_cgroup(runner)
             self._cleared += cleared
         return ended
-
-    @override
-    def cleared(self) -> list[RunnerChild]:
-        cleared, self._cleared = self._cleared, []
-        return cleared
 
     @override
     def late(self) -> list[tuple[RunnerChild, str]]:

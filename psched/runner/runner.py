@@ -121,15 +121,15 @@ class _Holder(Holder):
             if self._over:
                 raise PreemptedError("the task is over")
             self._link.send(question, data)
-            answer = self._link.wait()
-        if answer is not None and "unavailable" in answer:
+            answer = self._link.wait() or {}  # nothing: the worker has died
+        if "unavailable" in answer:
             raise StoreUnavailableError(answer["unavailable"])
-        if answer is not None and "unanswered" in answer:
+        if "unanswered" in answer:
             raise UnknownOutcomeError(answer["unanswered"])
-        if answer is not None and "invalid" in answer:
+        if "invalid" in answer:
             raise InvalidError(*answer["invalid"])
         # An answer to another question has no such field: another process reads our line, too.
-        if answer is None or not answer.get("held"):
+        if not answer.get("held"):
             raise PreemptedError("the lease is over or another worker's")
 
 

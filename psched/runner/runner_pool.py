@@ -6,12 +6,21 @@ from collections.abc import Sequence
 
 from psched.process.signals import Waitable
 from psched.runner.runner_child import RunnerChild
+from psched.runner.stop_flags import Reason
 
 _log = logging.getLogger("psched.worker")
 
 
 class RunnerPool(ABC):
-    """A worker's runners: made ahead of need, used, and gone with all that they have started."""
+    """A worker's runners: made ahead of need, used, and gone with all that they have started.
+
+    Subclasses make the runners, append them to `_idle`, and see how they end: a runner that has
+    ended leaves `_idle`, and is appended to `_cleared` when nothing is left of its tree.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[RunnerChild] = []
+        self._cleared: list[RunnerChild] = []
 
     @property
     @abstractmethod
@@ -19,9 +28,9 @@ class RunnerPool(ABC):
         """What becomes readable when a runner has said something or has ended."""
 
     @property
-    @abstractmethod
     def waiting(self) -> bool:
         """Whether a runner waits for a task."""
+        return bool(self._idle)
 
     @property
     @abstractmethod
@@ -42,17 +51,28 @@ class RunnerPool(ABC):
             RuntimeError: this process has a second thread.
         """
 
-    @abstractmethod
     def acquire(self) -> RunnerChild:
         """A runner that `prepare` has made, for one task."""
+        runner = self._idle.pop()
+        # TERM may have been meant for the task before.
+        runner.stop_flags.write(Reason.NONE)
+        runner.stop_flags.begun = False
+        return runner
 
-    @abstractmethod
     def give_back(self, runner: RunnerChild) -> bool:
         """Keep a runner for another task, if nothing is left of its last one; else kill it.
 
         Returns:
             Whether nothing is left; if something is, `cleared` tells when it is gone.
         """
+        clean = self.clear(runner)
+        if clean:
+            runner.used = True
+            # Before all that are unused, which are acquired first.
+            self._idle.insert(0, runner)
+        else:
+            self.kill(runner)
+        return clean
 
     @abstractmethod
     def clear(self, runner: RunnerChild) -> bool:
@@ -66,9 +86,10 @@ class RunnerPool(ABC):
     def reap(self) -> Sequence[RunnerChild]:
         """The runners that have ended; what they have left running is killed: see `cleared`."""
 
-    @abstractmethod
     def cleared(self) -> Sequence[RunnerChild]:
         """The runners that have ended, and whose trees are gone now; each once."""
+        cleared, self._cleared = self._cleared, []
+        return cleared
 
     @abstractmethod
     def late(self) -> Sequence[tuple[RunnerChild, str]]:

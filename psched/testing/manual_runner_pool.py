@@ -39,7 +39,7 @@ class ManualRunner(RunnerChild):
         signals: the signals that it was sent, each with seconds of the monotonic clock.
         hangs: it never begins the tasks that it is sent.
         unkillable: KILL does not end it, as in uninterruptible sleep.
-        pending_exit: how it has ended, until the worker has been told.
+        pending_exit: how it has ended; the worker is told by `ManualRunnerPool.reap`.
     """
 
     def __init__(self, pid: int, clock: ManualClock) -> None:
@@ -131,12 +131,11 @@ class ManualRunnerPool(RunnerPool):
     """
 
     def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
         self.runners: list[ManualRunner] = []
         self.fork_takes = 0.0
         self.refuses = False
         self._clock = clock
-        self._idle: list[ManualRunner] = []
-        self._cleared: list[ManualRunner] = []
         self._made = 0
 
     def close(self) -> None:
@@ -153,11 +152,6 @@ class ManualRunnerPool(RunnerPool):
     @override
     def links(self) -> Sequence[Waitable]:
         return [runner.link for runner in self.runners]
-
-    @property
-    @override
-    def waiting(self) -> bool:
-        return bool(self._idle)
 
     @property
     @override
@@ -178,23 +172,9 @@ class ManualRunnerPool(RunnerPool):
         self._idle.append(runner)
 
     @override
-    def acquire(self) -> ManualRunner:
-        runner = self._idle.pop()
-        runner.stop_flags.write(Reason.NONE)
-        runner.stop_flags.begun = False
-        return runner
-
-    @override
-    def give_back(self, runner: RunnerChild) -> bool:
-        clean = self.clear(runner)
-        if clean:
-            runner.used = True
-            self._idle.insert(0, self._own(runner))
-        return clean
-
-    @override
     def clear(self, runner: RunnerChild) -> bool:
-        return runner.exit is None and self._own(runner).pending_exit is None
+        # A runner that has ended is not here any more once the worker has been told.
+        return any(each is runner and each.pending_exit is None for each in self.runners)
 
     @override
     def kill(self, runner: RunnerChild) -> None:
@@ -202,20 +182,15 @@ class ManualRunnerPool(RunnerPool):
 
     @override
     def reap(self) -> Sequence[ManualRunner]:
-        ended = [runner for runner in self.runners if runner.pending_exit is not None]
-        for runner in ended:
+        ended = []
+        for runner in self.runners:
             if runner.pending_exit is not None:
                 runner.reaped(runner.pending_exit)
-                runner.pending_exit = None
+                ended.append(runner)
         self.runners = [runner for runner in self.runners if runner not in ended]
         self._idle = [runner for runner in self._idle if runner not in ended]
         self._cleared += ended
         return ended
-
-    @override
-    def cleared(self) -> Sequence[ManualRunner]:
-        cleared, self._cleared = self._cleared, []
-        return cleared
 
     @override
     def late(self) -> Sequence[tuple[RunnerChild, str]]:
@@ -227,8 +202,6 @@ class ManualRunnerPool(RunnerPool):
 
     @override
     def dismiss(self) -> None:
-        for runner in self._idle:
-            runner.exit_with(0)
-
-    def _own(self, runner: RunnerChild) -> ManualRunner:
-        return next(each for each in self.runners if each is runner)
+        for runner in self.runners:
+            if runner in self._idle:
+                runner.exit_with(0)

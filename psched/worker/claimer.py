@@ -88,6 +88,9 @@ class Claimer:
         slowness: is told of leases that are too old when their task could be started.
         clock: tells when to claim.
         rng: draws the jitter of polls.
+
+    Attributes:
+        has_polled: a claim has been answered.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class Claimer:
         self._backlog = False
         self._next_poll = 0.0
         self._stopped = False
-        self._has_polled = False
+        self.has_polled = False
 
     def stop(self) -> None:
         """Claim no more."""
@@ -129,11 +132,6 @@ class Claimer:
     def poll_now(self) -> None:
         """Claim at the next opportunity: there is room again, or there may be due rows."""
         self._next_poll = 0.0
-
-    @property
-    def has_polled(self) -> bool:
-        """Whether a claim has been answered."""
-        return self._has_polled
 
     @property
     def has_unknown(self) -> bool:
@@ -185,7 +183,7 @@ class Claimer:
             on_its_way = self._settings.driver_timeout + _LATE_CLAIM
             self._unknown.append(_UnknownClaim(error, sent, self._clock.monotonic() + on_its_way))
             raise
-        self._has_polled = True
+        self.has_polled = True
         self._backlog = claimed.more
         answered = self._clock.monotonic()
         # The store has read its clock somewhere between the request and the answer.

@@ -224,7 +224,8 @@ class LeaseLoop:
         mono = self._clock.monotonic()
         if not self._tasks or mono < self._next_marks:
             return
-        marked = self._gateway.request(partial(self._store.marked, [*self._tasks.keys]))
+        keys = [task.row.key for task in self._tasks]
+        marked = self._gateway.request(partial(self._store.marked, keys))
         for key, mark in marked.items():
             reason = Reason.DELETED if mark == DELETING else Reason.CANCELLED
             self._tasks.stop(self._tasks[key], reason)

@@ -50,6 +50,7 @@ class StoreGateway:
         self._clock = clock
         self._tasks = tasks
         self._unstarted = unstarted
+        self._keeping = False
 
     def request(self, send: Callable[[], T]) -> T:
         """Guard the tasks, extend the leases that are due, then send a request.
@@ -69,15 +70,18 @@ class StoreGateway:
         been logged, and is left alone by the next request.
         """
         self._tasks.guard_before_blocking()
-        if not self._backoff.ready:
+        if self._keeping or not self._backoff.ready:
             return
+        # The requests that extend the leases call this, too.
+        self._keeping = True
         try:
-            extended = self._extend_due(self._held, self._guard_and_ask)
+            if self.extend_due(self._held):
+                # The kernel's timer is to know of it.
+                self._tasks.guard_before_blocking()
         except TransientStoreError:
-            return
-        if extended:
-            # The kernel's timer is to know of it.
-            self._tasks.guard_before_blocking()
+            pass
+        finally:
+            self._keeping = False
 
     @property
     def next_extension(self) -> float:
@@ -87,21 +91,18 @@ class StoreGateway:
             default=float("inf"),
         )
 
-    def extend_due(self, leases: Sequence[Lease]) -> None:
-        """Extend all of these leases, if one of them is due.
+    def extend_due(self, leases: Sequence[Lease]) -> bool:
+        """Extend all of these leases, if one of them is due; whether one was.
 
         Raises:
             TransientStoreError: the store did not answer.
         """
-        self._extend_due(leases, self.request)
-
-    def extend(self, leases: Sequence[Lease]) -> None:
-        """Extend these leases, due or not.
-
-        Raises:
-            TransientStoreError: the store did not answer.
-        """
-        self._extend(leases, self.request)
+        boot = self._clock.boottime()
+        held = [lease for lease in leases if not lease.lost]
+        due = any(boot >= lease.deadlines.extend for lease in held)
+        for length in sorted({lease.deadlines.lease for lease in held}) if due else ():
+            self._extend([lease for lease in held if lease.deadlines.lease == length], length)
+        return due
 
     def extend_now(self, task: RunningTask) -> bool:
         """Extend the lease of a task that asks for it; whether the lease was still held.
@@ -109,7 +110,7 @@ class StoreGateway:
         Raises:
             TransientStoreError: the store did not answer.
         """
-        self.extend([task])
+        self._extend([task], task.deadlines.lease)
         return not task.lost
 
     def update_data(self, task: RunningTask, data: str) -> bool:
@@ -126,24 +127,7 @@ class StoreGateway:
         """The leases that are extended."""
         return [*self._tasks, *self._unstarted.waiting.values()]
 
-    def _guard_and_ask(self, send: Callable[[], T]) -> T:
-        self._tasks.guard_before_blocking()
-        return self._backoff.ask(send)
-
-    def _extend_due(self, leases: Sequence[Lease], ask: "_Ask") -> bool:
-        """Extend all of them, if one is due; whether one was."""
-        boot = self._clock.boottime()
-        held = [lease for lease in leases if not lease.lost]
-        due = any(boot >= lease.deadlines.extend for lease in held)
-        if due:
-            self._extend(held, ask)
-        return due
-
-    def _extend(self, leases: Sequence[Lease], ask: "_Ask") -> None:
-        for length in sorted({lease.deadlines.lease for lease in leases}):
-            self._extend_alike([x for x in leases if x.deadlines.lease == length], length, ask)
-
-    def _extend_alike(self, leases: Sequence[Lease], length: float, ask: "_Ask") -> None:
+    def _extend(self, leases: Sequence[Lease], length: float) -> None:
         """Extend leases of the same length, by at least that length.
 
         Their schedules may have been given a shorter one meanwhile: it is for their next leases,
@@ -160,15 +144,12 @@ class StoreGateway:
             )
 
         try:
-            held = ask(send)
+            held = self.request(send)
         except StoreBusyError as busy:
             # One of the rows is locked: that is no reason to lose the others.
             _note(leases, busy.answered, sent)
             raise
         _note(leases, {key: key in held for key in tokens}, sent)
-
-
-_Ask = Callable[[Callable[[], frozenset[str]]], frozenset[str]]
 
 
 def _note(leases: Sequence[Lease], held: Mapping[str, bool], sent: float) -> None:

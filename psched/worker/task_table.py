@@ -1,7 +1,7 @@
 """The running tasks of a worker, as processes. What is written to the store: `lease_loop`."""
 
 import logging
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from psched.application.task import assignment
@@ -75,11 +75,6 @@ class TaskTable:
         return self._tasks[key]
 
     @property
-    def keys(self) -> KeysView[str]:
-        """The keys of the rows whose tasks are here."""
-        return self._tasks.keys()
-
-    @property
     def alive(self) -> bool:
         """Whether a process of any task may still be alive."""
         return any(not task.empty for task in self)
@@ -151,12 +146,11 @@ class TaskTable:
         """See which runners have ended, and which of their trees are gone."""
         by_runner = {task.runner: task for task in self if not task.empty}
         for runner in self._pool.reap():
-            task_or_none = by_runner.get(runner)
-            if task_or_none is not None:
-                self._handle(task_or_none, runner.last_words, writer)
+            if (task := by_runner.get(runner)) is not None:
+                self._handle(task, runner.last_words, writer)
                 if runner.died_with_server:
-                    task_or_none.server_died(self._clock.monotonic())
-                task_or_none.run_over(f"its process {runner.exit}", self._clock.monotonic())
+                    task.server_died(self._clock.monotonic())
+                task.run_over(f"its process {runner.exit}", self._clock.monotonic())
         for runner in self._pool.cleared():
             if runner in by_runner:
                 by_runner[runner].tree_gone()

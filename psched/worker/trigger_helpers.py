@@ -210,7 +210,7 @@ class TriggerHelpers:
         messages = helper.last_words if helper.exit is not None else helper.link.receive()
         problem = None
         if messages:
-            problem = self._accept(question, messages)
+            problem = self._accept(question, helper, messages)
         elif helper.exit is not None:
             problem = f"its process {helper.exit}"
         elif helper.link.fault is not None:
@@ -222,10 +222,12 @@ class TriggerHelpers:
         if problem is not None:
             self._failed(question, helper, problem)
 
-    def _accept(self, question: Question, messages: Sequence[Mapping[str, Any]]) -> str | None:
+    def _accept(
+        self, question: Question, helper: RunnerChild, messages: Sequence[Mapping[str, Any]]
+    ) -> str | None:
         """Accept an answer; what is wrong with it, if something is."""
-        helper, message = question.helper, messages[0]
-        if helper is None or len(messages) > 1:
+        message = messages[0]
+        if len(messages) > 1:
             return "its process has sent what it was not asked for"
         if "failed" in message:
             return f"it raised {message['failed'][:200]!r}"

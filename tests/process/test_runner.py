@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from psched.base.errors import CommandError, PreemptedError
+from psched.base.errors import CommandError, PreemptedError, TransientStoreError
 from psched.process import tree
 from psched.process.link import Link
+from psched.runner.messages import TO_RUNNER
 from psched.runner.runner import _Holder
 from psched.runner.stop import Stop
 from psched.runner.stop_flags import Reason, StopFlagTable
@@ -53,8 +54,8 @@ OUTCOMES = {
     "finishes_and_raises": "Finish()",
     "retries": "Retry(wait=7, reason='retry asked for by the handler')",
     "writes_too_much": FAILED(
-        "InvalidError: data: has 16777224 bytes as JSON, and data_limit is 16777216; keep what is"
-        " so large in another place and pass on where that is, or raise data_limit"
+        "InvalidError: data: has 16777224 bytes as JSON, and data_limit is 16777216; store such"
+        " large data elsewhere and pass a reference to them, or raise data_limit"
     ),
     "releases": "Release()",
     "decides_twice": "Release()",
@@ -248,6 +249,26 @@ def asked_after_the_end():
 
 def test_nobody_can_speak_for_a_task_that_is_over():
     assert isolated(asked_after_the_end) == ["the task is over", 1]
+
+
+def told_of_an_update(answer):
+    ours, theirs = Link.pair()
+    ours.expects = TO_RUNNER
+    holder = _Holder(ours, Stop(StopFlagTable(1).at(0)), list, data_limit=1024)
+    theirs.send({answer: "the connection broke"})
+    try:
+        holder.update_data({})
+    except TransientStoreError as error:
+        return [type(error).__name__, str(error)]
+    return "no error"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [("unavailable", "StoreUnavailableError"), ("unanswered", "UnknownOutcomeError")],
+)
+def test_a_handler_is_told_whether_its_update_may_have_been_applied(answer, error):
+    assert apart(told_of_an_update, answer) == [error, "the connection broke"]
 
 
 def test_a_thread_that_goes_on_asking_does_not_spoil_the_end_of_its_task():

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from psched.base.errors import StoreUnavailableError, UnknownOutcomeError
 from psched.base.lease_times import Deadlines
 from psched.worker.worker import LEFT_BEHIND
 from support.driven import START, driven_host
@@ -232,6 +233,27 @@ def test_an_outage_kills_tasks_before_their_leases_end_and_is_logged_once_at_eac
     told = [message["away"] for message in worker.messages if "away" in message]
     assert {*told} == {None, "the database is unavailable: test"}
     assert told[-1] is None
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [(StoreUnavailableError, "unavailable"), (UnknownOutcomeError, "unanswered")],
+)
+def test_a_task_learns_whether_its_update_may_have_been_applied(host, error, answer):
+    def update_data(*_arguments):
+        raise error("the connection broke")
+
+    host.add("one")
+    store = host.remote()
+    store.update_data = update_data
+    worker = host.worker(store)
+    worker.tick()
+    worker.tasks["one"].ask(b"{}", update_data=True)
+
+    worker.tick()
+
+    assert worker.tasks["one"].answers == [{answer: "the connection broke"}]
+    assert worker.exit_status is None
 
 
 TAKEN_OVER = "UPDATE psched SET owner = 'thief.1', fence = fence + 1, next_run_time = 4000000000"
