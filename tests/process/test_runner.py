@@ -268,7 +268,7 @@ def told_of_an_update(answer):
     [("unavailable", "StoreUnavailableError"), ("unanswered", "UnknownOutcomeError")],
 )
 def test_a_handler_is_told_whether_its_update_may_have_been_applied(answer, error):
-    assert apart(told_of_an_update, answer) == [error, "the connection broke"]
+    assert isolated(told_of_an_update, answer) == [error, "the connection broke"]
 
 
 def test_a_thread_that_goes_on_asking_does_not_spoil_the_end_of_its_task():
