@@ -37,7 +37,8 @@ _KILL_TIMEOUT = 5.0
 
 _MASTERS = re.compile(r"psched\.([0-9]{1,20})\.([0-9]{1,20})")
 
-_NONCE = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NONCE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""No longer than workers accept; see `psched.master.messages`."""
 
 _LINKS_WITHOUT_CHILDREN = 2
 

@@ -145,12 +145,14 @@ def test_a_folder_that_is_gone_is_said_and_costs_nothing(tmp_path, make, caplog)
     assert "its tasks wait for alive_time" in caplog.text
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "bytes", "names", "nothing", "too much", "place"])
+@pytest.mark.parametrize("kind", [*KINDS, "bytes", "names", "long", "nothing", "too much", "place"])
 def test_what_a_task_leaves_beside_it_is_removed_and_stops_nobody(tmp_path, make, ours, kind):
     left = tmp_path / "nonces.7.7"
     content = {
         "bytes": b"boot 1 2 /here\n\xff\xfe\n",
         "names": b"boot 1 2 /here\nnonce\n../\x1b[2J\n",
+        # A worker would refuse the message that tells it to release this one.
+        "long": b"boot 1 2 /here\n" + b"n" * 65 + b" own\n",
         "nothing": b"",
         "too much": b"boot 1 2 /here\n" + b"nonce\n" * 20_000,
         "place": b"/here\nnonce\n",
