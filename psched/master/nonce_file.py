@@ -183,7 +183,7 @@ def here() -> str:
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "cgroup")]
-    place = " ".join([boot, *map(str, namespaces), cgroup.own_name() or "unknown"])
+    place = " ".join([boot, *map(str, namespaces), *(cgroup.own_names() or ["unknown"])])
     return place.encode(errors="backslashreplace").decode()
 
 
