@@ -110,9 +110,10 @@ class Status:
         wakes = self._feed_watchdog(now)
         text = self._text(state, generation, workers)
         self._set_title(text)
-        wakes = min(wakes, self._notify(state, text, now, until))
         describe = partial(self._describe, state, generation, workers, about)
-        return min(wakes, self._answer(workers, now, describe))
+        return min(
+            wakes, self._notify(state, text, now, until), self._answer(workers, now, describe)
+        )
 
     def close(self) -> None:
         """Remove the socket."""
