@@ -22,6 +22,7 @@ from pathlib import Path
 from psched.base import regular_files
 from psched.base.errors import ConfigError
 from psched.config.urls import MEMORY as URL
+from psched.master.runtime_folders import service_folder
 from psched.process import tree
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # the folders in it are private
@@ -133,16 +134,9 @@ def _remove_tree(folder: Path) -> None:
 
 def _home() -> Path:
     """Where folders are created: the unit's RuntimeDirectory, or else shared memory."""
-    # systemd separates the unit's folders by colons.
-    folder, _, _ = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")
-    if folder:
-        return Path(folder)
+    if folder := service_folder(os.environ):
+        return folder
     return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-
-
-def _homes() -> set[Path]:
-    """Where folders may be found, whoever created them."""
-    return {_home(), _SERVICE}
 
 
 def _folder_of(owner: int) -> Path:
@@ -151,8 +145,8 @@ def _folder_of(owner: int) -> Path:
 
 
 def _all() -> Iterator[Path]:
-    """All folders of this user."""
-    for home in _homes():
+    """All folders of this user, whoever created them."""
+    for home in {_home(), _SERVICE}:
         for path in home.glob(f"psched-{os.geteuid()}-*"):
             if _NAME.fullmatch(path.name):
                 yield path

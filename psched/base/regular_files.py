@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-LARGEST = 64 * 1024
+LARGEST = 256 * 1024
 """Bytes; `read` refuses a larger file."""
 
 _KINDS = {

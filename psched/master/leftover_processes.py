@@ -58,7 +58,11 @@ def kill() -> None:
         until = time.monotonic() + _KILL_TIMEOUT
         logged: set[int] = set()
         # What the killed ones had forked becomes orphans, which the next search finds.
-        while found := [pid for pid in _processes() if _is_stray(pid, above)]:
+        while found := [
+            int(name)
+            for name in os.listdir("/proc")
+            if name.isdecimal() and _is_stray(int(name), above)
+        ]:
             new = [pid for pid in found if pid not in logged]
             if new:
                 there = ", ".join(map(tree.describe, new))
@@ -99,10 +103,6 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
     if master is None or master[2:] != (_namespace(), os.geteuid()):
         return False
     return not tree.lives(*master[:2])
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
 def _above() -> frozenset[int]:

@@ -150,7 +150,7 @@ class Master:
         self._fault = False
         self._try(self._receive)
         self._try(self._reap)
-        self._try(self._workers.watch)
+        self._try(self._watch)
         self._try(self._workers.recover)
         if self._stopping_since is None:
             self._try(self._restart)
@@ -228,6 +228,12 @@ class Master:
         for message in worker.link.receive():
             self._try(self._handle, worker, message)
 
+    def _watch(self) -> None:
+        now = self._clock.monotonic()
+        self._workers.excuse_standstill(now)
+        for worker in self._workers:
+            self._try(worker.watch, now)
+
     def _reap(self) -> None:
         for worker in self._workers.reap():
             for message in worker.last_words:
@@ -237,7 +243,8 @@ class Master:
     def _handle(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
         """Act on a worker's message."""
         worker.heard_from(message, self._clock.monotonic())
-        if "ready" in message and not worker.ready:
+        # A worker that has died since cannot begin; nor can it be the first of a generation.
+        if "ready" in message and not worker.ready and worker.exit is None:
             # A fault in the record of its nonce must not keep it from work.
             self._try(self._workers.became_ready, worker)
             # It waits for the answer, and reads first what it was told before.

@@ -42,6 +42,10 @@ _PLACE = re.compile(r"\S+ [0-9]+ [0-9]+ .+")
 
 _OWN = "own"
 
+_MOST = 5000
+"""Nonces that are inherited at one start: a task can leave any number, and a worker takes about a
+millisecond for each. Three generations of a thousand workers leave fewer."""
+
 
 class NonceFile:
     """A master's file, in a folder where other masters may have theirs.
@@ -83,6 +87,8 @@ class NonceFile:
         """Take over the nonces of dead masters whose workers have left no process behind."""
         is_alone = self._group is not None and self._group.pids == [os.getpid()]
         for path, nonces in self._of_dead_masters():
+            if len(self._in_own_cgroup) + len(nonces) > _MOST:
+                continue
             inherited = [nonce for nonce, own in nonces if (own.is_empty if own else is_alone)]
             # Recorded as ours before they are removed there, in case we are killed in between. As
             # no such cgroup exists, the next master can inherit them.
@@ -177,7 +183,7 @@ def here() -> str:
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "cgroup")]
-    place = " ".join([boot, *map(str, namespaces), cgroup.own_name() or "unknown"])
+    place = " ".join([boot, *map(str, namespaces), *(cgroup.own_names() or ["unknown"])])
     return place.encode(errors="backslashreplace").decode()
 
 

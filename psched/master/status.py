@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from psched.base.clock import Clock
@@ -109,12 +110,10 @@ class Status:
         wakes = self._feed_watchdog(now)
         text = self._text(state, generation, workers)
         self._set_title(text)
-        wakes = min(wakes, self._notify(state, text, now, until))
-
-        def describe() -> Mapping[str, Any]:
-            return self._describe(state, generation, workers, about)
-
-        return min(wakes, self._answer(workers, now, describe))
+        describe = partial(self._describe, state, generation, workers, about)
+        return min(
+            wakes, self._notify(state, text, now, until), self._answer(workers, now, describe)
+        )
 
     def close(self) -> None:
         """Remove the socket."""
@@ -187,7 +186,7 @@ class Status:
         over = self._requested + _REPORT_TIMEOUT
         if now < over and any(w.reported < self._requested for w in workers if w.ready):
             return over
-        self._socket.answer(describe)
+        self._socket.answer(describe())
         self._requested = None
         return float("inf")
 

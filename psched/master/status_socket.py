@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -156,17 +156,12 @@ class StatusSocket:
             reader.advance(now)
         self._readers = [reader for reader in self._readers if not reader.closed]
 
-    def answer(self, describe: Callable[[], Mapping[str, Any]]) -> None:
-        """Send a document to all clients without an answer.
-
-        Args:
-            describe: makes the document; called only if somebody waits for it.
-        """
-        if waiting := self.waiting:
-            document = json.dumps(describe()).encode()
-            for reader in waiting:
-                reader.answer(document)
-            self.advance()
+    def answer(self, document: Mapping[str, Any]) -> None:
+        """Send a document to all clients without an answer."""
+        encoded = json.dumps(document).encode()
+        for reader in self.waiting:
+            reader.answer(encoded)
+        self.advance()
 
     def close(self) -> None:
         """Remove the socket."""

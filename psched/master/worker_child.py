@@ -158,10 +158,10 @@ class WorkerChild(Child):
             hurry: its tasks are not given their time to clean up.
         """
         self.draining = True
-        self.tell(stop=timeout, hurry=hurry)
         if timeout is not None:
             # The worker keeps the same limits itself. This one is for a worker that does not.
             self._kill_at(now, now + timeout + self.spec.kill_limit + CLEAN_UP_LIMIT)
+        self.tell(stop=timeout, hurry=hurry)
 
     def shut_down(self, timeout: float, now: float, *, hurry: bool = False) -> None:
         """End it because the master stops: `drain` it, or kill it if it is not ready.

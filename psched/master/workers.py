@@ -17,7 +17,7 @@ from psched.process.spawner import Spawner
 _log = logging.getLogger("psched.master")
 
 _STANDSTILL = 1.0
-"""Seconds. If `Workers.watch` is called that much too late, the master has stood still."""
+"""Seconds. If `excuse_standstill` is called that much too late, the master has stood still."""
 
 _RECOVERY = 2.0
 """Seconds that workers are given then, as they may have stood still with it, to speak again."""
@@ -41,7 +41,8 @@ class Workers:
 
     Attributes:
         deaths: how many workers have exited without being told to.
-        due: when `watch` will be called, seconds of the monotonic clock; set by its caller.
+        due: when `excuse_standstill` should be called, seconds of the monotonic clock; set by its
+            caller.
     """
 
     def __init__(
@@ -208,17 +209,19 @@ class Workers:
         """A worker reports that the leases of dead ones are released."""
         self._nonce_file.remove(worker.recovered(nonces))
 
-    def watch(self) -> None:
-        """Signal the workers that are silent, not ready in time, or drain too slowly."""
-        now = self._clock.monotonic()
+    def excuse_standstill(self, now: float) -> None:
+        """If this is called too late, the workers' silence in that time does not count.
+
+        Args:
+            now: seconds of the monotonic clock.
+        """
         late = now - self.due
-        for worker in self:
-            if late > _STANDSTILL:
+        if late > _STANDSTILL:
+            for worker in self:
                 # Not more than that: on a host where every call is late, a hang is still found.
                 worker.stood_still(late + _RECOVERY, now)
-            worker.watch(now)
 
     @property
     def wakes(self) -> float:
-        """When `reap` or `watch` is to be called again, seconds of the monotonic clock."""
+        """When `reap` or `WorkerChild.watch` is next due, seconds of the monotonic clock."""
         return min([self._orphan_reaper.wakes, *(worker.wakes for worker in self)])

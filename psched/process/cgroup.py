@@ -37,7 +37,8 @@ _KILL_TIMEOUT = 5.0
 
 _MASTERS = re.compile(r"psched\.([0-9]{1,20})\.([0-9]{1,20})")
 
-_NONCE = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NONCE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""No longer than workers accept; see `psched.master.messages`."""
 
 _LINKS_WITHOUT_CHILDREN = 2
 
@@ -242,15 +243,6 @@ def own_path() -> Path | None:
         return None
 
 
-def own_name() -> str | None:
-    """The kernel's name of the cgroup that this process is in; None if it is in none.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return next(iter(_own_names()), None)
-
-
 def is_nonce(name: str) -> bool:
     """Whether this can be a worker's nonce: tasks can leave files and cgroups of any name."""
     return _NONCE.fullmatch(name) is not None
@@ -280,7 +272,7 @@ def _write(path: str, text: bytes) -> None:
 
 def _own() -> Path:
     """The directory of the cgroup that this process is in."""
-    names = _own_names()
+    names = own_names()
     mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     for mount in mounts:
         # proc(5): the fourth and fifth are the root within the file system, and the mount point.
@@ -294,8 +286,12 @@ def _own() -> Path:
     raise UnavailableError("this process is in no cgroup of version 2 that can be seen from here")
 
 
-def _own_names() -> list[str]:
-    """What the kernel calls the cgroup of version 2 that this process is in."""
+def own_names() -> list[str]:
+    """What the kernel calls the cgroup of version 2 that this process is in; none if it is in none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     text = Path("/proc/self/cgroup").read_text("utf-8", "surrogateescape")
     return re.findall("^0::(.*)$", text, re.MULTILINE)
 

@@ -27,8 +27,8 @@ def allow_dump(*, allowed: bool) -> None:
     _prctl(_PR_SET_DUMPABLE, int(allowed))
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel KILL this process when its parent dies; see prctl(2).
+def die_with_parent(parent: int, number: int = _KILL) -> None:
+    """Have the kernel send this process a signal when its parent dies; see prctl(2).
 
     The parent must have forked from its main thread, because the kernel sends the signal when the
     thread that has forked ends.
@@ -36,15 +36,9 @@ def die_with_parent(parent: int) -> None:
     Args:
         parent: the parent's pid. If the parent has died before this call, the kernel would send
             nothing; this process is killed here.
+        number: the signal.
     """
-    _prctl(_PR_SET_PDEATHSIG, _KILL)
-    if os.getppid() != parent:
-        _die()
-
-
-def stop_with_parent(parent: int) -> None:
-    """Have the kernel send TERM to this process when its parent dies; see `die_with_parent`."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         _die()
 

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -226,6 +227,6 @@ def _start_beside() -> subprocess.Popen[bytes]:
     def prepare() -> None:
         # Signals are held until the master has installed its handlers.
         early_signals.hold()
-        kernel.stop_with_parent(program)
+        kernel.die_with_parent(program, signal.SIGTERM)
 
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare)  # noqa: PLW1509

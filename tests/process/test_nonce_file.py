@@ -121,6 +121,23 @@ def test_a_nonce_is_inherited_once_its_own_cgroup_is_empty_or_gone(tmp_path, mak
     assert not (tmp_path / f"nonces.{DEAD}").exists()
 
 
+def test_the_workers_of_three_large_generations_are_inherited(make, ours):
+    nonces = [f"a-host-with-a-long-name1-{number:016x}" for number in range(3000)]
+    file = make()
+    file._in_own_cgroup = dict.fromkeys(nonces, True)
+    file.add("last", own_cgroup=True)
+    assert ours().inherit() == [*nonces, "last"]
+
+
+def test_files_without_end_do_not_keep_a_worker_busy_without_end(tmp_path, ours):
+    for number in range(10):
+        lines = "".join(f"{number}-{line} own\n" for line in range(2000))
+        (tmp_path / f"nonces.419430{number}.1").write_text(f"{HERE}\n{lines}")
+    assert len(ours().inherit()) == 4000
+    # The next start finds the others.
+    assert len(names(tmp_path)) == 8 + 1
+
+
 @pytest.mark.parametrize(
     ("pids", "found"), [([os.getpid()], ["own", "shared"]), ([os.getpid(), 1], ["own"])]
 )
@@ -145,14 +162,16 @@ def test_a_folder_that_is_gone_is_said_and_costs_nothing(tmp_path, make, caplog)
     assert "its tasks wait for alive_time" in caplog.text
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "bytes", "names", "nothing", "too much", "place"])
+@pytest.mark.parametrize("kind", [*KINDS, "bytes", "names", "long", "nothing", "too much", "place"])
 def test_what_a_task_leaves_beside_it_is_removed_and_stops_nobody(tmp_path, make, ours, kind):
     left = tmp_path / "nonces.7.7"
     content = {
         "bytes": b"boot 1 2 /here\n\xff\xfe\n",
         "names": b"boot 1 2 /here\nnonce\n../\x1b[2J\n",
+        # A worker would refuse the message that tells it to release this one.
+        "long": b"boot 1 2 /here\n" + b"n" * 65 + b" own\n",
         "nothing": b"",
-        "too much": b"boot 1 2 /here\n" + b"nonce\n" * 20_000,
+        "too much": b"boot 1 2 /here\n" + b"nonce\n" * 100_000,
         "place": b"/here\nnonce\n",
     }
     if kind in content:
@@ -281,7 +300,7 @@ def without_cgroups(group, folder, *, alone):
     if other is not None:
         os.write(writing, b"\n")
         wait_for_end(other)
-    return found, cgroup.own_name() in nonce_file.here()
+    return found, cgroup.own_names()[0] in nonce_file.here()
 
 
 def alone_again(group, folder):

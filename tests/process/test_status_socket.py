@@ -38,7 +38,7 @@ def master(tmp_path):
 def advance(master):
     master._next_check = 0.0
     master.advance()
-    master.answer(lambda: SAID)
+    master.answer(SAID)
 
 
 def answer_of(master, folder):

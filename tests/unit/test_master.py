@@ -326,6 +326,25 @@ def test_what_was_released_is_nobodys_to_release_any_more(driver):
     assert nonces_given_to(driver.worker(0)) == [last]
 
 
+def test_a_worker_whose_report_arrives_with_its_death_is_neither_promoted_nor_on_file(driver):
+    driver.send(SIGHUP)
+    canary = driver.worker(0, 2)
+    reap = driver.spawner.reap
+
+    def report_and_die():
+        if canary.lives:
+            canary.say(ready=None)
+            canary.dies()
+        return reap()
+
+    driver.spawner.reap = report_and_die
+    driver.tick()
+    assert sorted(driver.found()) == [(1, 0), (1, 1)]
+    assert "restart failed" in driver.title
+    assert not any(stops(child) for child in driver.spawner.living)
+    assert sorted(driver.workers._nonce_file._in_own_cgroup) == ["nonce-1", "nonce-2"]
+
+
 def test_where_no_worker_will_follow_a_cleaner_releases_what_the_dead_held(driver):
     nonces = [driver.record(driver.worker(number)).identity.nonce for number in (0, 1)]
     driver.send(SIGWINCH)
@@ -514,7 +533,12 @@ def test_a_stop_while_a_canary_starts_ends_both_generations(driver):
 class FaultyLink(Link):
     """One that raises when it is told to."""
 
-    faulty = False
+    faulty = deaf = False
+
+    def send(self, message, data=b""):
+        if self.deaf:
+            raise RuntimeError("cannot send")
+        super().send(message, data)
 
     def receive(self, **options):
         if self.faulty:
@@ -594,6 +618,26 @@ def test_a_fault_does_not_keep_a_stop_from_completing(faulty):
     faulty.worker(1).exits()
     faulty.advance(30)
     assert stopped(faulty) == 0
+
+
+def test_a_worker_that_cannot_be_told_to_stop_is_killed_in_time(faulty):
+    deaf = faulty.worker(0)
+    faulty.record(deaf).link.deaf = True
+    faulty.send(SIGTERM)
+    faulty.worker(1).exits()
+    faulty.advance(36)
+    assert deaf.signals == [SIGKILL]
+    faulty.worker(CLEANER).exits()
+    faulty.advance(1)
+    assert stopped(faulty) == 0
+
+
+def test_a_fault_with_one_worker_does_not_save_another_from_being_killed(faulty, monkeypatch):
+    one, other = faulty.worker(0), faulty.worker(1)
+    monkeypatch.setattr(faulty.record(one), "watch", lambda _now: 1 / 0)
+    faulty.silence(other)
+    faulty.advance(63)
+    assert other.signals == [SIGABRT, SIGKILL]
 
 
 @pytest.mark.parametrize(("number", "limit"), [(SIGTERM, 40), (SIGQUIT, 31)])
