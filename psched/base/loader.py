@@ -1,4 +1,4 @@
-"""Importing code: a user's modules and objects, by name or path; and our own, faster."""
+"""Importing code: a user's modules and objects, by name or path; and psched's own, faster."""
 
 import gc
 import importlib

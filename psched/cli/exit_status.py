@@ -31,7 +31,8 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
         except (ConfigError, InvalidError, LoadError, ScheduleError, StoreError) as error:
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            # A folder that cannot be made, a full disk; click handles a closed pipe itself.
+            # For example a folder that cannot be made, or a full disk; click handles a closed pipe
+            # itself.
             if error.errno == errno.EPIPE:
                 raise
             raise click.ClickException(str(error)) from error

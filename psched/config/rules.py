@@ -66,7 +66,7 @@ def apply_rules(
         Problems: the setting, and what is wrong with it.
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
-        values["dst_policy"] = "wallclock"  # as in PerfectSched
+        values["dst_policy"] = "wallclock"  # PerfectSched does the same
     yield from _derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):
         yield key, _MISSING
@@ -254,8 +254,8 @@ def _driver_timeout(values: Mapping[str, Any]) -> float:
 
 def _check_heartbeat(values: Mapping[str, Any]) -> None:
     timeout, limit = _driver_timeout(values), values["child_heartbeat_limit"]
-    # It connects, which takes one timeout at most, and sends a request, which takes another. It
-    # gives a sign of life before and after.
+    # To connect takes the worker one timeout at most, and a request another. The worker gives a
+    # sign of life before and after.
     if limit < 2 * timeout + 2:
         raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"

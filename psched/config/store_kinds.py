@@ -1,6 +1,6 @@
 """The kinds of store that the setting ``type`` names, and how they differ for the rest of psched.
 
-A kind that psched's own packages do not know is named here by its class's import path alone.
+A kind whose class no other package imports is named here by the class's import path alone.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ class StoreKind:
         class_path: import path ``module:Class`` of a store that no package of psched imports; it is
             made as a user's own store is. None: `psched.stores` has the class.
         cron_reading: how cron lines are read, ``crontab`` or ``perfectsched``; see
-            `psched.triggers.cron.parse`.
-        new_trigger_starts_at_cursor: where a schedule continues if its trigger was changed while
-            its task ran: at the occurrence that ran. False: at the time of the change.
+            `psched.triggers.cron.parse_cron`.
+        new_trigger_starts_at_cursor: if a trigger was changed while the task ran, the schedule
+            continues at the occurrence that ran. False: at the time of the change.
         keeps_status: whether a row has a status, so that an ended or cancelled one can be kept.
         keeps_options: whether a row has settings of its own, its label among them.
     """

@@ -47,7 +47,7 @@ def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, s
     """
     most, expire = definition.settings.max_attempts, definition.settings.expire
     if 0 < most < row.attempt:
-        # Its worker died: at a regular end of that attempt it would have been given up there.
+        # The worker of the last attempt died; a regular end of it would have given the row up.
         return FAILED, f"gave up: its worker died in the last of {most} attempts"
     if definition.trigger is not None or not expire or row.next_time is None:
         return None

@@ -100,7 +100,7 @@ def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, 
 
 
 def describe_dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
-    """What was dropped, for people: the occurrences from the cursor to the oldest that is kept."""
+    """Name, for people, the dropped occurrences: from the cursor to the oldest that is kept."""
     policy = definition.settings.catchup
     cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""
     window = definition.settings.catchup_window

@@ -186,7 +186,7 @@ def payload_form(options: Mapping[str, Any]) -> str | None:
 
 
 def annotation(row: Row, name: str) -> str | None:
-    """A row's ``label`` or ``note``; None if it has none that can be read."""
+    """A row's ``label`` or ``note``; None if it is missing or cannot be read."""
     try:
         found = parse_options(row.options).get(name)
     except InvalidError:
@@ -222,7 +222,7 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
     try:
         text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        size = len(text.encode())  # raises if there is half of a surrogate pair
+        size = len(text.encode())  # raises if the text has half of a surrogate pair
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(field, f"cannot be written as JSON: {error}") from None
     if most is not None:
@@ -253,7 +253,7 @@ def decode(
         value = _decoder.decode(text)
         # Most payloads have no escapes: then a runner does not touch the pattern's memory pages.
         if "\\u" in text and _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()  # raises unless they are pairs
+            json.dumps(value, ensure_ascii=False).encode()  # raises unless surrogates come in pairs
     except RecursionError:
         raise InvalidError(field, f"is nested more than {DEEPEST} levels deep") from None
     except InvalidError:
@@ -317,5 +317,5 @@ def _finite(digits: str) -> float:
     return number
 
 
-# json.loads would make a decoder for each call with such arguments.
+# json.loads, given these arguments, would make a decoder for each call.
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -80,7 +80,8 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
             return _give_up(row, definition, *given_up)
         return _next_step(row, definition, now)
     except NotLoadedError as error:
-        # Another host may have the code, or this host may get it soon. So it was not an attempt.
+        # This was not an attempt, because another host may have the code, or this host may get it
+        # soon.
         return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
     except InvalidError as error:
         return quarantine(row, str(error))
@@ -106,7 +107,7 @@ def after_run(
         definition = parse_row(current, settings)
     except NotLoadedError as error:
         over = isinstance(decision, Finish)
-        # Without a time, so that a host that can load the trigger computes it.
+        # The row is settled without a time, so that a host that can load the trigger computes it.
         row = changed(current, next_time=None) if over else current
         return _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
     except InvalidError as error:
@@ -228,7 +229,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
 
 
 def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
-    """Postpone a row whose trigger cannot be loaded here; another host may be able to."""
+    """Postpone a row whose trigger cannot be loaded here; another host may be able to load it."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
     text = _plain(f"{reason}; tried again every {wait} s")
     return changed(postpone(row, wait), attempt=attempt, reason=text)
@@ -262,7 +263,8 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
         # Inserted by plain SQL without a ``next_run_time``.
         return _at(row, definition, cursor)
     if row.attempt < 1:
-        # Set during a lease that was never settled (see `declare`): it is due at its own time.
+        # The time was set during a lease that was never settled (see `declare`): the row is due
+        # then.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
@@ -282,7 +284,7 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
 def _at(
     row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
 ) -> Settlement:
-    """Go on to an occurrence; None: there is none."""
+    """Move the cursor to an occurrence; None: there is none, and the schedule ends."""
     if next_time is None:
         return _ended(row, definition.settings, FINISHED, reason)
     return Settlement.of(

@@ -9,7 +9,7 @@ from psched.process.deadman import Deadline
 from psched.process.link import Link
 
 DRAINED = 0
-"""Exit status of a worker that holds no lease any more. After any other, leases may be left."""
+"""Exit status of a worker that has left no lease; after any other status there may be some."""
 
 BAD_HANDLERS = 65
 """Exit status: handlers cannot be loaded (sysexits.h: EX_DATAERR)."""
@@ -56,7 +56,7 @@ class WorkerIdentity:
 
 
 def nothing() -> None:
-    """Do nothing."""
+    """Do nothing; the default of callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ _SAME_KEY_PRESS = 1.0
 """Seconds; a second INT within them is the first one, received twice."""
 
 _TICK = 4.0
-"""Seconds between two ticks, at most."""
+"""The most seconds between two ticks."""
 
 _KILL_GRACE = 5.0
 """Seconds that a killed worker may take to be gone before a stop with a fault is given up."""
@@ -82,7 +82,7 @@ class Master:
         clock: this host's clocks.
         respawn: the pace of replacements.
         reopen_logs: called on USR2 and at a restart.
-        status: tells the outside how the master is.
+        status: shows the state of the master to those outside.
         on_terminal: WINCH is sent by the terminal when its size changes, and means nothing.
     """
 
@@ -146,7 +146,7 @@ class Master:
             self.obey(self._wait(inbox, timeout))
 
     def tick(self) -> float:
-        """Do what is due; the seconds until something is due again."""
+        """Do what is due; return the seconds until something is due again."""
         self._fault = False
         self._try(self._receive)
         self._try(self._reap)
@@ -166,7 +166,7 @@ class Master:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the master was told to stop, and has."""
+        """Whether the master was told to stop, and has stopped."""
         if self._stopping_since is None:
             return False
         if not self._workers:
@@ -174,7 +174,7 @@ class Master:
         return self._faults.ongoing and self._clock.monotonic() > self._last_kill + _KILL_GRACE
 
     def close(self) -> int:
-        """Remove the status socket of a master that has stopped; the exit status."""
+        """Remove the status socket of a master that has stopped; return the exit status."""
         self._try(self._status.close)
         if self._workers:
             _log.critical("a fault has kept the stop from completing: workers are left behind")
@@ -206,7 +206,7 @@ class Master:
             self._faults.failed(error)
 
     def _wait(self, inbox: SignalInbox, timeout: float) -> Collection[signal.Signals]:
-        """Sleep until something happens or is due; the signals that have arrived."""
+        """Sleep until something happens or is due; return the signals that have arrived."""
         try:
             if self._fault:
                 return inbox.wait(timeout)
@@ -220,7 +220,8 @@ class Master:
 
     def _receive(self) -> None:
         for worker in self._workers:
-            # One by one: a worker that is not heard would seem to hang, and be killed.
+            # A fault in one worker's messages must not stop the reading of the others: a worker
+            # that is not heard would seem to hang, and be killed.
             self._try(self._receive_from, worker)
 
     def _receive_from(self, worker: WorkerChild) -> None:
@@ -238,9 +239,9 @@ class Master:
         """Act on a worker's message."""
         worker.heard_from(message, self._clock.monotonic())
         if "ready" in message and not worker.ready:
-            # A fault in the record of its nonce must not keep it from work.
+            # A fault while its nonce is recorded must not keep the worker from working.
             self._try(self._workers.became_ready, worker)
-            # It waits for the answer, and reads first what it was told before.
+            # The worker waits for this answer, and first obeys what it was told before.
             if worker is not self._canary or self._promote(worker, message["ready"]):
                 worker.admit()
             else:
@@ -254,7 +255,7 @@ class Master:
             self._workers.recovered(worker, message["recovered"])
 
     def _ended(self, worker: WorkerChild) -> None:
-        """A worker has been reaped."""
+        """Act on the end of a worker that was reaped."""
         exit_, now = worker.exit, self._clock.monotonic()
         if exit_ is None or self._stopping_since is not None:
             return
@@ -297,7 +298,7 @@ class Master:
         self._canary = self._workers.spawn(0, self._generation + 1, spec)
 
     def _can_start(self, step: Callable[[], object]) -> bool:
-        """Take a step in the start of a generation; whether that succeeds."""
+        """Take a step in the start of a generation; return whether it succeeded."""
         try:
             step()
         except SpecError as error:
@@ -338,7 +339,7 @@ class Master:
             why: for people.
             status: the exit status, if another try would fail as well.
         """
-        # A pause that was meant for this generation is not meant for the next try.
+        # A pause that was asked for this generation does not apply to the next try.
         self._paused_until = min(self._paused_until, self._generation)
         if self._spec is not None:
             _log.error(
@@ -362,7 +363,7 @@ class Master:
         return self._generation <= self._paused_until
 
     def _pause(self) -> None:
-        """Have no task started by this generation, nor by one that is about to replace it."""
+        """Have no task started, neither by this generation nor by the one about to replace it."""
         _log.info("paused: no task is started until the next restart")
         self._paused_until = self._generation + (self._canary is not None)
         for worker in self._workers:
@@ -422,7 +423,7 @@ class Master:
     # --- its status ------------------------------------------------------------------
 
     def _show(self) -> None:
-        """Tell the outside how the master is, and note when something is due again."""
+        """Show the master's status outside, and note when something is due again."""
         about = {} if self._spec is None else self._spec.about
         shown = self._status.show(
             self._state, self._generation, self._workers, until=self._last_kill, about=about

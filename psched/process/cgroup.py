@@ -75,13 +75,13 @@ class Cgroup:
         _write(f"{self.path}/cgroup.procs", b"%d" % pid)
 
     def kill(self) -> None:
-        """KILL all processes in it and below. If that fails, they are found by walking."""
+        """KILL all processes in it and below; if the kernel cannot, those that a walk finds."""
         with suppress(OSError):
             _write(f"{self.path}/cgroup.kill", b"1")
 
     @property
     def populated(self) -> bool:
-        """Whether it is known that a process is in it or below; zombies do not count."""
+        """Whether the cgroup is known to have a process in it or below; zombies do not count."""
         try:
             return b"populated 1" in tree.read(f"{self.path}/cgroup.events")
         except OSError:
@@ -89,11 +89,11 @@ class Cgroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known that no process is in it or below, or that it does not exist."""
+        """Whether the cgroup is known to have no process in it or below, or not to exist."""
         try:
             return b"populated 0" in tree.read(f"{self.path}/cgroup.events")
         except OSError as error:
-            # ENODEV: it was removed after the file had been opened.
+            # ENODEV: the cgroup was removed after the file had been opened.
             return error.errno in {errno.ENOENT, errno.ENODEV}
 
     @property
@@ -147,7 +147,7 @@ class Cgroup:
 
 
 class RunnerCgroups:
-    """The cgroups of a worker's runners. To make one takes long, so empty ones are used again.
+    """The cgroups of a worker's runners. Making a cgroup takes long, so empty ones are reused.
 
     Args:
         above: the worker's cgroup.
@@ -196,7 +196,7 @@ class RunnerCgroups:
 class MasterCgroup(Cgroup):
     """The cgroup that a master makes for its workers, locked for as long as the master lives.
 
-    What dead masters have left in theirs is killed, and their cgroups are removed.
+    The processes left in the cgroups of dead masters are killed, and those cgroups are removed.
 
     Raises:
         UnavailableError: it cannot be made.
@@ -217,7 +217,7 @@ class MasterCgroup(Cgroup):
         if not (self.path / "cgroup.kill").exists():
             self.close()
             raise UnavailableError("cgroup.kill is not there: Linux is older than 5.14")
-        # For all of them together: a task can make any number.
+        # One time limit holds for all of them together, because a task can make any number.
         until = time.monotonic() + _RELEASE_TIMEOUT
         for path in own.iterdir():
             if _MASTERS.fullmatch(path.name) and path != self.path:
@@ -288,7 +288,7 @@ def _own() -> Path:
         root, point = (text.replace(r"\040", " ") for text in fields.split()[3:5])
         for name in names if kind.startswith("cgroup2 ") else ():
             path = Path(point, os.path.relpath(name, root))
-            # In a container the name may be that of another cgroup.
+            # In a container this path may lead to another cgroup.
             if os.getpid() in Cgroup(path).members:
                 return path
     raise UnavailableError("this process is in no cgroup of version 2 that can be seen from here")
@@ -307,7 +307,7 @@ def _delegated(path: Path) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """Lock a directory for as long as the descriptor is open; OSError: another has locked it."""
+    """Lock a directory while the descriptor is open; OSError: another process has locked it."""
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -332,7 +332,7 @@ def _clear(path: Path, until: float) -> None:
     try:
         lock = _lock(path)
     except OSError:
-        return  # it lives in another pid namespace, or another master is clearing it already
+        return  # in another pid namespace, or cleared already
     left = Cgroup(path)
     if left.populated:
         _log.warning("%s: left by a master that is dead; killing all that is in it", path)

@@ -29,7 +29,7 @@ class Reason(IntEnum):
 
 
 class StopFlagTable:
-    """The flags of all places that a runner can have; to be made before the fork.
+    """The flags of every runner's place; made before the fork.
 
     Args:
         count: how many places.
@@ -60,9 +60,9 @@ class StopFlags:
         self._page[self._offset] = reason
 
     def read(self) -> Reason:
-        """For the runner."""
+        """Read the reason; for the runner."""
         value = self._page[self._offset]
-        # Mostly there is no reason, and each function of an enumeration costs a runner time.
+        # Usually there is no reason, and an enumeration's functions cost a runner time.
         return Reason(value) if value else Reason.NONE
 
     @property
@@ -75,5 +75,5 @@ class StopFlags:
         self._page[self._offset + 1] = value
 
     def close(self) -> None:
-        """Leave the shared page, where the place may be another runner's; writing has no effect."""
+        """Leave the shared page, because another runner may get the place; ignore later writes."""
         self._page, self._offset = bytearray(_SIZE), 0

@@ -43,11 +43,11 @@ ALIASES = {  # Those of crontab(5) except @reboot, which is not a time.
 }
 
 # All in seconds.
-CORRECTION = 3 * 3600  # Such a change of the clock is a correction, not daylight saving.
+CORRECTION = 3 * 3600  # A clock change of this size or more is a correction, not daylight saving.
 _GREGORIAN_CYCLE = (
     146_097 * 86_400
 )  # 400 years; then every date has the same day of the week again.
-_RARE = 40 * 366 * 86_400  # In this time every date, even 29 February, has every day of the week.
+_RARE = 40 * 366 * 86_400  # Every date falls on every weekday within it.
 _BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are treated as this one.
 _END = 253_402_214_400  # 9999-12-31T00:00Z; no later time, so that each can be shown in every zone.
 
@@ -120,7 +120,7 @@ class Cron:
         if instant >= _END:
             return None
         wall = self.zone.wall(instant)
-        if len(self.zone.instants(wall)) == 1:  # In all but a few hours of the year.
+        if len(self.zone.instants(wall)) == 1:  # usually: no change is near
             return self._next(wall, instant)
         repeated = self.zone.change(wall)
         in_first_pass = instant < repeated.instant
@@ -128,7 +128,8 @@ class Cron:
             return self._next(wall if in_first_pass else repeated.end - 1, instant)
         following = self._next(wall, instant)
         if in_first_pass and (following is None or following >= repeated.instant):
-            # The second pass may show a match before ``wall`` again, and earlier than that.
+            # After the clock is set back, matches before ``wall`` are shown a second time, and come
+            # before the next new one.
             return self._next(repeated.start - 1, instant)
         return following
 
@@ -208,7 +209,7 @@ _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _FIELDS = _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY = (
     _Field("minute", 0, 59, 60, "0-59"),
     _Field("hour", 0, 23, 24, "0-23"),
-    _Field("day of month", 1, 31, 31, "1-31, a mere L, 15W alone"),
+    _Field("day of month", 1, 31, 31, "1-31, or just L, or just 15W"),
     _Field("month", 1, 12, 12, "1-12, JAN-DEC", _MONTHS),
     _Field("day of week", 0, 7, 7, "0-7, SUN-SAT, FRI#1 to FRI#5, 5L", _WEEKDAYS),
 )
@@ -279,7 +280,7 @@ def _place(match: re.Match[str]) -> str:
 
 
 def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
-    """Return the function from a wall time to the first match strictly after it.
+    """Return a function that finds the first match strictly after a wall time.
 
     Only this function uses croniter, which is imported when the first line is parsed, because many
     commands parse none. croniter's object stores the time that it was last asked about, so each

@@ -143,7 +143,7 @@ def find_zone(name: str) -> Zone:
 @cache
 def zone_names() -> frozenset[str]:
     """Return every accepted name."""
-    # Factory is not a zone, but stands for one that has not been chosen yet.
+    # "Factory" is not a zone, but stands for one that has not been chosen yet.
     return frozenset(files(tzdata).joinpath("zones").read_text("ascii").split()) - {"Factory"}
 
 

@@ -28,7 +28,7 @@ _LONGEST = 200
 """Characters of a value that a plan shows."""
 
 _RESULTS = {"marked": "will be removed when its task has stopped"}
-"""Results of `carry_out` that are not shown as they are."""
+"""Results of `apply_plan` that are shown in other words."""
 
 
 _STANDARD_INPUT = Path("-")

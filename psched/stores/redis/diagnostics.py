@@ -33,8 +33,8 @@ def examine(
         before = clock.monotonic()
         shown = now()
         tries.append((clock.monotonic() - before, shown - clock.wall()))
-    # The shortest round trip tells the clocks' difference best: the server read its clock about
-    # half-way.
+    # The shortest round trip shows the difference of the clocks best: the server read its clock
+    # about half-way through it.
     took, behind = min(tries)
     info = {**_info(connector), **_configured(connector)}
     return [

@@ -70,7 +70,7 @@ class TableStore(Store, Generic[S]):
 
     @abc.abstractmethod
     def _make(self, connection: Connection) -> Sequence[str]:
-        """Create or upgrade the table; what was done, for people."""
+        """Create or upgrade the table; return what was done, for people."""
 
     @abc.abstractmethod
     def _describe_claims(self) -> str:
@@ -115,7 +115,7 @@ class TableStore(Store, Generic[S]):
     def examine(self) -> Sequence[tuple[str, str]]:
         connector, clock = self._connector, self._clock
         dialect = connector.dialect
-        self.now()  # connects
+        self.now()  # `request` connects
 
         def answer(query: str) -> str:
             return str(connector.read(lambda c: c.exec_driver_sql(query).first() or [""])[-1] or "")
@@ -125,7 +125,7 @@ class TableStore(Store, Generic[S]):
             before = clock.monotonic()
             shown = self.now()
             round_trips.append((clock.monotonic() - before, shown - clock.wall()))
-        # The shortest was the least disturbed. The server read its clock half-way through it.
+        # The shortest round trip was the least disturbed; the server read its clock about half-way.
         took, behind = min(round_trips)
         server = answer(dialect.server)
         return [
@@ -139,7 +139,7 @@ class TableStore(Store, Generic[S]):
         ]
 
     def request(self) -> AbstractContextManager[None]:
-        """Send what follows as parts of one request; see `Connector.request`."""
+        """Within the block, treat all statements as one request; see `Connector.request`."""
         return self._connector.request()
 
     @override
@@ -151,5 +151,5 @@ class TableStore(Store, Generic[S]):
         return self._connector.read(lambda c: raw_execute.rows(c, statement, values))
 
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
-        """Send one statement that writes; the number of rows that it matched."""
+        """Send one statement that writes; return the number of rows that it matched."""
         return self._connector.run(lambda c: raw_execute.count(c, statement, values))

@@ -28,7 +28,7 @@ _WORKERS = 4
 
 
 def _at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -> list[T]:
-    """Several workers do this at the same time, each in its own thread with its own instance."""
+    """Run a function at the same time in several threads, each with its own store instance."""
     start = Barrier(_WORKERS)
 
     def run(number: int) -> T:
@@ -81,7 +81,7 @@ class Contention:
     ) -> None:
         holder = backend_factory()
         lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
-        holder.disconnect()  # a connection belongs to one thread
+        holder.disconnect()  # closed here, because a connection belongs to one thread
 
         def work(store: Store, number: int) -> list[str]:
             if number > 0:

@@ -61,7 +61,7 @@ class NewRow:
 
     @classmethod
     def from_columns(cls, key: str, status: str, token: str | None, reason: str | None) -> Self:
-        """Read a row; one that is no intact copy counts as a schedule."""
+        """Read a row; a row that is not an intact copy counts as a schedule."""
         if status != MIGRATING:
             return cls(key)
         try:
