@@ -40,7 +40,7 @@ class _Helper:
         atexit.register(self._kill)
 
     def find(self, call: Call) -> NextAfter:
-        """Find a trigger class; the function that asks it for the first time after an instant."""
+        """Find a trigger class; return a function that asks it for its first time after another."""
         self._ask(call, None)
         return partial(self._ask, call)
 

@@ -81,7 +81,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Whether a text needs this style, the only one with escapes for invisible characters."""
+        """Write a text in this style, the only one in which invisible characters become escapes."""
         unicode = self.allow_unicode
         self.allow_unicode = visible(text) == text
         super().write_double_quoted(text, split)

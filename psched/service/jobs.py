@@ -155,7 +155,7 @@ def _with_task(function: Callable[..., object]) -> Target:
     try:
         signature = inspect.signature(function)
         signature.bind()
-    except (TypeError, ValueError):  # it needs an argument, or is a builtin without a signature
+    except (TypeError, ValueError):  # it needs an argument, or has no signature
         return function
     if "task" in signature.parameters:
         return function

@@ -1,7 +1,7 @@
-"""Handlers that tell the run log what happens to them; see `support.runlog`.
+"""Handlers that write to the run log what happens to them; see `support.runlog`.
 
 A copy of this file stands in the folder of each service under test, as a user's module would,
-beside the run log. What a canary does is said by its schedule's data:
+beside the run log. The schedule's data decide what a canary does:
 
 ==============  =================================================================================
 ``until``       stay until this file, in the same folder, exists
@@ -29,14 +29,14 @@ RUN_LOG = FOLDER / "runs"
 
 
 class CanaryError(Exception):
-    """It was told to fail."""
+    """The canary was told to fail."""
 
 
 class Canary(Base):
-    """Does what its data say, and takes notes."""
+    """Does what its data say, and writes notes to the run log."""
 
     def run(self) -> None:
-        """Run it."""
+        """Run the task."""
         data = self.task.data
         self.note("start", worker=self.worker)
         how = "unclear"
@@ -73,7 +73,7 @@ class Canary(Base):
             time.sleep(0.02)
 
     def accompany(self, kind: str) -> None:
-        """Start a process that goes on until somebody kills it."""
+        """Start a companion, which runs until somebody kills it."""
         program = str(FOLDER / "companion.py")
         subprocess.Popen(
             [sys.executable, "-I", "-S", program, str(RUN_LOG), json.dumps(self.record)],
@@ -82,7 +82,7 @@ class Canary(Base):
 
     @property
     def record(self) -> dict[str, object]:
-        """Whose note it is."""
+        """The fields that identify the run in each note."""
         task = self.task
         return {
             "key": task.key,
@@ -92,7 +92,7 @@ class Canary(Base):
         }
 
     def note(self, event: str, **more: object) -> None:
-        """Write a line; see `support.runlog.Run`."""
+        """Write a note as one line; see `support.runlog.Run`."""
         line = self.record | {"event": event, "pid": os.getpid(), **more}
         line["at"] = time.clock_gettime(time.CLOCK_BOOTTIME)
         with RUN_LOG.open("ab", buffering=0) as log:
@@ -100,6 +100,6 @@ class Canary(Base):
 
 
 class Dispatch(BaseDispatch):
-    """Routes of the tests' own; those of a single test are in a module of its own."""
+    """The routes that tests share; those of a single test are in a module of its own."""
 
     routes = {"canary": Canary}  # noqa: RUF012  # as users write it

@@ -1,6 +1,6 @@
-"""What a task leaves behind if nobody kills it: says in the run log that it lives, for ever.
+"""A process that a task leaves behind: notes in the run log that it lives, until killed.
 
-Its arguments are the run log's path and the record that it adds to.
+Its arguments are the path of the run log, and the record to which it adds a note.
 """
 
 import json

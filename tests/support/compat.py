@@ -14,7 +14,7 @@ from psched.contrib.perfectsched.store.store import PerfectSchedStore
 def compat_factory(url, *, table="psched", timeout=5.0, alive_time=3600) -> Iterator:
     """Makes stores on one database, and disconnects them at the end."""
     settings = from_mapping({"type": "rdb_compat", "url": url, "table": table})
-    # No configuration could have these: tests need short leases, and urls as SQLAlchemy reads them.
+    # Made without a configuration, which refuses short leases and urls as SQLAlchemy reads them.
     settings = replace(settings, url=url, database_timeout=timeout, alive_time=alive_time)
     opened = []
 

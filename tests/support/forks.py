@@ -1,4 +1,4 @@
-"""A fork server by itself, to be used in a function that runs apart."""
+"""A fork server without a worker, for functions that run apart."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ def fork_server(
     hold_up: float = 20,
     before_fork: Callable[[], object] = list,
 ) -> ForkServer:
-    """One that forks what runs ``main``."""
+    """A fork server whose children run ``main``."""
     return ForkServer(
         main,
         places=200,

@@ -13,22 +13,22 @@ from pathlib import Path
 PREFIX = "psched-servers-"
 MEMORY = Path("/dev/shm")  # noqa: S108 - what goes there is a folder made by mkdtemp
 ROOM = 2**30
-"""Bytes. A server takes some 40 MB; containers often have no more than 64 MB of it at all."""
+"""Bytes. A server needs some 40 MB; many containers have only 64 MB of shared memory in all."""
 
 YOUTH = 60
-"""Seconds for which a folder that nobody holds is left alone: it may be in the making."""
+"""Seconds for which an unlocked folder is left alone: a session may be creating it."""
 
 
 @contextlib.contextmanager
 def server_home() -> Iterator[Path]:
     """A folder for this process's servers, in memory where there is room for it.
 
-    Nothing is made less durable for that: the servers sync as they always do, only sooner.
+    The servers are as durable as always: they sync as usual, only faster.
     """
     storage = _storage()
     _sweep(storage)
     home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=storage))
-    home.chmod(0o711)  # a server that refuses to be root is another user, with a folder in it
+    home.chmod(0o711)  # servers that refuse to run as root have a folder in it
     holder = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX)
@@ -46,9 +46,9 @@ def _storage() -> Path:
 
 
 def _sweep(storage: Path) -> None:
-    """Remove the folders whose sessions were killed: nobody holds their locks any more."""
+    """Remove the folders of sessions that were killed: their locks are free."""
     for home in storage.glob(f"{PREFIX}*"):
-        # Another user's folder cannot be opened, a living session's cannot be locked.
+        # OSError: the folder is another user's, or a living session has locked it.
         with contextlib.suppress(OSError):
             holder = os.open(home, os.O_RDONLY)
             try:
@@ -61,10 +61,10 @@ def _sweep(storage: Path) -> None:
 
 
 def drop_shared_memory(folder: Path) -> None:
-    """Drop what PostgreSQL servers with their data below the folder have left when killed.
+    """Remove the shared memory that killed PostgreSQL servers below a folder have left.
 
-    Each has a small piece of shared memory, of System V's kind, by which it knows that its data is
-    in use. It drops that itself, but for one that is killed and not started again.
+    Each server marks its data as in use by a small segment of System V shared memory. It removes
+    the segment itself, unless it is killed and not started again.
     """
     if not (locks := list(folder.rglob("postmaster.pid"))):
         return
@@ -72,7 +72,7 @@ def drop_shared_memory(folder: Path) -> None:
     used = {(int(key) % 2**32, piece) for key, piece in pieces}
     for lock in locks:
         line = lock.read_text().splitlines()[6:7]
-        for key, piece in map(str.split, line):  # unless it was killed before it had one
-            # The number alone may by now be another's.
+        for key, piece in map(str.split, line):  # missing if it was killed early
+            # The number alone is not enough: another segment may have it by now.
             if (int(key) % 2**32, piece) in used:
                 subprocess.run(["ipcrm", "--shmem-id", piece], check=False)

@@ -1,16 +1,16 @@
-"""Starts a command and answers for everything that comes of it.
+"""Starts a command, and kills all its descendants at the end.
 
     python -I -S leash.py [--leave-zombies] OUTPUT COMMAND...
 
-Run as a program of its own: as the subreaper of all that the command starts it is the one to
-whom every orphan comes, a daemon in a session of its own too, so that nothing can get away.
-When its standard input ends, because the test is over or has died, it kills all of them.
+It runs as a program of its own. As the subreaper of the command's descendants, it becomes the
+parent of every orphan, even of a daemon in its own session, so that no process escapes. When its
+standard input ends, because the test is over or has died, it kills all of them.
 
 It writes two lines to its standard output: the command's pid, and, when that has ended, its exit
 status (negative: the signal that killed it). The command's own output goes to a file.
 
-With --leave-zombies it reaps the command and no orphan: as process 1 of a container does that
-was not written for that.
+With --leave-zombies it reaps the command but no orphans, as in a container whose process 1 does not
+reap.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def main() -> None:
     leaves_zombies = sys.argv[1] == "--leave-zombies"
     output, *command = sys.argv[1 + leaves_zombies :]
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # Not to be told of its end before its pid is known.
+    # Blocked, so that the command's end is not reported before its pid is known.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     pid = _start(command, output)
     _say(pid)
@@ -38,12 +38,13 @@ def main() -> None:
     while os.read(0, 1):
         pass
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # From the top of the tree: what is dead forks no more, and what it has forked comes to us.
+    # Parents are killed first, because a dead process cannot fork, and its children become ours.
     while below := _children():
         for child in below:
             os.kill(child, signal.SIGKILL)
         os.waitpid(-1, 0)
-        # All the others, too: a storm leaves thousands, who would be looked at again for each.
+        # All other dead processes are reaped, too: a storm leaves thousands, which would be listed
+        # again for each.
         _reap(pid)
 
 
@@ -58,20 +59,20 @@ def _start(command: list[str], output: str) -> int:
             (os.POSIX_SPAWN_OPEN, 1, output, append, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
-        # As by a shell with job control: it leads a group of its own.
+        # The command leads a process group, as in a shell with job control.
         setpgroup=0,
         setsigmask=[],
     )
 
 
 def _children() -> list[int]:
-    """This process's own, those that wait to be reaped included."""
+    """This process's children, including those that wait to be reaped."""
     listed = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return [int(pid) for pid in listed.split()]
 
 
 def _reap(command: int, which: int = -1) -> None:
-    """Reap one process, or by default whatever has ended, and tell of the command's end."""
+    """Reap one process, or by default all that have ended, and report the command's end."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(which, os.WNOHANG)
@@ -82,7 +83,7 @@ def _reap(command: int, which: int = -1) -> None:
 
 
 def _say(number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the test has died
+    with contextlib.suppress(BrokenPipeError):  # nobody reads: the test has died
         os.write(1, f"{number}\n".encode())
 
 

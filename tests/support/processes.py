@@ -1,4 +1,4 @@
-"""Programs under test as processes: started on a leash, seen through /proc, never left behind."""
+"""Programs under test as processes: started on a leash, watched through /proc, always killed."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ LEASH = Path(__file__).with_name("leash.py")
 
 
 class Leashed:
-    """A command on its leash (see support.leash): what it starts dies with the test at the latest.
+    """A command on a leash (see support.leash): its descendants die with the test at the latest.
 
     Args:
         command: the program, by its path, and its arguments.
@@ -43,7 +43,8 @@ class Leashed:
             stdout=subprocess.PIPE,
             cwd=cwd,
             env=env,
-            # An interrupt at the terminal is for the tests, which then close us.
+            # A session of its own, because an interrupt at the terminal is meant for the tests,
+            # which then close this.
             start_new_session=True,
         )
         assert self._leash.stdout is not None
@@ -60,7 +61,7 @@ class Leashed:
         return self._status
 
     def wait(self, *, timeout: float = PATIENCE) -> int:
-        """Wait for the command's end; its exit status."""
+        """Wait for the command's end; return its exit status."""
         wait_until(lambda: self.status is not None, timeout=timeout, what=f"the end of {self.pid}")
         assert self.status is not None
         return self.status
@@ -81,16 +82,16 @@ class Leashed:
 
     @property
     def descendants(self) -> list[int]:
-        """Everything alive that came of the command, itself included, and orphans too."""
+        """The living processes of the command: itself, its descendants and their orphans."""
         return descendants(self._leash.pid)
 
     def close(self) -> None:
-        """Kill all that is left."""
+        """Kill all processes that are left."""
         assert self._leash.stdin is not None
         self._leash.stdin.close()
         try:
-            # Some of what tests start flees from one process to the next: on a machine that has
-            # other work, to catch that takes its time.
+            # Some tests start processes that fork and exit again and again; on a busy machine it
+            # takes long to catch them.
             self._leash.wait(timeout=3 * PATIENCE)
         finally:
             self._leash.kill()
@@ -124,13 +125,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def runners(worker: int) -> list[int]:
-    """The living runners of a worker: of its fork server."""
+    """The living runners of a worker: the children of its fork server."""
     servers = [pid for pid in children(worker) if title(pid) == "psched fork server"]
     return [pid for server in servers for pid in children(server)]
 
 
 def title(pid: int) -> str:
-    """What ``ps`` shows of a process."""
+    """The title of a process, as ``ps`` shows it."""
     try:
         command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Trees of processes that are hard to kill, as scripts for sh; every one of them ends in time."""
+"""Process trees that are hard to kill, as scripts for sh; each ends by itself after a while."""
 
 SUBPROCESSES = "sleep 1000 & sh -c 'sleep 1000 & sleep 1000 & wait' & wait"
 DAEMONS = "for i in 1 2 3; do setsid sh -c 'setsid sleep 1000 & setsid sleep 1000 &'; done"
@@ -7,19 +7,19 @@ DEAF = "trap '' TERM INT HUP; setsid sh -c 'sleep 1000; sleep 1000' & sleep 1000
 REGROUPED = "set -m; sleep 1000 & sh -c 'sleep 1000 & wait' & set +m; sleep 1000"
 
 STORM = "f() { [ $1 -gt 9 ] && exec sleep 1000; f $(($1 + 1)) & f $(($1 + 1)) & }; f 1; wait"
-"""A thousand processes, each of which forks two; whoever has done so exits."""
+"""A thousand processes: each forks two and exits."""
 
 COMET = "f() { [ $1 -gt 30000 ] && exit; f $(($1 + 1)) & exit; }; f 1 & exec sleep 1000"
-"""One process that forks and exits, and so goes on under ever new pids, for some seconds."""
+"""One process that forks and exits, and so changes its pid, for some seconds."""
 
 WEED = "while [ $((n += 1)) -lt 30000 ]; do setsid sh -c 'sleep 1000 &'; done"
-"""Plants daemons until it is killed."""
+"""A process that starts daemons until it is killed."""
 
 METEORS = (
     "f() { [ $1 -gt 5000 ] && exit; f $(($1 + 1)) & [ $(($1 % 50)) = 0 ] && sleep 1000 & exit; };"
     " for i in 1 2 3 4; do f 1 & done; sleep 1000"
 )
-"""Four that fork and exit as fast as they can, and leave some behind who stay."""
+"""Four processes that fork and exit as fast as they can, and leave some that stay."""
 
 SCRIPTS = {
     "subprocesses": SUBPROCESSES,

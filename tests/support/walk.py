@@ -1,7 +1,7 @@
-"""PerfectSched's next times by walking from minute to minute: slow, plain, and psched-free.
+"""PerfectSched's next times, found minute by minute: slow, simple, and without psched's code.
 
-What a line means is written here once more, from what chrono does, and not taken from
-`psched.triggers.chrono`: the two are compared.
+The meaning of a line is implemented here a second time, from chrono's behaviour, so that tests can
+compare it with `psched.triggers.chrono`.
 """
 
 import itertools
@@ -28,7 +28,7 @@ _SHORT = {
 
 
 def next_time(cron, before, timezone="UTC", *, minutes=4 * 366 * 1440):
-    """The first minute after an instant that the line matches; None: not in so many minutes.
+    """The first minute after an instant that the line matches; None: none of so many matches.
 
     Raises:
         ValueError: chrono refuses the line.
@@ -66,7 +66,7 @@ def _numbers(place, text):
         return set()
     items = text.split(",")
     if len(items) > 1 and place != 4:
-        # Ruby's split leaves out what is empty at the end.
+        # Ruby's split omits empty parts at the end.
         items = [*itertools.dropwhile(lambda item: not item, reversed(items))]
     if len(items) == 1 and "," in text:
         raise ValueError(text)

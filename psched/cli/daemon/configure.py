@@ -55,7 +55,7 @@ def configure(
 
 
 def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
-    """Settings as a file has them: a ``${`` of the command line is escaped, and no reference."""
+    """Settings as text for a file; a ``${`` is escaped, so that it is no reference there."""
 
     def escaped(value: object) -> object:
         if isinstance(value, str):

@@ -1,8 +1,8 @@
 """Private servers: real binaries, on loopback, in folders that are thrown away.
 
-A server is one process that belongs to the test process which started it. It needs no handler,
-no atexit and no signal to go with it: the kernel kills it when its parent dies, however that
-comes about. Its folder is in the session's home (see support.home), and goes with that.
+A server is one process that belongs to the test process which started it. The kernel kills the
+server when its parent dies, however the parent dies, so no handler, atexit or signal is needed. Its
+folder is in the session's home (see support.home), and is removed with it.
 """
 
 from support.servers.base import (

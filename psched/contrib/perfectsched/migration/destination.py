@@ -66,7 +66,7 @@ class NewRow:
             return cls(key)
         try:
             note = json.loads(reason or "")
-            status, next_run_time, why, *retain = note["then"]  # older copies have no retention
+            status, next_run_time, why, *retain = note["then"]  # copies of older versions have none
             final = (status, next_run_time, why, retain[0] if retain else None)
             return cls(key, token, note["moving from"], final)
         except (ValueError, KeyError, TypeError):

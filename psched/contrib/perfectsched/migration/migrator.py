@@ -123,7 +123,8 @@ class Migrator:
                 self._retry(partial(self._repair_page, ours))
 
     def _repair_page(self, copies: Sequence[NewRow]) -> None:
-        # The old rows are read after the copies, so a missing row is not newer than its copy.
+        # The old rows are read after the copies: a copy whose row is missing now is of a row that
+        # is gone.
         olds = self._source.read([copy.key for copy in copies])
         self._destination.delete_staged([copy for copy in copies if copy.key not in olds])
         self._activate([copy for copy in copies if self._is_marked(olds.get(copy.key))])
@@ -178,7 +179,7 @@ class Migrator:
         return moves
 
     def _mark(self, moves: Sequence[Move], report: Report) -> None:
-        """Mark rows that are as their copies say, and activate these; delete the other copies."""
+        """Mark the rows that still equal their copies; activate those, delete other copies."""
         marked = moves
         if self._source.mark([move.old for move in moves]) < len(moves):
             olds = self._source.read([move.old.key for move in moves])

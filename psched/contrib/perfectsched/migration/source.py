@@ -167,7 +167,7 @@ class Source:
         raise SchemaError(f"the table {self._place} does not have the columns of {wanted}")
 
     def _as_seen(self, old: OldRow, values: dict[str, Any]) -> Iterator[str]:
-        """The conditions that a row is still as it was read; adds their parameters to values."""
+        """SQL conditions that a row is still as it was read; parameters are added to ``values``."""
         for name, value in old.values.items():
             stored = self._stored(name)
             if value is None:

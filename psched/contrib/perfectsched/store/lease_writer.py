@@ -175,7 +175,8 @@ class LeaseWriter:
 
         Args:
             owner: the owner of the leases.
-            due: the due rows. second: the second of the store's clock in which they were read.
+            due: the due rows.
+            second: the second of the store's clock in which they were read.
             limit: how many rows to claim.
             length: the length of the leases, seconds.
 
