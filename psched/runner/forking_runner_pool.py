@@ -132,9 +132,8 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def renew(self) -> None:
         # The first fork server was forked before this process had loaded the store's modules. The
-        # next
-        # one inherits them, so no task waits for an import. It is forked when a runner is needed;
-        # the first one stays until its runners have ended.
+        # next one inherits them, so no task waits for an import. It is forked when a runner is
+        # needed; the first one stays until its runners have ended.
         self._outdated = self._servers_made == 1
 
     @override
