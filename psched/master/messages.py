@@ -32,7 +32,7 @@ TASK = record(
     lease_left=number(-LONGEST_TIME),
     state=text(20),
 )
-"""A task in a worker's report; see `psched.worker.running_task.account`."""
+"""A task in a worker's report; see `psched.worker.running_task.RunningTask.report`."""
 
 SETTINGS = record(
     processors=whole(1, 1000),

@@ -47,8 +47,8 @@ class StopFlags:
     """The flags of one runner.
 
     Args:
-        page: shared memory.
-        offset: where they are in it.
+        page: the shared memory.
+        offset: the position of the flags in the page.
     """
 
     def __init__(self, page: mmap.mmap, offset: int) -> None:

@@ -89,8 +89,8 @@ class WorkerDriver:
     """Drives a worker on a store.
 
     Everything is the worker's own code, except the clock, the signals, the kernel's timer, and the
-    runners, which fork nothing. The store is whatever the test brings; if it has a clock that
-    can be set, the test moves both clocks.
+    runners, which fork nothing. The store is whatever the test brings; if it has a clock that can
+    be set, the test moves both clocks.
 
     ::
 

@@ -349,8 +349,7 @@ def _before(due: float) -> float:
     """Seconds until the next claim, given the seconds until a row is due.
 
     The first claim comes a little early, and the next one at the instant. By then this process, its
-    connection and the server's
-    end of it are awake, and have in their caches what the claim needs. Besides, the store's clock
-    has just been read, and no long sleep is left that might end late.
+    connection and the server's end of it are awake, and have in their caches what the claim needs.
+    Besides, the store's clock has just been read, and no long sleep is left that might end late.
     """
     return due if due <= 2 * _AHEAD else due - max(_AHEAD, _AHEAD_SHARE * due)

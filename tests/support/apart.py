@@ -9,8 +9,7 @@ psched does not fork beside a second thread, and the process that runs the tests
         assert apart(doubled, 21) == 42
 
 The process finds the function by its module's file and its name; arguments and result are sent as
-JSON.
-Whatever the function starts dies with the test at the latest, and warnings in it are errors.
+JSON. Whatever the function starts dies with the test at the latest, and warnings in it are errors.
 """
 
 import contextlib

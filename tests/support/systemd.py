@@ -1,7 +1,7 @@
 """A machine of its own with a real systemd, on which psched is installed as its unit file says.
 
-systemd runs as process 1 of private namespaces: its processes, mounts, control groups and names
-are apart from those of the machine that it runs on, whose programs it shares. It sees an ``/etc``,
+systemd runs as process 1 of private namespaces: its processes, mounts, control groups and names are
+apart from those of the machine that it runs on, whose programs it shares. It sees an ``/etc``,
 ``/opt`` and ``/var`` of its own, which the tests see as folders. There is no D-Bus and no journal:
 systemctl talks to systemd directly, and output that a journal would store goes to files.
 """

@@ -131,7 +131,7 @@ def _fields(
 
 
 def _note(entry: Entry, user: str | None) -> str | None:
-    """The comment, and the user that cron ran the command as, if psched runs it as another."""
+    """The command's comment, and cron's user for it if psched runs the command as another user."""
     lines = [*([entry.note] if entry.note else []), *([f"cron ran it as {user}"] if user else [])]
     note = "".join(c if c.isprintable() or c == "\n" else " " for c in "\n".join(lines))
     return note[:TEXT_LENGTH].strip() or None

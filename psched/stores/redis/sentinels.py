@@ -206,8 +206,7 @@ class Sentinels:
 
         This order, and two connections, make sure that no message which it publishes after its
         answer is missed: `heard` sees what is in the socket, not what the driver has already read.
-        If the
-        Sentinel does not answer, the older subscription stays: the Sentinel may be busy, and
+        If the Sentinel does not answer, the older subscription stays: the Sentinel may be busy, and
         publish something later.
         """
         connection = self._dial(*place)

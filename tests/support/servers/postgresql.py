@@ -52,8 +52,8 @@ class PostgreSQL(SqlServer):
 
     SMALL = (
         "--shared-buffers=16MB",
-        # By default this is in /dev/shm, where it survives a server that is killed and not started
-        # again.
+        # By default the shared memory is in /dev/shm, where it survives a server that is killed and
+        # not started again.
         "--dynamic-shared-memory-type=mmap",
     )
 
