@@ -382,7 +382,7 @@ class StoreOptions(FrozenMapping[object]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        # Its values may be secrets.
+        # The options' values may be secrets.
         return f"<{', '.join(self)}>"
 
 

@@ -20,7 +20,8 @@ def retry_delay(row: Row, definition: Definition) -> float:
     if settings.retry_backoff == "fixed":
         return settings.retry_wait
     doubled = settings.retry_wait * 2.0 ** min(max(row.attempt - 1, 0), _MOST_DOUBLINGS)
-    # It depends on the occurrence and the attempt, so that no source of randomness is needed.
+    # The jitter depends on the occurrence and the attempt, so that no source of randomness is
+    # needed.
     jitter = stable_hash(f"{row.key}.{row.next_time}.{row.attempt}", 2**32) / 2**32
     return min(doubled, max(settings.retry_wait_limit, settings.retry_wait)) * (1 - jitter / 2)
 

@@ -26,7 +26,7 @@ _MOST_REMEMBERED = 10_000
 """The number of schedules in `_passed`."""
 
 _passed: dict[tuple[object, ...], tuple[int, int | None, int]] = {}
-"""The last results of `_exceeds`, by schedule: the cursor, a later occurrence, steps between."""
+"""The last results of `_exceeds`, by schedule: cursor, a later occurrence, the steps between."""
 
 
 def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:

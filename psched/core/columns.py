@@ -294,7 +294,7 @@ def _refuse_many(field: str, text: str, values: int) -> None:
 
 
 def _refuse_deep(field: str, text: str, value: Any) -> None:  # noqa: ANN401  # of JSON
-    """Refuse a value that this process can read, but that may be too deep for another."""
+    """Refuse a value whose nesting this process can read, but perhaps no other process."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return
     level = [value]

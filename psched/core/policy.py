@@ -72,7 +72,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
         cursor is on occurrences that are dropped.
     """
     if row.status != WAITING:
-        # The claim has counted an attempt, but nothing was tried.
+        # The claim has counted an attempt; it is taken back, because nothing was tried.
         return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
         definition = parse_row(row, settings)
@@ -115,7 +115,8 @@ def after_run(
     try:
         end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
-        # The trigger is asked only after this occurrence is done, so it must not run again.
+        # The trigger is asked only when this occurrence is done, so the occurrence must not run
+        # again.
         return quarantine(changed(current, next_time=None), str(error))
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason

@@ -26,7 +26,7 @@ class Ending:
     Attributes:
         leased: the row as it was claimed.
         decision: how its task ended.
-        deadline: D of the lease, see `lease_times`; 0 if the lease is lost or its D not known.
+        deadline: D of the lease, see `lease_times`; 0 if the lease is lost or D is not known.
     """
 
     leased: Row
@@ -110,7 +110,7 @@ class Settler:
     def _judged(
         self, endings: Sequence[Ending], results: Mapping[str, Settled]
     ) -> Mapping[str, Settled]:
-        """The results, with DONE for what must have been our own settlement."""
+        """The results, with DONE where our own settlement must have been applied."""
         boot = self._clock.boottime()
         ours = {
             ending.leased.key

@@ -73,7 +73,7 @@ class Claimed:
         now: the store's clock when the due rows were read; None if no row was due within the
             horizon.
         next_due: the earliest ``next_run_time`` after now, if it is within the horizon.
-        more: other rows may be due as well.
+        more: whether other rows may be due as well.
     """
 
     rows: Sequence[Row] = ()

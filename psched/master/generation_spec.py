@@ -37,7 +37,7 @@ class WorkerIdentity:
         generation: grows with every restart.
         nonce: drawn for this process alone; its leases carry it.
         cgroup: made for this process alone; None: it has none.
-        deadline: where the process writes when its lease timer kills it.
+        deadline: shared memory in which the process notes when its lease timer will kill it.
     """
 
     number: int

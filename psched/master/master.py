@@ -183,7 +183,7 @@ class Master:
         return self._exit_status
 
     def obey(self, arrived: Collection[signal.Signals]) -> None:
-        """Do what the signals ask for; a stop goes before everything else."""
+        """Act on the signals; a stop takes precedence over everything else."""
         if not _STOP.isdisjoint(arrived):
             self._try(self._stop, arrived)
         if signal.SIGUSR2 in arrived or not _RESTART.isdisjoint(arrived):
@@ -275,7 +275,7 @@ class Master:
             worker.tell(reopen=True)
 
     def _clean_up(self) -> None:
-        """Release what dead workers held if no worker will follow that could do it."""
+        """Release what dead workers held, if no later worker will do it."""
         no_followers = self._stopping_since is not None or self._paused
         if no_followers and not self._workers and self._spec is not None:
             self._workers.clean_up(self._generation, self._spec)
@@ -283,7 +283,7 @@ class Master:
     # --- generations -----------------------------------------------------------------
 
     def _restart(self) -> None:
-        """Begin the next generation with its canary, if one is wanted and there is room."""
+        """Start the next generation's canary, if a restart is wanted and there is room."""
         now = self._clock.monotonic()
         if not self._restart_wanted or self._canary or not self._respawn.allowed(0, now):
             return
@@ -333,7 +333,7 @@ class Master:
         return True
 
     def _not_started(self, why: str, status: int | None) -> None:
-        """A generation could not be started: the one before it goes on, if there is one.
+        """Note that a generation could not be started: the one before it goes on, if there is one.
 
         Args:
             why: for people.
@@ -376,7 +376,7 @@ class Master:
         return 0 if self._spec is None else max(0, self._spec.processors + self._more)
 
     def _fill(self) -> None:
-        """Have as many workers of this generation as are wanted; in a pause, start none."""
+        """Start or drain workers until as many as wanted run; in a pause, start none."""
         if self._spec is None:
             return
         self._more = max(self._more, -self._spec.processors)

@@ -98,11 +98,11 @@ class WorkerChild(Child):
         self.ready = True
 
     def admit(self) -> None:
-        """Let it begin to claim."""
+        """Let the worker begin to claim."""
         self.tell(go=True)
 
     def refuse(self) -> None:
-        """Have it exit before it claims anything."""
+        """Have the worker exit before it claims anything."""
         self.draining = True
         self.tell(go=False)
 
@@ -113,10 +113,10 @@ class WorkerChild(Child):
     # --- what it says ----------------------------------------------------------------
 
     def heard_from(self, message: Mapping[str, Any], now: float) -> None:
-        """Note that it lives, and what it says about itself.
+        """Note that the worker lives, and what it reports about itself.
 
         Args:
-            message: from it.
+            message: the worker's message.
             now: seconds of the monotonic clock.
         """
         self.heard = now
@@ -128,7 +128,7 @@ class WorkerChild(Child):
     # --- what dead workers held ------------------------------------------------------
 
     def recover(self, nonces: Sequence[str]) -> None:
-        """Have it release the leases of dead workers."""
+        """Have the worker release the leases of dead workers."""
         self.tell(recover=nonces)
         self.recovering += nonces
 
@@ -150,7 +150,7 @@ class WorkerChild(Child):
     # --- its end ---------------------------------------------------------------------
 
     def drain(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
-        """Tell it to claim nothing more, and to exit when its tasks are done.
+        """Tell the worker to claim nothing more, and to exit when its tasks are done.
 
         Args:
             timeout: seconds until it stops its tasks; None: it waits for them.
@@ -165,7 +165,7 @@ class WorkerChild(Child):
             self._kill_at(now, now + timeout + self.spec.kill_limit + CLEAN_UP_LIMIT)
 
     def shut_down(self, timeout: float, now: float, *, hurry: bool = False) -> None:
-        """End it because the master stops: `drain` it, or kill it if it is not ready.
+        """End the worker because the master stops: `drain` it, or kill it if it is not ready.
 
         Args:
             timeout: see `drain`.
@@ -175,7 +175,8 @@ class WorkerChild(Child):
         if self.ready:
             self.drain(timeout, now, hurry=hurry)
         else:
-            # It holds no lease yet, and an import may keep it busy for a long time.
+            # A worker that is not ready holds no lease, and an import may keep it busy for a long
+            # time.
             self.draining = True
             self.send(signal.SIGKILL)
 

@@ -212,7 +212,7 @@ class Workers:
         self._nonce_file.remove(worker.recovered(nonces))
 
     def watch(self) -> None:
-        """Signal the workers that are silent, not ready in time, or drain too slowly."""
+        """Signal the workers that are silent, are not ready in time, or drain too slowly."""
         now = self._clock.monotonic()
         late = now - self.due
         for worker in self:

@@ -47,7 +47,7 @@ class UnavailableError(Exception):
 
 
 class Cgroup:
-    """A cgroup, which need not exist.
+    """A cgroup, which may or may not exist.
 
     Args:
         path: its directory.
@@ -108,7 +108,7 @@ class Cgroup:
 
     @property
     def members(self) -> list[int]:
-        """The processes in it, without those below."""
+        """The processes in this cgroup, without those in cgroups below it."""
         try:
             return [int(pid) for pid in tree.read(f"{self.path}/cgroup.procs").split()]
         except OSError:
@@ -116,7 +116,7 @@ class Cgroup:
 
     @property
     def pids(self) -> list[int]:
-        """The processes in it and below."""
+        """The processes in this cgroup and below it."""
         return [pid for folder in _tree(self.path) for pid in Cgroup(folder).members]
 
     def remove(self) -> None:
@@ -129,7 +129,7 @@ class Cgroup:
                     folder.rmdir()
 
     def wait_until_empty(self, seconds: float) -> bool:
-        """Wait until no process is in it.
+        """Wait until no process is in this cgroup or below it.
 
         Returns:
             False if there is still one after so many seconds.
@@ -224,7 +224,7 @@ class MasterCgroup(Cgroup):
                 _clear(path, until)
 
     def close(self) -> None:
-        """Remove it; the workers have exited."""
+        """Remove the cgroup after the workers have exited."""
         self.remove()
         os.close(self._lock)
 

@@ -27,7 +27,7 @@ class Exit:
     """How a process ended.
 
     Attributes:
-        pid: the process.
+        pid: the process's pid.
         status: its exit status; None: a signal killed it.
         signal: the signal that killed it; None: it exited.
     """

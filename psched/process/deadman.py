@@ -54,7 +54,7 @@ def _library() -> ctypes.CDLL:
 
 
 class Deadline:
-    """When a child's switch fires, in memory that it shares with its parent.
+    """The instant at which a child's switch fires, in memory that the child shares with its parent.
 
     The parent cannot tell from an exit status who sent the KILL. Make it before the fork.
     """
@@ -127,7 +127,7 @@ class DeadMan(Timer):
     """A timer that KILLs this process.
 
     Args:
-        deadline: where it is noted when that happens, for the parent.
+        deadline: shared memory in which the instant is noted for the parent.
     """
 
     def __init__(self, deadline: Deadline | None = None) -> None:

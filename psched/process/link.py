@@ -75,10 +75,10 @@ class Link:
 
     @classmethod
     def pairs(cls, count: int) -> list[tuple[Self, Self]]:
-        """So many links, or fewer if there are not enough descriptors.
+        """Make ``count`` links, or fewer if there are not enough descriptors.
 
-        Then it is half of those that could be made, because the processes at the other ends need
-        descriptors of their own.
+        In that case, half of the links that could be made are returned, because the processes at
+        the other ends need descriptors of their own.
 
         Raises:
             OSError: not even one could be made.

@@ -116,8 +116,8 @@ class SignalInbox:
 
     def let_go(self, number: signal.Signals) -> None:
         """Restore a signal's default action, until `take_over`."""
-        # It is blocked meanwhile: if it arrived between two steps, Python would report that it has
-        # no handler.
+        # The signal is blocked meanwhile: if it arrived between two steps, Python would report that
+        # it has no handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
         signal.signal(number, signal.SIG_DFL)
         unblock()

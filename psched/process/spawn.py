@@ -118,7 +118,7 @@ def fork(live: Callable[[], int]) -> int:
         try:
             flush_output()
         finally:
-            # Not sys.exit, which would call what the parent has registered with atexit.
+            # sys.exit would call the functions that the parent has registered with atexit.
             os._exit(status)
 
 

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 
 _DYING = 0.02
-"""Seconds that killed processes are given to be gone, counted from the last new one found."""
+"""Seconds that killed processes are given to die, counted from when the last new one was found."""
 
 _LONGEST = 0.25
 """Seconds for which processes that go on forking may hold up the caller."""

@@ -42,7 +42,7 @@ FROM_TRIGGER_HELPER = Shapes(
     },
     longest=2**16,
 )
-"""What a worker accepts from a runner that asks a trigger; `remote_policy` judges the rest."""
+"""What a worker accepts from a runner that asks a trigger; `remote_policy` checks the rest."""
 
 TO_RUNNER = Shapes(
     {

@@ -54,7 +54,7 @@ _USUAL_PACKED = packed(_USUAL)
 
 
 class _Holder(Holder):
-    """Asks the worker, which holds the lease."""
+    """The task's side of its lease: sends requests to the worker, which holds the lease."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class _Holder(Holder):
 
     @property
     def has_opened(self) -> bool:
-        """Whether the task has asked for schedules."""
+        """Whether the task has opened the collection of schedules."""
         return self._collection is not None
 
     def close(self) -> None:
-        """The task is over: refuse further questions, and close what it has opened."""
+        """Refuse further requests, because the task is over, and close what it has opened."""
         with self._turn:
             self._over = True
         if self._collection is not None:

@@ -17,15 +17,15 @@ class Reason(IntEnum):
 
     NONE = 0
     TIMEOUT = 1
-    """It has run for ``kill_timeout``."""
+    """The task has run for ``kill_timeout``."""
     SHUTDOWN = 2
-    """Its worker is to exit."""
+    """The task's worker must exit."""
     DELETED = 3
-    """Its schedule has been deleted."""
+    """The task's schedule was deleted."""
     LEASE = 4
-    """Its lease cannot be extended."""
+    """The task's lease cannot be extended."""
     CANCELLED = 5
-    """It was cancelled, or finished by force."""
+    """The task was cancelled, or finished by force."""
 
 
 class StopFlagTable:

@@ -32,7 +32,7 @@ from psched.base.errors import InvalidError
 from psched.triggers.zone import Zone, find_zone
 
 DST_POLICIES = ("debian", "wallclock")
-ALIASES = {  # Those of crontab(5) except @reboot, which is not a time.
+ALIASES = {  # The names of crontab(5), except @reboot, which is not a time.
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",

@@ -62,7 +62,7 @@ class _UnknownClaim:
     Attributes:
         error: the claim's owner, and the rows that it may have taken.
         sent: when it was sent, seconds of the boot-time clock.
-        until: ask for the last time at this moment or later, seconds of the monotonic clock.
+        until: the last question is sent at this time or later, seconds of the monotonic clock.
         next: when to ask again, seconds of the monotonic clock.
     """
 
@@ -317,7 +317,7 @@ class Claimer:
 
     @property
     def _room(self) -> int:
-        """How many more tasks are wanted; negative if rows were found late."""
+        """How many more rows to claim; zero or less: none."""
         if self._stopped:
             return 0
         unstarted = self._unstarted

@@ -79,7 +79,7 @@ class TaskGuard:
         return wakes
 
     def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
-        """Begin to stop a task; if that has begun, bring the KILL forward.
+        """Begin to stop a task; if it is being stopped already, bring the KILL forward.
 
         Args:
             task: which.
@@ -118,7 +118,7 @@ class TaskGuard:
             self.stop(task, Reason.LEASE, task.deadlines.kill - boot)
 
     def _climb(self, task: RunningTask, mono: float) -> None:
-        """Send the signal of the task's ladder that is due."""
+        """Send the signal that is due on the task's kill ladder."""
         if task.over and task.runner.exit is None and mono >= task.ended + _LONGEST_EXIT:
             self._pool.kill(task.runner)
         if task.ladder is None or (number := task.ladder.due(mono)) is None:

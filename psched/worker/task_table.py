@@ -51,7 +51,7 @@ class TaskTable:
 
     Attributes:
         started: how many tasks have been started so far.
-        no_forks: the outage during which no process can be forked.
+        no_forks: logs when no process can be forked, and tells whether that is so now.
     """
 
     def __init__(self, pool: RunnerPool, guard: TaskGuard, clock: Clock) -> None:

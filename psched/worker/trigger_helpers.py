@@ -49,7 +49,7 @@ _MOST_SLOW_OF_ONE = 4
 """How many of them may be for triggers of the same class."""
 
 _MOST_KILLS = 2
-"""How many processes a row may cost before it is given up."""
+"""How many processes may be killed for one row before it is given up."""
 
 _FORK_PAUSE = 1.0
 """Seconds until the next try when the system had no process to give."""
@@ -123,8 +123,8 @@ class TriggerHelpers:
     ) -> Settlement | None:
         """The settlement of a lease after a run, see `policy.after_run`; None: not known yet.
 
-        To be called again until it is known; then `forget`. For each version of a row, the first
-        ``now`` counts.
+        Call this again until the settlement is known, and then `forget`. For each version of a row,
+        the ``now`` of the first call counts.
         """
         key = (leased.key, leased.token, current.version)
         if key not in self._ends:
@@ -164,7 +164,7 @@ class TriggerHelpers:
         return young or question.answer is not None
 
     def is_stuck(self, question: Question) -> bool:
-        """Whether a question has not been sent yet, because no process can be forked."""
+        """Whether a question waits because no process can be forked."""
         unasked = question in self._queue and not question.kills and question.helper is None
         return unasked and self._clock.monotonic() < self._fork_at
 

@@ -121,7 +121,7 @@ class Bench:
         return self.tasks[row.key]
 
     def turn(self, timeout: float = 0.05) -> None:
-        """Take one turn of a worker's loop."""
+        """Take one turn of a worker's loop, at most so many seconds long."""
         self.tasks.receive(self.ledger)
         wakes = self.tasks.guard() - CLOCK.monotonic()
         self.inbox.wait(max(0, min(timeout, wakes)), self.tasks.links)

@@ -65,7 +65,7 @@ class Canary(Base):
         return int(stat.rpartition(")")[2].split()[1])
 
     def stay(self, gate: Path) -> None:
-        """Wait until the file exists."""
+        """Wait until a file exists."""
         if self.task.data.get("stubborn"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not gate.exists():

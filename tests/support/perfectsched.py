@@ -76,7 +76,7 @@ class Peer:
                 return None
 
     def process(self, row):
-        """Run a task."""
+        """Run a task: note it, and take some seconds."""
         self._note(row, "start")
         time.sleep(self._seconds)
         self._note(row, "end", how="returned")

@@ -143,7 +143,8 @@ class Sentinels:
         """Whether a Sentinel has published something, or has closed its connection."""
         if not all(map(self._is_quiet, self._connections)):
             return True
-        # Not if a Sentinel does not answer: its messages may not have arrived.
+        # The primary is not sure if a Sentinel does not answer, because its messages may not have
+        # arrived.
         if self._connections and not self._unanswered:
             self.sure = self._clock.wall()
         return False

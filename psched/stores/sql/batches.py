@@ -87,7 +87,7 @@ def insert_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
 
 
 def split(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Items in their order, in parts of at most `INSERT_BATCH` items and `INSERT_SIZE` characters.
+    """Split items, in their order, into parts of `INSERT_BATCH` items and `INSERT_SIZE` characters.
 
     Args:
         items: what is to be split.

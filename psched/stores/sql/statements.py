@@ -40,7 +40,7 @@ PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
 
 _PAYLOADS = ("data", "options")
 
-# The same as psched.base.lease_times.lease_time.
+# SQL that computes the same as psched.base.lease_times.lease_time.
 _OWN = "COALESCE(alive_time, :alive_time)"
 _LEASE = (
     f"CASE WHEN {_OWN} < :shortest THEN :shortest"

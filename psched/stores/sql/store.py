@@ -90,7 +90,7 @@ class SqlStore(TableStore[Statements]):
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
-        # By server, so that a reconnect does not probe again what the server supports.
+        # The strategy by server, so that a reconnect does not probe again what the server supports.
         self._known_strategies: dict[Hashable, Strategy] = {}
 
     @override

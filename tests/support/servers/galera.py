@@ -70,7 +70,7 @@ class Node(MariaDB):
 
     @property
     def members(self) -> int:
-        """How many are in that part of the cluster, as far as this one knows; 0 if it is not."""
+        """How many nodes are in that part, as far as this node knows; 0 if it is not in it."""
         return int(str(self._status("wsrep_cluster_size"))) if self.primary else 0
 
     def position(self) -> tuple[str, int]:

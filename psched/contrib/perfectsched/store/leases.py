@@ -7,7 +7,7 @@ from psched.contrib.perfectsched.store.rows import StoredRow, as_row
 from psched.core.model import Row, Token
 
 _CAPACITY = 10_000
-"""From this number of leases on, those that were settled are forgotten."""
+"""The number of leases from which on settled ones are forgotten."""
 
 
 @dataclass(slots=True)

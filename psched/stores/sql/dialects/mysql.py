@@ -200,8 +200,8 @@ def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
 
 
 MYSQL = Dialect(
-    # Not UNIX_TIMESTAMP(), which is NULL after 2038 on MariaDB 10.11, nor NOW(), which
-    # follows the session's zone.
+    # UNIX_TIMESTAMP() would be NULL after 2038 on MariaDB 10.11, and NOW() follows the session's
+    # zone.
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     now_floor="TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())",
     exact="CAST({} AS BINARY)",

@@ -126,7 +126,7 @@ SQLITE = Dialect(
     now_floor="CAST(strftime('%s', 'now') AS INTEGER)",
     exact="{}",
     integer="{}",
-    # Its columns hold numbers, too, and text that is not UTF-8.
+    # SQLite's columns may also hold numbers, and text that is not UTF-8.
     payload="CAST({} AS BLOB)",
     packed=bytes,
     # CAST is avoided, because with it the planner would not look up a pair in an index.
