@@ -25,7 +25,7 @@ class TooLargeError(ValueError):
 
 
 ColumnForm = Callable[[bytes], str | bytes]
-"""Converts bytes to what a column can hold."""
+"""Converts bytes to a value that the column can hold."""
 
 
 def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:

@@ -83,7 +83,7 @@ class Loader(yaml.SafeLoader):
             node: the mapping.
             levels: how many levels are read like this, this one included.
         """
-        self.flatten_mapping(node)  # merged keys (<<) first: the mapping's own replace them
+        self.flatten_mapping(node)  # merged keys (<<) first: own keys replace them
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:

@@ -251,7 +251,8 @@ def decode(
             _refuse_many(field, text, values)
         # The parser itself raises at a depth that is far from the end of the stack.
         value = _decoder.decode(text)
-        # Most payloads have no escapes: then a runner does not touch the pattern's memory pages.
+        # Only texts with escapes are searched. Most have none, and then a runner copies no memory
+        # pages for the pattern.
         if "\\u" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # raises unless surrogates come in pairs
     except RecursionError:

@@ -4,8 +4,8 @@
 lease at once. `after_run` decides how to settle the lease after a run. Which missed occurrences
 run is decided in `catchup`, and when to retry or give up in `attempts`.
 
-When an occurrence is given up, its schedule continues with the next one. A one-shot then has
-``failed``, and stays until it is requeued or deleted; or it has ``expired``.
+When an occurrence is given up, its schedule continues with the next one. A one-shot gets the status
+``failed`` then, or ``expired``. If it has failed, it stays until it is requeued or deleted.
 """
 
 import math

@@ -48,9 +48,9 @@ class NonceFile:
 
     Args:
         folder: the folder; None: nothing is recorded.
-        place: what the first line is to say; see `here`.
+        place: the file's first line; see `here`.
         group: the cgroup that this process is in; None: that is not known.
-        clock: counts how long the file could not be written.
+        clock: measures for how long the file could not be written.
     """
 
     def __init__(self, folder: Path | None, place: str, group: Cgroup | None, clock: Clock) -> None:

@@ -151,7 +151,7 @@ class RunnerCgroups:
 
     Args:
         above: the worker's cgroup.
-        clock: counts how long none could be made.
+        clock: measures for how long no cgroup could be made.
     """
 
     def __init__(self, above: Cgroup, clock: Clock) -> None:

@@ -114,7 +114,7 @@ def lives(pid: int, start: int) -> bool:
     if state is None or int(state[19]) != start:
         return False
     is_ending = state[0] in ("Z", "X") or int(state[6]) & _EXITING
-    # The first thread may have ended before the others.
+    # The first thread may be a zombie while the others still run.
     return not is_ending or int(state[17]) > 1
 
 

@@ -29,16 +29,16 @@ class Fault(Enum):
     """What happens to a request."""
 
     LOSE_REQUEST = auto()
-    """The connection breaks before the server has it."""
+    """The connection breaks before the server gets the request."""
 
     LOSE_REPLY = auto()
-    """The server executes it; the connection breaks instead of the answer."""
+    """The server executes the request; then the connection breaks, and the answer is lost."""
 
     HOLD_REQUEST = auto()
     """The request is passed on only at `Proxy.release`, even if the client has left."""
 
     HOLD_REPLY = auto()
-    """The server executes it; the client waits for an answer that does not come."""
+    """The server executes the request; the client waits for an answer that does not arrive."""
 
 
 class _Line:

@@ -1,8 +1,8 @@
 """One connection to the database, opened when it is needed and dropped when it has broken.
 
-There is no pool, and hardly a transaction: nearly every write of psched is one statement,
-conditional on what it expects to find, that commits by itself. That takes one round trip instead
-of three, and leaves no half-done work behind, whatever dies.
+There is no pool, and there are few transactions: nearly every write of psched is one statement,
+which commits by itself and is conditional on the row being as expected. That takes one round trip
+instead of three, and leaves no half-done work behind, whatever dies.
 
 A url may name several servers, of which one can be written. Each request that needs a connection
 tries one of them, so that no request takes longer because there are more.

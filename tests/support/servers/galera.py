@@ -70,7 +70,7 @@ class Node(MariaDB):
 
     @property
     def members(self) -> int:
-        """How many nodes are in that part, as far as this node knows; 0 if it is not in it."""
+        """The number of nodes in the part of the cluster that may write, as this node knows it."""
         return int(str(self._status("wsrep_cluster_size"))) if self.primary else 0
 
     def position(self) -> tuple[str, int]:

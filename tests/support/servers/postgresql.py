@@ -212,7 +212,7 @@ class PostgreSQL(SqlServer):
             return False
 
     def _stop_forking(self) -> list[int]:
-        """Stop the postmaster, so that it forks no more; return the children that it has."""
+        """Suspend the postmaster, so that it forks no more; return the children that it has."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
