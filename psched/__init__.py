@@ -44,7 +44,7 @@ _MODULES = {
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }
-"""Where a name is defined, and under which other name; all others are in `psched.base.errors`."""
+"""The module of each name, and its name there if different; others are in `psched.base.errors`."""
 
 __all__ = [
     "AlreadyExistsError",

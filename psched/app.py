@@ -81,7 +81,8 @@ def make_store(settings: Config) -> Store:
     if settings.url != MEMORY_URL:
         return make(settings)
     store = make(settings.with_settings(url=MEMORY.url))
-    # Nobody can run `psched init` before the first use: the database does not exist until now.
+    # The table is created here, because the database does not exist before its first use, so that
+    # nobody could run `psched init`.
     store.init()
     store.disconnect()
     return store

@@ -90,8 +90,8 @@ class MemoryFolder:
     def leave(self) -> None:
         """Stop using the folder; remove it if its owner has exited and no other process uses it."""
         if self._lock is not None and self._folder is not None:
-            # To close it would not release the lock: a process forked from this one at the same
-            # time may have inherited the descriptor.
+            # Closing the descriptor would not release the lock, because a process that was forked
+            # from this one at the same time may have inherited it.
             fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
@@ -121,7 +121,7 @@ def _open_lock(folder: Path) -> int:
     try:
         return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
     except regular_files.NotRegularError:
-        # No process has locked it: a task has put a FIFO, a link or the like in its place.
+        # This is not a lock file: a task has put a FIFO, a link or the like in its place.
         regular_files.clear(path)
         return regular_files.open_file(path, os.O_RDWR | os.O_CREAT)
 
@@ -140,7 +140,7 @@ def _home() -> Path:
 
 
 def _folder_of(owner: int) -> Path:
-    # With the start time, because the kernel reuses pids.
+    # The name contains the start time, because the kernel reuses pids.
     return _home() / f"psched-{os.geteuid()}-{owner}-{tree.start_time(owner) or 0}"
 
 

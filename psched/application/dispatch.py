@@ -131,7 +131,7 @@ def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a
 
 
 def _refuse_unrun(function: Any, where: str) -> None:  # noqa: ANN401
-    """Refuse a function that only returns an object to be run: its tasks would finish unrun."""
+    """Refuse a function that only returns an object to be run, because its tasks would not run."""
     if inspect.iscoroutinefunction(function):
         raise LoadError(f"{where} is a coroutine; call asyncio.run in a plain function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

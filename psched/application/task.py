@@ -15,7 +15,7 @@ LONGEST_WAIT = 366 * 86_400
 
 
 class Holder(Protocol):
-    """Holds a task's lease, and does for the task what it asks of the store."""
+    """Holds a task's lease, and sends the task's requests to the store."""
 
     def decide(self, decision: Decision) -> None:
         """Record how the task ends.
@@ -95,7 +95,7 @@ class Task:
         self._settled = False
 
     def __repr__(self) -> str:
-        # Without the payload, which may hold secrets: this is logged.
+        # The payload is left out, because this text is logged and the payload may hold secrets.
         return f"<Task {self.occurrence} type={self.type!r} attempt={self.attempt}>"
 
     @property
@@ -213,7 +213,7 @@ class Task:
 def _is_wait(wait: object) -> bool:
     if isinstance(wait, bool) or not isinstance(wait, int | float):
         return False
-    return 0 <= wait <= LONGEST_WAIT  # false for "not a number"
+    return 0 <= wait <= LONGEST_WAIT  # NaN fails this comparison, too
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 LARGEST = 64 * 2**20
-"""Bytes; a compressed text that is longer is not a payload."""
+"""Bytes; a payload is at most this large when decompressed."""
 
 _GZIP = b"\x1f\x8b"
 _GZIP_IN_BASE64 = b"H4sI"  # _GZIP and 8, which is the number of the only compression method
-_WINDOW = 31  # zlib's number for: the largest window, and a gzip header
+_WINDOW = 31  # tells zlib to use the largest window, and to expect a gzip header
 
 _LEVEL = 1
 """The highest level compresses JSON to 36 %, this one to 40 % in half the time."""
@@ -25,7 +25,7 @@ class TooLargeError(ValueError):
 
 
 ColumnForm = Callable[[bytes], str | bytes]
-"""Converts bytes to what a column can hold."""
+"""Converts bytes to a value that the column can hold."""
 
 
 def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:
@@ -97,7 +97,7 @@ def in_base64(compressed: bytes) -> str:
 
 
 def _gzip_of(stored: str | bytes) -> bytes | None:
-    """The gzip in a column; None if the payload is not compressed."""
+    """The gzip bytes in a column; None if the payload is not compressed."""
     if isinstance(stored, bytes) and stored.startswith(_GZIP):
         return stored
     begins = stored[: len(_GZIP_IN_BASE64)]

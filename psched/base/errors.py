@@ -91,8 +91,8 @@ class StoreError(PschedError):
 class TransientStoreError(StoreError):
     """The request failed for a reason that passes: it can be repeated later.
 
-    Each is one of two: after a `StoreUnavailableError` nothing was applied, after an
-    `UnknownOutcomeError` nobody knows.
+    There are two kinds: `StoreUnavailableError` (nothing was applied), and `UnknownOutcomeError`
+    (the request may have been applied).
     """
 
 
@@ -104,7 +104,7 @@ class StoreBusyError(StoreUnavailableError):
     """Somebody else holds a lock, and did not release it in time.
 
     Attributes:
-        answered: of a request about many rows, what became of those that were not locked.
+        answered: if the request concerned many rows, the results for those that were not locked.
     """
 
     def __init__(self, text: str, answered: Mapping[str, Any] | None = None) -> None:

@@ -42,7 +42,7 @@ class FaultLog:
         if not self.ongoing:
             self._since = self._last
         self._times += 1
-        # The text of an OSError may name another path each time.
+        # The text is not compared, because an OSError may name another path each time.
         reason = getattr(error, "errno", None) or str(error)
         if reason not in self._logged and len(self._logged) < _REASONS:
             self._logged.add(reason)

@@ -136,7 +136,7 @@ class Deadlines:
 
     @property
     def extend(self) -> float:
-        """The lease is due to be extended."""
+        """From this instant on, an extend of the lease is due."""
         return self.sent + extend_interval(self.lease, self.driver_timeout)
 
     @property
@@ -146,7 +146,7 @@ class Deadlines:
 
     @property
     def warn(self) -> float:
-        """The lease is in danger: its task gets TERM. Never before half of the lease has passed.
+        """When the task gets TERM, because its lease may be lost; not before half of the lease.
 
         A lease of up to about 40 s is too short for that: `kill` is earlier.
         """
@@ -154,10 +154,10 @@ class Deadlines:
 
     @property
     def kill(self) -> float:
-        """The task's tree gets KILL."""
+        """The instant at which the task's tree gets KILL."""
         return self.sent + _usable(self.lease, self.driver_timeout)
 
     @property
     def deadman(self) -> float:
-        """The kernel kills the worker."""
+        """The instant at which the kernel kills the worker."""
         return self.end - margin(self.lease) / 2

@@ -1,4 +1,4 @@
-"""Importing code: a user's modules and objects, by name or path; and our own, faster."""
+"""Importing code: a user's modules and objects, by name or path; and psched's own, faster."""
 
 import gc
 import importlib
@@ -58,7 +58,7 @@ def load_module(name: str) -> ModuleType:
 
 
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
-    """The object of a bare name, in the first of the modules that has it; or of ``"module:name"``.
+    """The object that ``"module:name"`` names, or a bare name in the first module that has it.
 
     The name may have dots.
 

@@ -78,7 +78,7 @@ class Log(logging.Handler):
             text = self.format(record)
             line = text.encode(errors="backslashreplace")
         except ProcessStopError:
-            raise  # the task that logs must stop
+            raise  # the handler that logs is being stopped: pass the exception on
         except Exception:  # noqa: BLE001  # arguments that do not fit, a user's __str__
             self.handleError(record)
             return
@@ -104,7 +104,7 @@ class Log(logging.Handler):
         """Report on standard error where a message was logged that cannot be formatted."""
         error = sys.exc_info()[1]
         if error is not None:
-            with suppress(Exception):  # there may be no standard error
+            with suppress(Exception):  # the process may have no standard error
                 place = f"{record.pathname}:{record.lineno}"
                 text = f"--- Logging error at {place} ---\n{traceback_of(error)}"
                 print(visible(text, lines=True), file=sys.stderr)  # noqa: T201
@@ -128,7 +128,7 @@ class Log(logging.Handler):
         """Continue in the new file if the log was renamed; a runner gets no signal for that."""
         if self._path is None:
             return
-        # Not with `suppress` or `Path.stat`, because a runner pays for each function.
+        # `suppress` and `Path.stat` are avoided, because each function costs a runner time.
         try:
             there, ours = os.stat(self._path), os.fstat(self._descriptor)  # noqa: PTH116
             if not os.path.samestat(there, ours):
@@ -177,7 +177,7 @@ class Log(logging.Handler):
     def dump_crashes(self) -> None:
         """Have `faulthandler` write the stack here if this process crashes."""
         self._dumps = True
-        # It keeps the descriptor's number, which `_switch_to` does not change.
+        # faulthandler stores the descriptor's number, which `_switch_to` does not change.
         faulthandler.enable(self._descriptor)
 
 
@@ -250,7 +250,8 @@ def open_file(name: str) -> int:
             return regular_files.open_file(os.path.realpath(name), flags, mode, devices=True)
         regular_files.discard(name)
         descriptor = regular_files.open_file(name, flags, mode, devices=True)
-        # Logged only now, because the message may be written to this very file.
+        # The removal is logged after the file is open, because this may be the file of the log
+        # itself.
         _log.warning("%s %s: it is removed, and made anew", name, error.strerror)
         return descriptor
 

@@ -16,7 +16,7 @@ _INDENT = 5
 """Characters that the log adds to each line of a traceback: a line feed and the indent."""
 
 LONGEST_BRIEF = 10 * LONGEST + 100
-"""The longest text that `brief` returns: an escape is ten characters long."""
+"""The longest text that `brief` returns, because one character becomes up to ten."""
 
 
 def visible(text: str, *, lines: bool = False) -> str:

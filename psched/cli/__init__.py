@@ -19,7 +19,7 @@ def main() -> None:
     try:
         psched(prog_name="psched")
     finally:
-        # The process exits: a last garbage collection would only take time.
+        # The process is about to exit, so a last garbage collection would only take time.
         gc.freeze()
 
 

@@ -78,7 +78,7 @@ _SUBCOMMANDS = {
         "Move a PerfectSched or PerfectQueue table into psched's.",
     ),
 }
-"""By name: the import path of each subcommand, and the first sentence of its help."""
+"""The import path of each subcommand, and the first sentence of its help, by its name."""
 
 
 class _Subcommands(click.Group):

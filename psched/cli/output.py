@@ -29,7 +29,7 @@ def filter_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):
-            continue  # it is closed, or a test has replaced it
+            continue  # the stream is closed, or a test has replaced it
         # Click writes past a stream that says its encoding is ASCII.
         encoding = "utf-8" if stream.encoding.lower() in _ASCII else stream.encoding
         filtered = _VisibleStream(
@@ -47,7 +47,7 @@ def unfilter_output() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, _VisibleStream):
             stream.flush()
-            # Without it, the filtered stream would close the original one when it is collected.
+            # Without detaching, the filtered stream would close the original when it is collected.
             stream.detach()
             setattr(sys, name, getattr(sys, f"__{name}__"))
 
@@ -82,8 +82,8 @@ def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -
     mode = stat.S_IRUSR | stat.S_IWUSR if secret else 0o666 & ~umask
     target = path.resolve()
     try:
-        # A temporary file is renamed, so that nobody reads half of the content, or a secret before
-        # the mode is set.
+        # A temporary file is renamed, so that nobody reads half of the content, or reads a secret
+        # before the mode is set.
         descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -32,7 +32,7 @@ def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | 
         )
     try:
         if digits:
-            return int(text)  # raises ValueError for more than a few thousand digits
+            return int(text)  # ValueError for thousands of digits
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidError(
@@ -56,7 +56,7 @@ def format_time(instant: int | None) -> str:
 
 
 def format_distance(seconds: float) -> str:
-    """How far in the future or past an instant is, in its two largest units."""
+    """How far in the future or past an instant is, in the distance's two largest units."""
     left, words = round(abs(seconds)), list[str]()
     for unit, size in _UNITS:
         number, left = divmod(left, size)

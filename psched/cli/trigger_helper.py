@@ -40,7 +40,7 @@ class _Helper:
         atexit.register(self._kill)
 
     def find(self, call: Call) -> NextAfter:
-        """Find a trigger class; the function that asks it for the first time after an instant."""
+        """Find a trigger class; return a function that asks it for its first time after another."""
         self._ask(call, None)
         return partial(self._ask, call)
 
@@ -68,7 +68,7 @@ class _Helper:
                 raise InvalidError("cron", problem)
         how = "has exited" if link.closed else f"has not answered within {DEADLINE:g} s"
         self._kill()
-        # Not asked again: many schedules of one list may use the same trigger.
+        # The trigger is not asked again, because many schedules of one list may use it.
         self._failures[call] = f"the process that asked {call.name} {how}"
         raise InvalidError("cron", self._failures[call])
 

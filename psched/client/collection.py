@@ -33,7 +33,7 @@ _LONGEST_PAUSE = 1.0
 """Seconds between two reads of a task that is waited for; each pause is twice the one before."""
 
 _PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
-"""Arguments of `ScheduleCollection.push`, by PerfectQueue's names, and the fields they set."""
+"""Arguments of `ScheduleCollection.push` that have PerfectQueue's names, and their fields."""
 
 
 class ScheduleCollection:
@@ -275,7 +275,7 @@ class ScheduleCollection:
             try:
                 row = read_row(self._store, key)
             except TransientStoreError:
-                continue  # an outage does not change how the task ends
+                continue  # the task ends whether or not the store answers
             except NotFoundError:
                 raise NotFoundError(
                     f"{key!r} is gone: it was deleted, or it has ended and its retention_time is 0"
@@ -332,8 +332,8 @@ class ScheduleCollection:
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one.
 
-        Only the caller extends its lease (`Task.extend`): it ends ``alive_time`` seconds after
-        this call, and the task must be settled before. For handlers, workers do all this.
+        Nobody but the caller extends the lease (`Task.extend`). It ends ``alive_time`` seconds
+        after this call, and the task must be settled before. For handlers, workers do all this.
         """
         return self._poller.poll()
 
@@ -347,7 +347,7 @@ class ScheduleCollection:
 def _fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of `ScheduleCollection.push` as those of `ScheduleCollection.add`."""
     if not isinstance(task, Mapping):
-        return task  # `declare_all` refuses it, and says which one it is
+        return task  # `declare_all` refuses it, naming the entry
     given = {name for name, value in task.items() if value is not None}
     if recurring := given & {"cron", "every", "trigger"}:
         raise InvalidError(min(recurring), "is for what runs again and again: add that")

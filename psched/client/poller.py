@@ -22,7 +22,7 @@ from psched.core.store_protocol import Claimed, Settled, Store
 
 
 class Poller:
-    """Leases one occurrence at a time for this very process.
+    """Leases one occurrence at a time, which this process runs itself.
 
     Args:
         store: the store.
@@ -73,7 +73,7 @@ class Poller:
         A row with nothing to run is settled.
         """
         row: Row | None = leased
-        # Ends because every further round needs a person to change a definition in between.
+        # The loop ends, because each further round needs a person to change a definition meanwhile.
         while row is not None and row.token == leased.token:
             verdict = after_claim(row, self.settings, now)
             if isinstance(verdict, Run):
@@ -104,7 +104,7 @@ class Poller:
 
         def request() -> Claimed:
             if lost:
-                # No second claim: the first may have been applied.
+                # The claim is not repeated, because the first may have been applied.
                 return Claimed(rows=self.store.held(owner, ()), now=self.store.now())
             return lost.send(owner, claim)
 
@@ -112,7 +112,7 @@ class Poller:
 
 
 class _CallersLease(Holder):
-    """The lease of a task that this very process has polled."""
+    """The lease of a task that this process has polled."""
 
     def __init__(self, poller: Poller, row: Row, deadline: float) -> None:
         self._poller = poller
@@ -123,7 +123,7 @@ class _CallersLease(Holder):
 
     @override
     def decide(self, decision: Decision) -> None:
-        # It ends the lease at once: there is no process tree to wait for.
+        # The lease ends at once, because there is no process tree to wait for.
         self._refuse_if_over()
         ending = Ending(self._row, decision, 0.0 if self._lost else self._deadline)
         poller = self._poller

@@ -1,4 +1,4 @@
-"""Changing schedules: each change is made once, also if the answer to a write is lost."""
+"""Changing schedules: each change is made once, even if the answer to a write is lost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
@@ -162,7 +162,8 @@ class Writer:
         Args:
             key: the row's.
             change: the new row, given the row as it stands; None: there is nothing to write.
-            was_applied: whether a row shows that another was replaced by a third.
+            was_applied: whether a row, as it stands, shows that a replacement was applied; see
+                `psched.core.lost_answers`.
         """
         lost = LostAnswers[tuple[Row, Row]]()
 
@@ -176,7 +177,7 @@ class Writer:
             return lost.send((seen, new), partial(self._store.replace, seen, new))
 
         while not self._send(request):
-            continue  # it was claimed, settled or changed after it was read
+            continue  # the row was claimed, settled or changed after it was read
 
     def _end(self, key: str, status: str, mark: str) -> bool:
         """Put a row at rest, or mark it for its holder.
@@ -206,7 +207,7 @@ class Writer:
             return new.status == status if replaced else None
 
         while (rests := self._send(request)) is None:
-            continue  # it was claimed, settled or changed after it was read
+            continue  # the row was claimed, settled or changed after it was read
         return rests
 
     def _ended(self, seen: Row, status: str, mark: str) -> Row | None:
@@ -246,7 +247,7 @@ def read_row(store: Store, key: str) -> Row:
 
 
 def stored_key(key: str) -> str:
-    """A key, if a store can hold it.
+    """A key, checked to be one that a store can hold.
 
     Raises:
         NotFoundError: no store can: it has half a surrogate pair (as a file's name may), or NUL

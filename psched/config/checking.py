@@ -1,4 +1,4 @@
-"""All values are read, then compared with each other, and all problems are reported at once."""
+"""Checking settings: values are read, then compared; all problems are reported at once."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -19,7 +19,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 MOST_ADDED = 250_000
-"""Values that the aliases and merges of a file may add to those that are written there. Each
+"""Values that aliases and merges may add to the values that are written in a file. Each
 hundred characters of a text count as one value more."""
 
 
@@ -83,7 +83,7 @@ class Loader(yaml.SafeLoader):
             node: the mapping.
             levels: how many levels are read like this, this one included.
         """
-        self.flatten_mapping(node)  # merged keys (<<) come first, so the mapping's own win
+        self.flatten_mapping(node)  # merged keys (<<) first: own keys replace them
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:
@@ -101,7 +101,7 @@ class Loader(yaml.SafeLoader):
         return entries
 
     def compose_document(self) -> yaml.Node | None:
-        """PyYAML's; it counts what the aliases expand to before anything is constructed."""
+        """PyYAML's method; it also counts what aliases expand to, before any is constructed."""
         root = super().compose_document()
         if root is None:
             return None
@@ -118,7 +118,7 @@ class Loader(yaml.SafeLoader):
         return root
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """PyYAML's, but it refuses tags."""
+        """PyYAML's method, but it refuses tags."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(
@@ -127,11 +127,12 @@ class Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: dict[str, yaml.Node]) -> yaml.MappingNode:
-        """PyYAML's; it also reports duplicate keys."""
+        """PyYAML's method; it also reports duplicate keys."""
         node = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
-            # Several << in one mapping are all merged; of other keys the last would just win.
+            # Several << in one mapping are all merged; of two other equal keys PyYAML keeps the
+            # last.
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if key.value in first:
@@ -167,7 +168,7 @@ def _expanded(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
     """How many values a node expands to: an alias counts as what it refers to."""
     if (known := sizes.get(node)) is not None:
         return known
-    sizes[node] = _ENDLESS  # found again further down, if the node contains itself
+    sizes[node] = _ENDLESS  # this value is found further down if the node contains itself
     size = _weight(node) + sum(_expanded(child, sizes) for child in _children(node))
     sizes[node] = min(size, _ENDLESS)
     return sizes[node]
@@ -188,6 +189,6 @@ def syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
     line = mark.line + 1 if mark else None
     if isinstance(error, ExpansionError):
         return Problem(error.problem or "", line=line)
-    # Names are removed, because any text may be taken for one; characters and <tokens> stay.
+    # Quoted names are removed, because any text may be a name; characters and <tokens> stay.
     text = re.sub(r" '[^'<][^']+'", "", error.problem or error.context or "")
     return Problem(f"not YAML: {text}", line=line)

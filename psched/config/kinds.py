@@ -132,7 +132,7 @@ class Number(Kind):
 
     @override
     def read(self, value: object, context: Context) -> int | float:
-        # Text is a number only if it comes from a reference.
+        # A text is accepted as a number only if it comes from a reference.
         if isinstance(value, str) and references.occur_in(value):
             value = _as_number(references.expand(value, context))
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -142,7 +142,7 @@ class Number(Kind):
         return int(value) if self.whole else float(value)
 
     def _is_within(self, value: float) -> bool:
-        # NaN is outside all bounds: every comparison with it is false.
+        # NaN is outside all bounds, because every comparison with NaN is false.
         if self.above is not None:
             return self.above < value <= self.most
         return self.least <= value <= self.most
@@ -186,7 +186,7 @@ class MatchingText(Kind):
         pattern: must match the whole text.
     """
 
-    description = ""  # each has its own
+    description = ""  # each kind of text has a description of its own
 
     def __init__(self, description: str, pattern: re.Pattern[str]) -> None:
         self.description = description
@@ -382,7 +382,7 @@ class StoreOptions(FrozenMapping[object]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        # Its values may be secrets.
+        # The options' values may be secrets.
         return f"<{', '.join(self)}>"
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, and the error that tells it.
+"""The problems of a configuration, and the error that reports them.
 
 No text in this package quotes a value, because any value may be a secret in the wrong place.
 """

@@ -110,7 +110,7 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except PermissionError:
-        # We may not search its folder, such as /root after ``su psched``.
+        # This user may not search the folder, such as /root after ``su psched``.
         return False
 
 
@@ -123,7 +123,7 @@ def _settings_in(
     source: _Source, environment: str | None, environ: Mapping[str, str]
 ) -> tuple[list[Problem], Mapping[str, RawValue]]:
     content = _content(source)
-    # Imported here, so that only those who have a file pay for PyYAML.
+    # PyYAML is imported here, so that only users with a file wait for it.
     from psched.config.document import parse  # noqa: PLC0415
 
     document = parse(content, source.path)
@@ -172,7 +172,7 @@ def _choose(sections: Mapping[str, RawValue], environment: str) -> Mapping[str, 
 
 
 def _mixture(sections: Mapping[str, RawValue], others: Mapping[str, RawValue]) -> Problem:
-    """The problem is reported at the rarer sort of key, because that one is misplaced."""
+    """Report a mixture of settings and sections at the rarer of the two, as the misplaced one."""
     key, each = next(iter(min(others, sections, key=len).items()))
     return Problem(
         f"a file has either settings or sections at its top; put {safe_name(next(iter(others)))} "

@@ -67,7 +67,7 @@ def apply_rules(
         Problems: the setting, and what is wrong with it.
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
-        values["dst_policy"] = "wallclock"  # as in PerfectSched
+        values["dst_policy"] = "wallclock"  # PerfectSched does the same
     yield from _derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):
         yield key, _MISSING

@@ -1,6 +1,6 @@
 """The kinds of store that the setting ``type`` names, and how they differ for the rest of psched.
 
-A kind that psched's own packages do not know is named here by its class's import path alone.
+A kind whose class no other package imports is named here by the class's import path alone.
 """
 
 from collections.abc import Mapping

@@ -48,7 +48,7 @@ class Tls:
 
 
 def tls_of(values: Mapping[str, Any]) -> Tls | None:
-    """How the values of valid settings encrypt connections; None: they do not say."""
+    """How valid settings have connections encrypted; None: they leave it to the url or driver."""
     given = {name: values[f"ssl_{name}"] for name in ("ca", "cert", "key")}
     verify = values["ssl_verify"] or ("full" if given["ca"] else None)
     return None if verify is None else Tls(verify=verify, **given)

@@ -61,8 +61,7 @@ _TLS_OPTIONS = {
     "mariadb+pymysql": _MYSQL_TLS,
     "postgresql+psycopg": re.compile(r"ssl(?:mode|rootcert|cert|key)|requiressl|gssencmode"),
 }
-"""The schemes with settings for TLS, and the options of a url by which the driver itself can be
-told the same."""
+"""For each scheme with settings for TLS: the url's options that tell the driver the same."""
 
 
 class Url(Kind):
@@ -75,7 +74,7 @@ class Url(Kind):
 
     @override
     def read(self, value: object, context: Context) -> str:
-        # Only the values of references are encoded: a user writes the rest of the login encoded.
+        # Only the values of references are encoded here; users write the rest of the login encoded.
         encode = _login(value) if isinstance(value, str) else range(0)
         url = self.text(value, context, encode=encode)
         if url.lower() in {MEMORY, f"{MEMORY}//"}:
@@ -282,7 +281,7 @@ def _path(file: Path) -> Path:
 
 def _state_home(environ: Mapping[str, str]) -> Path:
     state = Path(environ.get("XDG_STATE_HOME", ""))
-    if state.is_absolute():  # the XDG specification says to ignore any other
+    if state.is_absolute():  # the XDG specification says to ignore relative paths
         return state
     if home := environ.get("HOME"):
         return Path(home, ".local", "state")

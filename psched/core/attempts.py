@@ -20,7 +20,8 @@ def retry_delay(row: Row, definition: Definition) -> float:
     if settings.retry_backoff == "fixed":
         return settings.retry_wait
     doubled = settings.retry_wait * 2.0 ** min(max(row.attempt - 1, 0), _MOST_DOUBLINGS)
-    # It depends on the occurrence and the attempt, so that no source of randomness is needed.
+    # The jitter depends on the occurrence and the attempt, so that no source of randomness is
+    # needed.
     jitter = stable_hash(f"{row.key}.{row.next_time}.{row.attempt}", 2**32) / 2**32
     return min(doubled, max(settings.retry_wait_limit, settings.retry_wait)) * (1 - jitter / 2)
 
@@ -47,7 +48,7 @@ def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, s
     """
     most, expire = definition.settings.max_attempts, definition.settings.expire
     if 0 < most < row.attempt:
-        # Its worker died: at a regular end of that attempt it would have been given up there.
+        # The worker of the last attempt died; a regular end of it would have given the row up.
         return FAILED, f"gave up: its worker died in the last of {most} attempts"
     if definition.trigger is not None or not expire or row.next_time is None:
         return None

@@ -26,7 +26,7 @@ _MOST_REMEMBERED = 10_000
 """The number of schedules in `_passed`."""
 
 _passed: dict[tuple[object, ...], tuple[int, int | None, int]] = {}
-"""The last results of `_exceeds`, by schedule: the cursor, a later occurrence, steps between."""
+"""The last results of `_exceeds`, by schedule: cursor, a later occurrence, the steps between."""
 
 
 def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
@@ -100,7 +100,7 @@ def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, 
 
 
 def describe_dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
-    """What was dropped, for people: the occurrences from the cursor to the oldest that is kept."""
+    """Name, for people, the dropped occurrences: from the cursor to the oldest that is kept."""
     policy = definition.settings.catchup
     cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""
     window = definition.settings.catchup_window

@@ -186,7 +186,7 @@ def payload_form(options: Mapping[str, Any]) -> str | None:
 
 
 def annotation(row: Row, name: str) -> str | None:
-    """A row's ``label`` or ``note``; None if it has none that can be read."""
+    """A row's ``label`` or ``note``; None if it is missing or cannot be read."""
     try:
         found = parse_options(row.options).get(name)
     except InvalidError:
@@ -222,7 +222,7 @@ def encode(field: str, value: Mapping[str, Any], *, most: int | None = None) -> 
         raise InvalidError(field, f"must be a mapping, not {type(value).__name__}")
     try:
         text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        size = len(text.encode())  # raises if there is half of a surrogate pair
+        size = len(text.encode())  # raises if the text has half of a surrogate pair
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidError(field, f"cannot be written as JSON: {error}") from None
     if most is not None:
@@ -251,9 +251,10 @@ def decode(
             _refuse_many(field, text, values)
         # The parser itself raises at a depth that is far from the end of the stack.
         value = _decoder.decode(text)
-        # Most payloads have no escapes: then a runner does not touch the pattern's memory pages.
+        # Only texts with escapes are searched. Most have none, and then a runner copies no memory
+        # pages for the pattern.
         if "\\u" in text and _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()  # raises unless they are pairs
+            json.dumps(value, ensure_ascii=False).encode()  # raises unless surrogates come in pairs
     except RecursionError:
         raise InvalidError(field, f"is nested more than {DEEPEST} levels deep") from None
     except InvalidError:
@@ -294,7 +295,7 @@ def _refuse_many(field: str, text: str, values: int) -> None:
 
 
 def _refuse_deep(field: str, text: str, value: Any) -> None:  # noqa: ANN401  # of JSON
-    """Refuse a value that this process can read, but that may be too deep for another."""
+    """Refuse a value whose nesting this process can read, but perhaps no other process."""
     if text.count("[") + text.count("{") <= DEEPEST:
         return
     level = [value]
@@ -317,5 +318,5 @@ def _finite(digits: str) -> float:
     return number
 
 
-# json.loads would make a decoder for each call with such arguments.
+# json.loads, given these arguments, would make a decoder for each call.
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -32,8 +32,8 @@ When = shorthands.When
 OTHER_OPTIONS = {"label": check_name, "note": check_text, payload.OPTION: check_payload_form}
 """Options that are not settings, and the functions that check them.
 
-They are the owner of a schedule, a note about it, and how its data wrap a payload that is not a
-JSON object.
+``label`` is the owner of a schedule, ``note`` is free text, and ``payload`` says how its data wrap
+a payload that is not a JSON object.
 """
 
 FIELDS = ("type", "data", "cron", "timezone", "delay", "alive_time", *OVERRIDES, *OTHER_OPTIONS)
@@ -139,7 +139,7 @@ def redeclare(
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
     if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
         next_time = _first(definition, now() if start is None else start)
-        # Below zero, so that the next claim can tell that this time was set during a lease.
+        # An attempt below zero tells the next claim that this time was set during a lease.
         attempt = -1 if leased else 0
     elif anew:
         triggers.check(definition.trigger, next_time)
@@ -166,7 +166,7 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
     if "data" in columns:
         columns["data"] = encode("data", columns["data"], most=settings.data_limit)
     else:
-        parse_payload(row.data, settings.data_limit)  # or the row would be quarantined later
+        parse_payload(row.data, settings.data_limit)  # else it would be quarantined later
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:
@@ -175,7 +175,7 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
     definition = parse_row(new, settings)
     given = new.alive_time
     if "alive_time" not in columns and given == alive_time_of(row.type, settings):
-        given = None  # it is that of the type that the row had
+        given = None  # the default of the row's former type, not a value of its own
     lease = alive_time_of(new.type, settings) if given is None else given
     return changed(new, alive_time=lease), definition
 

@@ -27,7 +27,7 @@ from psched.triggers.trigger import Trigger
 from psched.triggers.zone import find_zone
 
 LONGEST_KEY = 1000
-"""Characters of the key of a row that was inserted by plain SQL: not every database limits it."""
+"""Characters of a key that was inserted by plain SQL, because not every database limits it."""
 
 LONGEST_DELAY = 366 * 86_400
 """Seconds."""

@@ -49,17 +49,18 @@ class LostAnswers(Generic[W]):
             raise
 
     def any(self, was_applied: Callable[[W], bool]) -> bool:
-        """Whether one of the writes was applied, as far as this can tell."""
+        """Whether one of the writes was applied, as far as ``was_applied`` can tell."""
         return any(was_applied(write) for write in self._writes)
 
 
 def were_inserted(
     found: Mapping[str, Row], wanted: Sequence[Row], nonce: str, since: float
 ) -> bool:
-    """Whether rows are there that were to be inserted all together, also if they have run since.
+    """Whether rows that were to be inserted all together exist, even if they have run since.
 
     A settle overwrites the nonce of the insert. After that, rows with the same definitions that are
-    no older than the request count: if somebody else has added them, there is what both wanted.
+    no older than the request count: if somebody else has added them, both callers have what they
+    wanted.
 
     Args:
         found: the rows under their keys, as they stand.
@@ -79,7 +80,7 @@ def _has_run(row: Row, wanted: Row, since: float) -> bool:
 
 
 def was_replaced(row: Row, seen: Row, written: Row) -> bool:
-    """Whether a row is what was written in place of another, or what has become of that since.
+    """Whether a replacement was applied, even if the new row has run since.
 
     Args:
         row: the row as it stands.
@@ -89,7 +90,7 @@ def was_replaced(row: Row, seen: Row, written: Row) -> bool:
     if not _is_alike(row, written):
         return False
     if row.next_time != written.next_time:
-        # It may have been run since.
+        # The new row may have run since, which changes its times.
         return row.version > seen.version and row.fence > seen.fence
     # The version of a row in PerfectSched's table is a checksum, which does not cover its times.
     times = row.next_run_time, row.status
@@ -97,7 +98,7 @@ def was_replaced(row: Row, seen: Row, written: Row) -> bool:
 
 
 def was_requeued(row: Row, written: Row) -> bool:
-    """Whether a row is a requeued one, also if it has run, and ended again, since.
+    """Whether a requeue was applied, even if the row has run and ended again since.
 
     Args:
         row: the row as it stands.

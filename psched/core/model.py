@@ -39,7 +39,7 @@ ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
 SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
 """Statuses of rows that rest without having ended; such a row may be put into service again."""
 
-# Marks on a leased row: what its holder must do with it.
+# Statuses of a leased row that tell its holder what to do with it.
 DELETING = "deleting"
 CANCELLING = "cancelling"
 FINISHING = "finishing"
@@ -50,7 +50,7 @@ MARKS = {
     FINISHING: FINISHED,
     **{status: status for status in sorted(ENDED)},
 }
-"""By the status of a leased row: its status once its task has been stopped; None: it is removed.
+"""For each mark on a leased row: the row's status once its task has stopped; None: it is removed.
 
 psched itself writes only the first three. A client may set any of them with plain SQL.
 """
@@ -84,7 +84,7 @@ class Token:
     fence: int
 
     def __str__(self) -> str:
-        """The form in the column ``settled_by``."""
+        """The token as the column ``settled_by`` stores it."""
         return f"{self.owner}#{self.fence}"
 
 

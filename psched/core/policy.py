@@ -4,8 +4,8 @@
 lease at once. `after_run` decides how to settle the lease after a run. Which missed occurrences
 run is decided in `catchup`, and when to retry or give up in `attempts`.
 
-When an occurrence is given up, its schedule continues with the next one. A one-shot then has
-``failed``, and stays until it is requeued or deleted; or it has ``expired``.
+When an occurrence is given up, its schedule continues with the next one. A one-shot gets the status
+``failed`` then, or ``expired``. If it has failed, it stays until it is requeued or deleted.
 """
 
 import math
@@ -72,7 +72,7 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
         cursor is on occurrences that are dropped.
     """
     if row.status != WAITING:
-        # The claim has counted an attempt, but nothing was tried.
+        # The claim has counted an attempt; it is taken back, because nothing was tried.
         return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
         definition = parse_row(row, settings)
@@ -80,7 +80,8 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
             return _give_up(row, definition, *given_up)
         return _next_step(row, definition, now)
     except NotLoadedError as error:
-        # Another host may have the code, or this host may get it soon. So it was not an attempt.
+        # This was not an attempt, because another host may have the code, or this host may get it
+        # soon.
         return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
     except InvalidError as error:
         return quarantine(row, str(error))
@@ -106,7 +107,7 @@ def after_run(
         definition = parse_row(current, settings)
     except NotLoadedError as error:
         over = isinstance(decision, Finish)
-        # Without a time, so that a host that can load the trigger computes it.
+        # The row is settled without a time, so that a host that can load the trigger computes it.
         row = changed(current, next_time=None) if over else current
         return _retry_elsewhere(row, settings, 0 if over else row.attempt, str(error))
     except InvalidError as error:
@@ -114,7 +115,8 @@ def after_run(
     try:
         end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
-        # The trigger is asked only after this occurrence is done, so it must not run again.
+        # The trigger is asked only when this occurrence is done, so the occurrence must not run
+        # again.
         return quarantine(changed(current, next_time=None), str(error))
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason
@@ -228,7 +230,7 @@ def quarantine(row: Row, reason: str) -> Settlement:
 
 
 def _retry_elsewhere(row: Row, settings: Config, attempt: int, reason: str) -> Settlement:
-    """Postpone a row whose trigger cannot be loaded here; another host may be able to."""
+    """Postpone a row whose trigger cannot be loaded here; another host may be able to load it."""
     wait = max(settings.retry_wait, _SHORTEST_SEARCH)
     text = _plain(f"{reason}; tried again every {wait} s")
     return changed(postpone(row, wait), attempt=attempt, reason=text)
@@ -262,7 +264,8 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
         # Inserted by plain SQL without a ``next_run_time``.
         return _at(row, definition, cursor)
     if row.attempt < 1:
-        # Set during a lease that was never settled (see `declare`): it is due at its own time.
+        # The time was set during a lease that was never settled (see `declare`): the row is due
+        # then.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
@@ -282,7 +285,7 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
 def _at(
     row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
 ) -> Settlement:
-    """Go on to an occurrence; None: there is none."""
+    """Move the cursor to an occurrence; None: there is none, and the schedule ends."""
     if next_time is None:
         return _ended(row, definition.settings, FINISHED, reason)
     return Settlement.of(

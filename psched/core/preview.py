@@ -109,7 +109,7 @@ def upcoming_occurrences(
     """A schedule's upcoming occurrences, beginning with the one that is due or running.
 
     Args:
-        row: the row as it is stored now; at rest, it has none.
+        row: the row as it is stored now; a row at rest has no upcoming occurrences.
         definition: parsed from the row.
         count: how many.
         now: the time of the store's clock.
@@ -193,6 +193,6 @@ def _text(wall: int) -> str:
 
 def _local(zone: Zone, instant: int) -> str:
     if instant >= LATEST:
-        return str(instant)  # in some zones it is in the year 10000
+        return str(instant)  # in some zones this wall time is in the year 10000
     offset = timedelta(seconds=zone.wall(instant) - instant)
     return datetime.fromtimestamp(instant, timezone(offset)).isoformat()

@@ -1,4 +1,4 @@
-"""The policy of a row with a user's trigger, applied in another process than the worker.
+"""How the policy is applied to a row with a user's trigger: in a process other than the worker.
 
 The worker sends a `PolicyRequest`. The process that loads the trigger (`runner.runner`) applies
 `policy` to the row, as the worker itself does for all other rows, and sends the decision back. The
@@ -61,7 +61,7 @@ class PolicyRequest:
     decision: Decision | None = None
 
     def message(self) -> dict[str, Any]:
-        """The request as a message, without what no answer depends on, such as the payload."""
+        """The request as a message, without fields that do not matter, such as the payload."""
         leased = None if self.leased is None else _columns(self.leased)
         decision = self.decision
         return {
@@ -74,8 +74,8 @@ class PolicyRequest:
         }
 
     def quarantine(self, why: str) -> Settlement:
-        """The settlement if the trigger cannot be asked."""
-        # After a run, the trigger is asked only if the occurrence is done, see `policy.after_run`.
+        """The settlement that quarantines the row, for when its trigger cannot be asked."""
+        # The trigger is asked after a run only if the occurrence is done, see `policy.after_run`.
         row = self.row if self.leased is None else changed(self.row, next_time=None)
         return quarantine(row, why)
 
@@ -127,7 +127,7 @@ def limit_memory() -> None:
         if most == resource.RLIM_INFINITY or limit < most:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     with suppress(OSError):
-        # The kernel kills this process first if the host runs out of memory all the same.
+        # If the host runs out of memory all the same, the kernel kills this process first.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 

@@ -1,7 +1,7 @@
 """One schedule, as a program sees it: a reference by key, and what was read under that key.
 
-`Schedules` is what the collection of them offers: handlers get one, but the layers that hand it to
-them lie below `psched.client`, where it is implemented.
+`Schedules` declares what a collection of schedules offers. Handlers get a collection, but the
+layers that hand it to them lie below `psched.client`, which implements it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ class ScheduleMetadata:
 
     @property
     def created_at(self) -> int | None:
-        """When it was added, Unix seconds; None if plain SQL added it and gave no time."""
+        """When the schedule was added, Unix seconds; None if plain SQL added it without a time."""
         return self.row.created_at
 
     @property
@@ -114,7 +114,7 @@ class ScheduleMetadata:
 
     @property
     def reason(self) -> str | None:
-        """Why it rests, or what was decided about it last."""
+        """Why the schedule rests, or what was decided about it last."""
         return self.row.reason
 
 
@@ -188,7 +188,7 @@ class Schedule:
         return self._collection.cancel(self.key)
 
     def force_finish(self) -> bool:
-        """Make the schedule finished, whatever its task has done; a running task is stopped.
+        """Mark the schedule as finished, whatever its task has done; a running task is stopped.
 
         Returns:
             True if the schedule is finished, False if it was marked for the worker that runs it.
@@ -328,7 +328,7 @@ class Schedules(Protocol):
         ...
 
     def force_finish(self, key: str) -> bool:
-        """Make a schedule finished, whatever its task has done."""
+        """Mark a schedule as finished, whatever its task has done."""
         ...
 
     def requeue(self, key: str, run_at: When | None = None) -> None:

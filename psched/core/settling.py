@@ -21,12 +21,12 @@ Conclude = Callable[[Row, Row, Decision, Config, float], Settlement | None]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What came out of one lease.
+    """How one lease ends.
 
     Attributes:
         leased: the row as it was claimed.
         decision: how its task ended.
-        deadline: D of the lease, see `lease_times`; 0 if the lease is lost or its D not known.
+        deadline: D of the lease, see `lease_times`; 0 if the lease is lost or D is not known.
     """
 
     leased: Row
@@ -71,7 +71,8 @@ class Settler:
         self._conclude = conclude
         self._send = send
         self._clock = clock
-        # Leases whose settlement may have been applied, and the D that each had then.
+        # The leases whose settlement may have been applied, with the D that each had when it was
+        # sent.
         self._unanswered: dict[tuple[str, Token], float] = {}
 
     def settle(self, store: Store, endings: Sequence[Ending]) -> Mapping[str, Settled]:
@@ -103,13 +104,13 @@ class Settler:
         return self._judged(endings, results)
 
     def forget(self, ending: Ending) -> bool:
-        """Forget a lease that is over; whether the answer to its settlement was lost."""
+        """Forget a lease that is over; return whether the answer to its settlement was lost."""
         return self._unanswered.pop(ending.lease, None) is not None
 
     def _judged(
         self, endings: Sequence[Ending], results: Mapping[str, Settled]
     ) -> Mapping[str, Settled]:
-        """The results, with DONE for what must have been our own settlement."""
+        """The results, with DONE where our own settlement must have been applied."""
         boot = self._clock.boottime()
         ours = {
             ending.leased.key
@@ -157,7 +158,7 @@ def settle(
     open_endings = {ending.leased.key: ending for ending in endings}
     current: Mapping[str, Row] = {key: e.leased for key, e in open_endings.items()}
     now = 0.0
-    # Ends because every further round needs a person to change a definition in between.
+    # The loop ends, because each further round needs a person to change a definition meanwhile.
     while open_endings:
         settlements = [
             conclude(ending.leased, current[key], ending.decision, settings, now)

@@ -38,8 +38,8 @@ any client that sets its status to one of `psched.core.model.MARKS`. The holder 
 (`Store.marked`), stops the task under its lease, and deletes the row or puts it at rest. Until then
 the key is taken.
 
-**Capabilities.** `Store` is what every store must do. What only some can do is a protocol of its
-own; a store has the capability if it has the protocol's methods: `JoinsTransactions`.
+**Capabilities.** `Store` is what every store must do. Each capability that only some stores have is
+a protocol of its own (`JoinsTransactions`); a store has the capability if it has the methods.
 
 The suite in `psched.testing` checks stores, third-party ones too.
 """
@@ -73,7 +73,7 @@ class Claimed:
         now: the store's clock when the due rows were read; None if no row was due within the
             horizon.
         next_due: the earliest ``next_run_time`` after now, if it is within the horizon.
-        more: other rows may be due as well.
+        more: whether other rows may be due as well.
     """
 
     rows: Sequence[Row] = ()
@@ -148,7 +148,7 @@ class Store(Protocol):
         ...
 
     def try_rights(self) -> None:
-        """Try whether this user may read and write; nothing is changed.
+        """Check that the database user may read and write; nothing is changed.
 
         Raises:
             StoreError: the user may not; the text names the missing rights.
@@ -197,7 +197,7 @@ class Store(Protocol):
         ...
 
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """The rows that this owner holds: what a claim of unknown outcome did.
+        """The rows that this owner holds; this tells what a claim of unknown outcome did.
 
         Args:
             owner: the owner that the claim wrote.
@@ -285,7 +285,7 @@ class CallersTransaction(Protocol):
     """A transaction that a program has begun on a connection of its own.
 
     The methods open no other connection, do not sleep, and repeat nothing, because the transaction
-    may hold locks. What they write is there if the program commits.
+    may hold locks. Their writes take effect if the program commits.
     """
 
     def now(self) -> float:

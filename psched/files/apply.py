@@ -23,7 +23,7 @@ ReportChange = Callable[[str, str], None]
 
 def read_all(schedules: ScheduleCollection, label: str | None = None) -> list[Row]:
     """Every schedule, or every schedule of a label, also those that run meanwhile."""
-    # A listing may miss a schedule whose lease ends meanwhile, but hardly twice.
+    # Read twice, because a listing may miss a schedule whose lease ends meanwhile.
     keys = dict.fromkeys(each.key for _ in range(2) for each in schedules.list())
     rows = (metadata.row for metadata in schedules.read_many([*keys]).values())
     return [row for row in rows if label is None or has_label(row, label)]
@@ -86,7 +86,8 @@ def apply_plan(
 def _remaining_changes(item: Item, made: Plan, settings: Config, seen: Row) -> dict[str, Any]:
     """The changes that a row, as it is now, still needs."""
     before = annotation(item.found, "label") if item.found is not None else None
-    # The plan adopts the schedule from the label that it showed, not from one that came since.
+    # The plan adopts the schedule only from the label that the plan has shown, not from a newer
+    # one.
     adopt = made.adopt and annotation(seen, "label") == before
     if why := conflict(seen, made.label, adopt=adopt):
         raise AlreadyExistsError(f"{item.key} {why}")
@@ -101,7 +102,7 @@ def remove(
     """Remove a schedule that is not declared any more, if it still has this label."""
     now = schedules.read_many([key]).get(key)
     if now is None or not has_label(now.row, label):
-        return  # another client has removed it, or taken it over
+        return  # another client has removed the schedule, or taken it over
     try:
         gone = schedules.delete(key)
     except NotFoundError:

@@ -27,11 +27,11 @@ Documents = Mapping[str | None, Mapping[str, Mapping[str, Any]]]
 
 
 def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[str], Sequence[str]]:
-    """Find out what a file has to declare to get these schedules.
+    """Collect what a file must declare in order to produce these schedules.
 
     Args:
         rows: the schedules; those that run only once are skipped.
-        settings: tell the defaults.
+        settings: hold the defaults.
 
     Returns:
         The documents; remarks on what a file cannot declare; and remarks on schedules that had to
@@ -76,12 +76,12 @@ class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper, but texts of several lines stay readable, and there are no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Write an object that occurs twice in full both times."""
+        """Ignore aliases: an object that occurs twice is written in full both times."""
         del data
         return True
 
     def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Write invisible characters as escapes, which only this style has."""
+        """Write a text in this style, the only one in which invisible characters become escapes."""
         unicode = self.allow_unicode
         self.allow_unicode = visible(text) == text
         super().write_double_quoted(text, split)

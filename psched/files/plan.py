@@ -12,7 +12,7 @@ from psched.core.declare import FIELDS, TIMES, alive_time_of, declare
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
-"""Fields that make a schedule a repeating one."""
+"""Fields of which any makes a schedule repeat."""
 
 _DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0}
 """The defaults of fields; that of the time zone is a setting."""
@@ -153,7 +153,7 @@ def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]
     old, new = fields_of(found, settings), fields_of(wanted, settings)
     names = FIELDS
     if wanted.cron is None and wanted.next_time:
-        # For a schedule that runs once, next_time is its declared time; for others, its progress.
+        # For a schedule that runs once, next_time is declared; for others, it shows the progress.
         old["next_time"], new["next_time"] = found.next_time, wanted.next_time
         names += ("next_time",)
     return tuple(
@@ -200,7 +200,8 @@ def _item(
     ignored = {*TIMES} if _REPEATING & {*fields} else {"next_run_time"}
     given = {name: value for name, value in fields.items() if name not in ignored}
     try:
-        # This checks that it fires at all; adding it checks that it still fires after now.
+        # This checks that the trigger fires at all; adding the schedule checks that it still fires
+        # after now.
         wanted = declare(key, given, settings, lambda: 0)
     except InvalidError as error:
         raise InvalidError(f"{key}.{error.field}", error.problem) from None

@@ -65,8 +65,8 @@ class Program:
             stdin=subprocess.PIPE,
             env={**os.environ, **_environment(self._task), **self._env},
             cwd=self._cwd,
-            # A process group of its own, so that a signal reaches the program and its children,
-            # but not this process.
+            # The program gets a process group of its own, so that a signal reaches it and its
+            # children, but not this process.
             process_group=0,
             # The program must not outlive its runner, even when no worker is left to kill it.
             preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads

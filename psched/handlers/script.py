@@ -25,7 +25,7 @@ def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
         LoadError: the script cannot be imported, or has no such class.
     """
     path, *arguments = script
-    # As if Python ran the file: it can import the modules beside it, and reads its arguments.
+    # As if Python ran it, the script can import modules beside it, and finds its arguments.
     loader.extend_path([str(Path(path).parent)])
     sys.argv = [path, *arguments]
     if not path.endswith(".py"):

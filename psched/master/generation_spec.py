@@ -9,7 +9,7 @@ from psched.process.deadman import Deadline
 from psched.process.link import Link
 
 DRAINED = 0
-"""Exit status of a worker that holds no lease any more. After any other, leases may be left."""
+"""Exit status of a worker that has left no lease; after any other status there may be some."""
 
 BAD_HANDLERS = 65
 """Exit status: handlers cannot be loaded (sysexits.h: EX_DATAERR)."""
@@ -37,7 +37,7 @@ class WorkerIdentity:
         generation: grows with every restart.
         nonce: drawn for this process alone; its leases carry it.
         cgroup: made for this process alone; None: it has none.
-        deadline: where the process writes when its lease timer kills it.
+        deadline: shared memory in which the process notes when its lease timer will kill it.
     """
 
     number: int
@@ -56,7 +56,7 @@ class WorkerIdentity:
 
 
 def nothing() -> None:
-    """Do nothing."""
+    """Do nothing; the default of callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ _INTERVAL = 0.005
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Mark the processes that this one, a master, starts meanwhile, and all their descendants."""
+    """Within the block, mark the processes that this master starts, and all their descendants."""
     pid = os.getpid()
     os.environ[_VARIABLE] = f"{pid}.{tree.start_time(pid)}.{_namespace()}.{os.geteuid()}"
     try:
@@ -80,7 +80,7 @@ def _kill(pid: int, above: frozenset[int]) -> None:
     with suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
-            # Checked again: by now the descriptor is that of the process that gets the signal.
+            # Checked again, because the pid may have been reused before the descriptor was opened.
             if _is_stray(pid, above):
                 below = tree.descendants(pid)
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -106,7 +106,7 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
 
 
 def _above() -> frozenset[int]:
-    """This process, all processes above it, and process 1: the parents of orphans."""
+    """This process, all processes above it, and process 1: an orphan's parent is one of these."""
     above = {1}
     pid: int | None = os.getpid()
     while pid:
@@ -116,5 +116,5 @@ def _above() -> frozenset[int]:
 
 
 def _namespace() -> int:
-    """The number of this process's pid namespace: pids mean nothing in another one."""
+    """The number of this process's pid namespace, outside of which its pids mean nothing."""
     return Path("/proc/self/ns/pid").stat().st_ino

@@ -61,7 +61,7 @@ _SAME_KEY_PRESS = 1.0
 """Seconds; a second INT within them is the first one, received twice."""
 
 _TICK = 4.0
-"""Seconds between two ticks, at most."""
+"""The most seconds between two ticks."""
 
 _KILL_GRACE = 5.0
 """Seconds that a killed worker may take to be gone before a stop with a fault is given up."""
@@ -82,7 +82,7 @@ class Master:
         clock: this host's clocks.
         respawn: the pace of replacements.
         reopen_logs: called on USR2 and at a restart.
-        status: tells the outside how the master is.
+        status: shows the state of the master to those outside.
         on_terminal: WINCH is sent by the terminal when its size changes, and means nothing.
     """
 
@@ -146,7 +146,7 @@ class Master:
             self.obey(self._wait(inbox, timeout))
 
     def tick(self) -> float:
-        """Do what is due; the seconds until something is due again."""
+        """Do what is due; return the seconds until something is due again."""
         self._fault = False
         self._try(self._receive)
         self._try(self._reap)
@@ -166,7 +166,7 @@ class Master:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the master was told to stop, and has."""
+        """Whether the master was told to stop, and has stopped."""
         if self._stopping_since is None:
             return False
         if not self._workers:
@@ -174,7 +174,7 @@ class Master:
         return self._faults.ongoing and self._clock.monotonic() > self._last_kill + _KILL_GRACE
 
     def close(self) -> int:
-        """Remove the status socket of a master that has stopped; the exit status."""
+        """Remove the status socket of a master that has stopped; return the exit status."""
         self._try(self._status.close)
         if self._workers:
             _log.critical("a fault has kept the stop from completing: workers are left behind")
@@ -183,7 +183,7 @@ class Master:
         return self._exit_status
 
     def obey(self, arrived: Collection[signal.Signals]) -> None:
-        """Do what the signals ask for; a stop goes before everything else."""
+        """Act on the signals; a stop takes precedence over everything else."""
         if not _STOP.isdisjoint(arrived):
             self._try(self._stop, arrived)
         if signal.SIGUSR2 in arrived or not _RESTART.isdisjoint(arrived):
@@ -206,7 +206,7 @@ class Master:
             self._faults.failed(error)
 
     def _wait(self, inbox: SignalInbox, timeout: float) -> Collection[signal.Signals]:
-        """Sleep until something happens or is due; the signals that have arrived."""
+        """Sleep until something happens or is due; return the signals that have arrived."""
         try:
             if self._fault:
                 return inbox.wait(timeout)
@@ -220,7 +220,8 @@ class Master:
 
     def _receive(self) -> None:
         for worker in self._workers:
-            # One by one: a worker that is not heard would seem to hang, and be killed.
+            # A fault in one worker's messages must not stop the reading of the others: a worker
+            # that is not heard would seem to hang, and be killed.
             self._try(self._receive_from, worker)
 
     def _receive_from(self, worker: WorkerChild) -> None:
@@ -247,7 +248,7 @@ class Master:
         if "ready" in message and not worker.ready and worker.exit is None:
             # A fault in the record of its nonce must not keep it from work.
             self._try(self._workers.became_ready, worker)
-            # It waits for the answer, and reads first what it was told before.
+            # The worker waits for this answer, and first obeys what it was told before.
             if worker is not self._canary or self._promote(worker, message["ready"]):
                 worker.admit()
             else:
@@ -261,7 +262,7 @@ class Master:
             self._workers.recovered(worker, message["recovered"])
 
     def _ended(self, worker: WorkerChild) -> None:
-        """A worker has been reaped."""
+        """Act on the end of a worker that was reaped."""
         exit_, now = worker.exit, self._clock.monotonic()
         if exit_ is None or self._stopping_since is not None:
             return
@@ -281,7 +282,7 @@ class Master:
             worker.tell(reopen=True)
 
     def _clean_up(self) -> None:
-        """Release what dead workers held if no worker will follow that could do it."""
+        """Release what dead workers held, if no later worker will do it."""
         no_followers = self._stopping_since is not None or self._paused
         if no_followers and not self._workers and self._spec is not None:
             self._workers.clean_up(self._generation, self._spec)
@@ -289,7 +290,7 @@ class Master:
     # --- generations -----------------------------------------------------------------
 
     def _restart(self) -> None:
-        """Begin the next generation with its canary, if one is wanted and there is room."""
+        """Start the next generation's canary, if a restart is wanted and there is room."""
         now = self._clock.monotonic()
         if not self._restart_wanted or self._canary or not self._respawn.allowed(0, now):
             return
@@ -304,7 +305,7 @@ class Master:
         self._canary = self._workers.spawn(0, self._generation + 1, spec)
 
     def _can_start(self, step: Callable[[], object]) -> bool:
-        """Take a step in the start of a generation; whether that succeeds."""
+        """Take a step in the start of a generation; return whether it succeeded."""
         try:
             step()
         except SpecError as error:
@@ -339,13 +340,13 @@ class Master:
         return True
 
     def _not_started(self, why: str, status: int | None) -> None:
-        """A generation could not be started: the one before it goes on, if there is one.
+        """Note that a generation could not be started: the one before it goes on, if there is one.
 
         Args:
             why: for people.
             status: the exit status, if another try would fail as well.
         """
-        # A pause that was meant for this generation is not meant for the next try.
+        # A pause that was asked for this generation does not apply to the next try.
         self._paused_until = min(self._paused_until, self._generation)
         if self._spec is not None:
             _log.error(
@@ -369,7 +370,7 @@ class Master:
         return self._generation <= self._paused_until
 
     def _pause(self) -> None:
-        """Have no task started by this generation, nor by one that is about to replace it."""
+        """Have no task started, neither by this generation nor by the one about to replace it."""
         _log.info("paused: no task is started until the next restart")
         self._paused_until = self._generation + (self._canary is not None)
         for worker in self._workers:
@@ -382,7 +383,7 @@ class Master:
         return 0 if self._spec is None else max(0, self._spec.processors + self._more)
 
     def _fill(self) -> None:
-        """Have as many workers of this generation as are wanted; in a pause, start none."""
+        """Start or drain workers until as many as wanted run; in a pause, start none."""
         if self._spec is None:
             return
         self._more = max(self._more, -self._spec.processors)
@@ -429,7 +430,7 @@ class Master:
     # --- its status ------------------------------------------------------------------
 
     def _show(self) -> None:
-        """Tell the outside how the master is, and note when something is due again."""
+        """Show the master's status outside, and note when something is due again."""
         about = {} if self._spec is None else self._spec.about
         shown = self._status.show(
             self._state, self._generation, self._workers, until=self._last_kill, about=about

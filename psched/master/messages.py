@@ -56,7 +56,7 @@ FROM_WORKER = Shapes(
         "tasks": {"tasks": whole(0, _MOST_TASKS), "away": maybe(brief_text), "enough": line},
         "report": {"report": record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100))},
     },
-    # A thousand tasks whose keys are as long as they may be.
+    # Room for a thousand tasks with the longest keys.
     longest=16 * 2**20,
 )
 """What a master accepts from a worker."""
@@ -98,7 +98,7 @@ STATUS = Shapes(
             ),
             "errors": listed(line, 100),
         },
-        # Sent once the master knows them, and only together with the fields above.
+        # These are sent once the master knows them, and only together with the fields above.
         "url": {"pid": _master, "url": brief_text, "table": line},
         "programs": {"pid": _master, "programs": brief_text},
         "triggers": {"pid": _master, "triggers": brief_text},

@@ -5,7 +5,7 @@ is killed at the same time, as by ``pkill -9`` or by a service manager, the next
 does it. It finds the nonces here.
 
 A nonce is inherited only when nothing of its worker's process tree can be left, because its leases
-are released then. Two things must be true:
+are released then. Two conditions must hold:
 
 - The master that wrote the file is dead.
 - No process is left in the cgroup that the worker was in. If the worker had a cgroup of its own
@@ -52,9 +52,9 @@ class NonceFile:
 
     Args:
         folder: the folder; None: nothing is recorded.
-        place: what the first line is to say; see `here`.
+        place: the file's first line; see `here`.
         group: the cgroup that this process is in; None: that is not known.
-        clock: counts how long the file could not be written.
+        clock: measures for how long the file could not be written.
     """
 
     def __init__(self, folder: Path | None, place: str, group: Cgroup | None, clock: Clock) -> None:
@@ -84,14 +84,15 @@ class NonceFile:
         self._write()
 
     def inherit(self) -> list[str]:
-        """Take over the nonces of dead masters whose workers have left no process behind."""
+        """Take over the nonces of dead masters' workers that have left no process behind."""
         is_alone = self._group is not None and self._group.pids == [os.getpid()]
         for path, nonces in self._of_dead_masters():
             if len(self._in_own_cgroup) + len(nonces) > _MOST:
                 continue
             inherited = [nonce for nonce, own in nonces if (own.is_empty if own else is_alone)]
-            # Recorded as ours before they are removed there, in case we are killed in between. As
-            # no such cgroup exists, the next master can inherit them.
+            # The nonces are recorded in our file before they are removed from the others, in case
+            # we are killed in between. As their cgroups no longer exist, the next master can
+            # inherit them.
             self._in_own_cgroup |= dict.fromkeys(inherited, True)
             if self._write() and len(inherited) == len(nonces):
                 with suppress(OSError):
@@ -99,7 +100,7 @@ class NonceFile:
         return sorted(self._in_own_cgroup)
 
     def _write(self) -> bool:
-        """Have the file list the nonces; without nonces, there is none. False if that fails."""
+        """Write the nonces to the file, or remove it if there are none. False if that fails."""
         if self._folder is None or self._written == self._in_own_cgroup:
             return True
         path = self._folder / self._name
@@ -139,7 +140,7 @@ class NonceFile:
                     name = cgroup.master_cgroup_name(pid, start)
                     yield path, [(nonce, self._below(name, nonce, own)) for nonce, own in nonces]
             except (FileNotFoundError, PermissionError):
-                continue  # its master has removed it, or it is another user's
+                continue  # removed by its master, or another user's
             except (OSError, ValueError) as error:
                 _log.warning("%s: is no file of a master's, and is removed: %s", path, error)
                 with suppress(OSError):
@@ -179,7 +180,7 @@ def here() -> str:
     """Where this process's pids and names of cgroups have a meaning; a line of text.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not tell where they have a meaning.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "cgroup")]

@@ -1,4 +1,4 @@
-"""A pid file that is never stale: the lock on it counts, and the kernel releases that."""
+"""A pid file that is never stale: its lock counts, which the kernel releases at a death."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ class AlreadyRunningError(Exception):
 class PidFile:
     """The pid of this process, in a file that it keeps locked for as long as it lives.
 
-    It is a POSIX record lock, which fork(2) does not inherit, unlike the lock of flock(2): no
+    The lock is a POSIX record lock. A child does not inherit it, unlike a lock of flock(2), so no
     orphan can keep it. Closing any descriptor of the file releases the lock, so no other part of
     this process opens the file.
 
@@ -38,7 +38,7 @@ class PidFile:
             try:
                 descriptor = regular_files.open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             except regular_files.NotRegularError:
-                # A task may have put it there. That must not keep the service from starting.
+                # A task may have put it there, which must not keep the service from starting.
                 regular_files.discard(self._path)
                 continue
             try:
@@ -52,7 +52,8 @@ class PidFile:
                 ) from None
             if regular_files.is_same(self._path, descriptor):
                 break
-            # Its owner removed it between our two calls: a lock on a removed file is no use.
+            # The file's owner removed it between our two calls; a lock on a removed file is
+            # useless.
             os.close(descriptor)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)

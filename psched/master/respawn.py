@@ -3,7 +3,7 @@
 import random
 
 _BACKOFF = (1.0, 60.0)
-"""Seconds: the pause after the second failure in a row, doubled each time, and its limit."""
+"""Seconds: the pause after the second failure in a row, and the limit to which it doubles."""
 
 _HEALTHY = 60.0
 """Seconds of life after which a worker's earlier failures no longer count."""
@@ -28,7 +28,7 @@ class Respawn:
         self._not_before: dict[int, float] = {}
 
     def failed(self, number: int, lived: float, now: float) -> None:
-        """A worker has exited without being told to.
+        """Note that a worker has exited without being told to.
 
         Args:
             number: the worker's.
@@ -42,7 +42,7 @@ class Respawn:
         self._not_before[number] = now + pause * self._rng.uniform(0.8, 1.2)
 
     def refused(self, number: int, now: float) -> None:
-        """The system had no process for this worker, which is not a failure of the worker's.
+        """Note that the system had no process for a worker, which is not the worker's failure.
 
         Args:
             number: the worker's.
@@ -59,7 +59,7 @@ class Respawn:
         return min((at for at in self._not_before.values() if at > now), default=float("inf"))
 
     def forget(self) -> None:
-        """A new generation serves: earlier failures say nothing about it."""
+        """Forget earlier failures, because they say nothing about a new generation."""
         self._failures.clear()
         self._not_before.clear()
 

@@ -31,7 +31,7 @@ class Notifier:
         self.watchdog = int(limit) / _MICROSECONDS if ours and int(limit) else None
 
     def send(self, **fields: object) -> None:
-        """Send fields such as ``READY=1``. That nobody listens is no error."""
+        """Send fields such as ``READY=1``. It is no error if nobody listens."""
         if not self._address:
             return
         text = "\n".join(f"{name}={value}" for name, value in fields.items())

@@ -1,4 +1,4 @@
-"""How a master is, for those outside: its title, the service manager, ``psched status``."""
+"""Shows a master's state: in its title, to the service manager, and to ``psched status``."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ _STATUS_INTERVAL = 1.0
 """Seconds between two status lines to the service manager."""
 
 _ERRORS = 10
-"""Errors that ``psched status`` shows: the last ones."""
+"""The number of errors that ``psched status`` shows, the last ones."""
 
 _LONGEST_TEXT = 500
 """Characters of a status line: service managers accept no long ones."""
@@ -42,7 +42,7 @@ class MasterState(Enum):
 
 
 class Status:
-    """Tells the outside how the master is, and the service manager of every change.
+    """Shows the master's state to those outside, and every change to the service manager.
 
     Args:
         notifier: to the service manager.
@@ -92,7 +92,7 @@ class Status:
         until: float,
         about: Mapping[str, str],
     ) -> float:
-        """Tell everybody.
+        """Show the master's state everywhere.
 
         Args:
             state: what the master is doing.
@@ -106,7 +106,7 @@ class Status:
             When to call again, seconds of the monotonic clock.
         """
         now = self._clock.monotonic()
-        # First: nothing that fails below may have the watchdog end the service.
+        # The watchdog is fed first: a failure below must not have it end the service.
         wakes = self._feed_watchdog(now)
         text = self._text(state, generation, workers)
         self._set_title(text)
@@ -131,7 +131,7 @@ class Status:
         return brief(text)[:_LONGEST_TEXT]
 
     def _feed_watchdog(self, now: float) -> float:
-        """Tell the service manager that the master is alive; when to call again."""
+        """Tell the service manager that the master is alive; return when to call again."""
         if self._notifier.watchdog is None:
             return float("inf")
         if now >= self._next_beat:
@@ -140,7 +140,7 @@ class Status:
         return self._next_beat
 
     def _notify(self, state: MasterState, text: str, now: float, until: float) -> float:
-        """Tell the service manager what is new; when to call again."""
+        """Tell the service manager what is new; return when to call again."""
         fields = self._change(state, now)
         if fields or (text != self._shown and now >= self._next_line):
             self._shown, self._next_line = text, now + _STATUS_INTERVAL
@@ -174,7 +174,7 @@ class Status:
     def _answer(
         self, workers: Workers, now: float, describe: Callable[[], Mapping[str, Any]]
     ) -> float:
-        """Answer ``psched status`` once the workers have reported; when to call again."""
+        """Answer ``psched status`` once the workers have reported; return when to call again."""
         self._socket.advance()
         if not self._socket.waiting:
             self._requested = None
@@ -206,7 +206,7 @@ class Status:
             "problem": self.problem and brief(self.problem),
             "worker_deaths": workers.deaths,
             "workers": [_described(worker, now) for worker in workers],
-            # Each begins with its time.
+            # Each line begins with its time, so sorting orders the lines by time.
             "errors": sorted(errors)[-_ERRORS:],
         }
 

@@ -17,7 +17,7 @@ _TIMEOUT = 5.0
 
 
 def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
-    """The pid of each master whose socket is found, with its answer or why it gave none.
+    """The answer of each master whose socket is found, or why it gave none, by pid.
 
     All are asked at once, so that one that does not answer takes no time from the others.
     """

@@ -65,7 +65,7 @@ class StatusReader:
 
     @property
     def unsent(self) -> bool:
-        """Whether part of the answer waits for the socket to accept it."""
+        """Whether part of the answer waits until the socket accepts it."""
         return bool(self._outgoing)
 
     def answer(self, document: bytes) -> None:
@@ -83,8 +83,9 @@ class StatusReader:
             return
         try:
             with suppress(BlockingIOError):
-                # The end of the stream: the client has left. Whatever else it sends is not read,
-                # and would wake the master again and again: so the client is cut off.
+                # At the end of the stream, the client has left. If it sends something else, it is
+                # cut off: nothing is read from it, so its data would wake the master again and
+                # again.
                 self._connection.recv(1)
                 self.close()
                 return
@@ -173,7 +174,8 @@ class StatusSocket:
 
     def _accept(self, listening: socket.socket, now: float) -> None:
         try:
-            # A bounded number: signals and workers wait meanwhile. The rest is accepted next time.
+            # Only so many at once, because signals and workers wait meanwhile; the next call
+            # accepts more.
             for _ in range(_MOST_READERS):
                 reader = StatusReader(listening.accept()[0], now + _TIMEOUT)
                 if len(self._readers) >= _MOST_READERS:
@@ -183,7 +185,8 @@ class StatusSocket:
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError:
-            # No descriptor is left. The client stays in the queue and would wake us at once.
+            # No descriptor is left. The client stays in the socket's queue, and would wake us at
+            # once.
             self._accept_from = now + _ACCEPT_PAUSE
 
     def _check(self, now: float) -> None:
@@ -197,7 +200,7 @@ class StatusSocket:
             if os.path.samestat(self._path.lstat(), self._found):
                 return
         if not self._replaced:
-            # Logged once, because somebody may do it again and again.
+            # Logged only once, because somebody may remove the socket again and again.
             _log.warning("%s was removed or replaced: it is made again", self._path)
             self._replaced = True
         before = self._listening

@@ -34,10 +34,10 @@ _KILL_INTERVAL = 1.0
 
 
 class WorkerChild(Child):
-    """A worker, or a cleaner, of which the master knows this much.
+    """A worker or a cleaner, with all that the master knows of it.
 
-    All may read the attributes. Only the methods write them, and each is named after what has
-    happened to the worker or what the worker is told.
+    Anybody may read the attributes, but only the methods write them. Each method is named after an
+    event in the worker's life, or after an order to the worker.
 
     Args:
         pid: the process.
@@ -88,35 +88,35 @@ class WorkerChild(Child):
             self._spawner.send(self.pid, number)
 
     def tell(self, **message: object) -> None:
-        """Send it a message."""
+        """Send the worker a message."""
         self.link.send(message)
 
     # --- its start -------------------------------------------------------------------
 
     def became_ready(self) -> None:
-        """It has loaded its handlers, and waits for `admit` or `refuse`."""
+        """Note that the worker has loaded its handlers, and waits for `admit` or `refuse`."""
         self.ready = True
 
     def admit(self) -> None:
-        """Let it begin to claim."""
+        """Let the worker begin to claim."""
         self.tell(go=True)
 
     def refuse(self) -> None:
-        """Have it exit before it claims anything."""
+        """Have the worker exit before it claims anything."""
         self.draining = True
         self.tell(go=False)
 
     def belongs_to(self, spec: GenerationSpec) -> None:
-        """It has reported settings that only it could read: they have become this generation."""
+        """Note the generation that was made of the settings which only this worker could read."""
         self.spec = spec
 
     # --- what it says ----------------------------------------------------------------
 
     def heard_from(self, message: Mapping[str, Any], now: float) -> None:
-        """Note that it lives, and what it says about itself.
+        """Note that the worker lives, and what it reports about itself.
 
         Args:
-            message: from it.
+            message: the worker's message.
             now: seconds of the monotonic clock.
         """
         self.heard = now
@@ -128,29 +128,29 @@ class WorkerChild(Child):
     # --- what dead workers held ------------------------------------------------------
 
     def recover(self, nonces: Sequence[str]) -> None:
-        """Have it release the leases of dead workers."""
+        """Have the worker release the leases of dead workers."""
         self.tell(recover=nonces)
         self.recovering += nonces
 
     def recovered(self, nonces: Collection[str]) -> set[str]:
-        """It reports that leases of dead workers are released.
+        """Note its report that leases of dead workers are released.
 
         Returns:
-            Those of the nonces that it had been told to recover: the others are not its own.
+            Those of the nonces that it had been told to recover; it must not report others.
         """
         done = {*nonces}.intersection(self.recovering)
         self.recovering = [nonce for nonce in self.recovering if nonce not in done]
         return done
 
     def has_only_to_clean_up(self, nonces: Sequence[str]) -> None:
-        """It is a cleaner: it releases the leases of dead workers and exits, or is killed."""
+        """Make it a cleaner, which releases the leases of dead workers and exits, or is killed."""
         self.draining, self.recovering = True, [*nonces]
         self._kill_at(self.started, self.started + CLEAN_UP_LIMIT)
 
     # --- its end ---------------------------------------------------------------------
 
     def drain(self, timeout: float | None, now: float, *, hurry: bool = False) -> None:
-        """Tell it to claim nothing more, and to exit when its tasks are done.
+        """Tell the worker to claim nothing more, and to exit when its tasks are done.
 
         Args:
             timeout: seconds until it stops its tasks; None: it waits for them.
@@ -159,12 +159,13 @@ class WorkerChild(Child):
         """
         self.draining = True
         if timeout is not None:
-            # The worker keeps the same limits itself. This one is for a worker that does not.
+            # The worker keeps these limits itself; the master's limit is for a worker that does
+            # not.
             self._kill_at(now, now + timeout + self.spec.kill_limit + CLEAN_UP_LIMIT)
         self.tell(stop=timeout, hurry=hurry)
 
     def shut_down(self, timeout: float, now: float, *, hurry: bool = False) -> None:
-        """End it because the master stops: `drain` it, or kill it if it is not ready.
+        """End the worker because the master stops: `drain` it, or kill it if it is not ready.
 
         Args:
             timeout: see `drain`.
@@ -174,12 +175,13 @@ class WorkerChild(Child):
         if self.ready:
             self.drain(timeout, now, hurry=hurry)
         else:
-            # It holds no lease yet, and an import may keep it busy for a long time.
+            # A worker that is not ready holds no lease, and an import may keep it busy for a long
+            # time.
             self.draining = True
             self.send(signal.SIGKILL)
 
     def stood_still(self, seconds: float, now: float) -> None:
-        """The master could not listen for some time: silence in that time does not count.
+        """Forgive silence in a time in which the master could not listen.
 
         Args:
             seconds: for how long, with what a worker may need to speak again.
@@ -217,12 +219,12 @@ class WorkerChild(Child):
 
     @property
     def limit(self) -> float:
-        """For how many seconds it may be silent, or not ready."""
+        """The most seconds for which it may be silent, or not ready."""
         return self.spec.heartbeat_limit if self.ready else self.spec.start_timeout
 
     @property
     def expected(self) -> float:
-        """When the next message, or the first one, must have arrived."""
+        """The time by which its next message, or its first one, must have arrived."""
         return (self.heard if self.ready else self.started) + self.limit
 
     # --- after its end ---------------------------------------------------------------
@@ -247,7 +249,7 @@ class WorkerChild(Child):
         """
         killed = self.exit is not None and self.exit.signal == signal.SIGKILL
         deadline = self.identity.deadline
-        # If it has a ladder, the KILL may have been ours.
+        # If the worker has a ladder, the master may have sent the KILL.
         if killed and self.ladder is None and deadline is not None and deadline.has_passed(now):
             return "was killed by its lease timer: it could not extend a lease in time"
         return str(self.exit)

@@ -20,7 +20,7 @@ _STANDSTILL = 1.0
 """Seconds. If `excuse_standstill` is called that much too late, the master has stood still."""
 
 _RECOVERY = 2.0
-"""Seconds that workers are given then, as they may have stood still with it, to speak again."""
+"""Seconds that workers are given to speak again after that: they may have stood still, too."""
 
 
 class Workers:
@@ -67,7 +67,8 @@ class Workers:
         self._orphan_reaper = OrphanReaper[WorkerChild](clock, spawner)
         self._nonce_file = nonce_file
         self._to_recover = [*inherited]
-        # The program that this process executed before may have started them: they are not tasks'.
+        # Children that exist already were started before this process executed psched, so they
+        # belong to no task.
         self._not_ours = spawner.children()
         self.due = clock.monotonic()
         self.deaths = 0
@@ -79,7 +80,7 @@ class Workers:
         return len(self._by_pid)
 
     def __bool__(self) -> bool:
-        """Whether a worker lives, or left something behind that may die soon."""
+        """Whether a worker lives, or a dead one has left processes that may die soon."""
         return bool(self._by_pid) or self._orphan_reaper.younger_than(CLEAN_UP_LIMIT)
 
     def serving(self, generation: int) -> Mapping[int, WorkerChild]:
@@ -91,7 +92,7 @@ class Workers:
         }
 
     def may_be_replaced(self, worker: WorkerChild) -> bool:
-        """Whether no other worker has its number: there are never more than two of a number."""
+        """Whether no other worker has this one's number: at most two may share a number."""
         same = worker.identity.number, worker.identity.generation
         found = [w for w in self if (w.identity.number, w.identity.generation) == same]
         return found == [worker] and not worker.draining
@@ -149,22 +150,23 @@ class Workers:
         return made
 
     def became_ready(self, worker: WorkerChild) -> None:
-        """A worker reports that it is ready; it holds no lease before it is admitted."""
+        """Record the nonce of a worker that is ready; it holds no lease before it is admitted."""
         worker.became_ready()
         cgroup = worker.identity.cgroup
-        # It enters its cgroup by itself before it is ready, and that may have failed.
+        # The worker enters its cgroup by itself before it is ready, and may have failed to.
         own_cgroup = cgroup is not None and worker.pid in cgroup.members
         self._nonce_file.add(worker.identity.nonce, own_cgroup=own_cgroup)
 
     def reap(self) -> list[WorkerChild]:
         """Collect the workers that have exited, and KILL what they have left running."""
         for exit_ in self._spawner.reap():
-            # Its pid may be used again, by any process.
+            # A reaped worker's pid may be used again, by any process.
             self._not_ours -= {exit_.pid}
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
                 continue  # an orphan of a worker that died earlier
-            # All of this first: if a fault ends this call, the next one returns the worker.
+            # These are recorded first, so that the next call returns the worker if a fault ends
+            # this one.
             self._ended.append(worker)
             self._orphan_reaper.add(worker, worker.identity.cgroup)
             if worker.identity.number != CLEANER:
@@ -178,7 +180,8 @@ class Workers:
             how = worker.describe_exit(self._clock.boottime())
             _log.log(level, "%s, pid %d, %s", worker.identity, exit_.pid, how)
         if self._ended or self._orphan_reaper.due:
-            # A worker's fork server and runners die with it. What these have forked comes to us.
+            # A worker's fork server and runners die with the worker. What they have forked becomes
+            # the master's child.
             self._kill_orphans()
         ended, self._ended = self._ended, []
         return ended
@@ -200,13 +203,13 @@ class Workers:
         """Have a living worker release the leases of dead ones."""
         ready = [worker for worker in self if worker.ready]
         if self._to_recover and ready:
-            # Any worker can. One that stays is more likely to complete it.
+            # Any worker can do it, but one that is not draining is more likely to complete it.
             worker = min(ready, key=lambda worker: (worker.draining, len(worker.recovering)))
             worker.recover(self._to_recover)
             self._to_recover = []
 
     def recovered(self, worker: WorkerChild, nonces: Sequence[str]) -> None:
-        """A worker reports that the leases of dead ones are released."""
+        """Note a worker's report that the leases of dead ones are released."""
         self._nonce_file.remove(worker.recovered(nonces))
 
     def excuse_standstill(self, now: float) -> None:

@@ -48,7 +48,7 @@ class UnavailableError(Exception):
 
 
 class Cgroup:
-    """A cgroup, which need not exist.
+    """A cgroup, which may or may not exist.
 
     Args:
         path: its directory.
@@ -76,13 +76,13 @@ class Cgroup:
         _write(f"{self.path}/cgroup.procs", b"%d" % pid)
 
     def kill(self) -> None:
-        """KILL all processes in it and below. If that fails, they are found by walking."""
+        """KILL all processes in it and below; if the kernel cannot, those that a walk finds."""
         with suppress(OSError):
             _write(f"{self.path}/cgroup.kill", b"1")
 
     @property
     def populated(self) -> bool:
-        """Whether it is known that a process is in it or below; zombies do not count."""
+        """Whether the cgroup is known to have a process in it or below; zombies do not count."""
         try:
             return b"populated 1" in tree.read(f"{self.path}/cgroup.events")
         except OSError:
@@ -90,11 +90,11 @@ class Cgroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known that no process is in it or below, or that it does not exist."""
+        """Whether the cgroup is known to have no process in it or below, or not to exist."""
         try:
             return b"populated 0" in tree.read(f"{self.path}/cgroup.events")
         except OSError as error:
-            # ENODEV: it was removed after the file had been opened.
+            # ENODEV: the cgroup was removed after the file had been opened.
             return error.errno in {errno.ENOENT, errno.ENODEV}
 
     @property
@@ -109,7 +109,7 @@ class Cgroup:
 
     @property
     def members(self) -> list[int]:
-        """The processes in it, without those below."""
+        """The processes in this cgroup, without those in cgroups below it."""
         try:
             return [int(pid) for pid in tree.read(f"{self.path}/cgroup.procs").split()]
         except OSError:
@@ -117,7 +117,7 @@ class Cgroup:
 
     @property
     def pids(self) -> list[int]:
-        """The processes in it and below."""
+        """The processes in this cgroup and below it."""
         return [pid for folder in _tree(self.path) for pid in Cgroup(folder).members]
 
     def remove(self) -> None:
@@ -130,7 +130,7 @@ class Cgroup:
                     folder.rmdir()
 
     def wait_until_empty(self, seconds: float) -> bool:
-        """Wait until no process is in it.
+        """Wait until no process is in this cgroup or below it.
 
         Returns:
             False if there is still one after so many seconds.
@@ -148,11 +148,11 @@ class Cgroup:
 
 
 class RunnerCgroups:
-    """The cgroups of a worker's runners. To make one takes long, so empty ones are used again.
+    """The cgroups of a worker's runners. Making a cgroup takes long, so empty ones are reused.
 
     Args:
         above: the worker's cgroup.
-        clock: counts how long none could be made.
+        clock: measures for how long no cgroup could be made.
     """
 
     def __init__(self, above: Cgroup, clock: Clock) -> None:
@@ -197,7 +197,7 @@ class RunnerCgroups:
 class MasterCgroup(Cgroup):
     """The cgroup that a master makes for its workers, locked for as long as the master lives.
 
-    What dead masters have left in theirs is killed, and their cgroups are removed.
+    The processes left in the cgroups of dead masters are killed, and those cgroups are removed.
 
     Raises:
         UnavailableError: it cannot be made.
@@ -218,14 +218,14 @@ class MasterCgroup(Cgroup):
         if not (self.path / "cgroup.kill").exists():
             self.close()
             raise UnavailableError("cgroup.kill is not there: Linux is older than 5.14")
-        # For all of them together: a task can make any number.
+        # One time limit holds for all of them together, because a task can make any number.
         until = time.monotonic() + _RELEASE_TIMEOUT
         for path in own.iterdir():
             if _MASTERS.fullmatch(path.name) and path != self.path:
                 _clear(path, until)
 
     def close(self) -> None:
-        """Remove it; the workers have exited."""
+        """Remove the cgroup after the workers have exited."""
         self.remove()
         os.close(self._lock)
 
@@ -280,7 +280,7 @@ def _own() -> Path:
         root, point = (text.replace(r"\040", " ") for text in fields.split()[3:5])
         for name in names if kind.startswith("cgroup2 ") else ():
             path = Path(point, os.path.relpath(name, root))
-            # In a container the name may be that of another cgroup.
+            # In a container this path may lead to another cgroup.
             if os.getpid() in Cgroup(path).members:
                 return path
     raise UnavailableError("this process is in no cgroup of version 2 that can be seen from here")
@@ -303,7 +303,7 @@ def _delegated(path: Path) -> bool:
 
 
 def _lock(path: Path) -> int:
-    """Lock a directory for as long as the descriptor is open; OSError: another has locked it."""
+    """Lock a directory while the descriptor is open; OSError: another process has locked it."""
     number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -328,7 +328,7 @@ def _clear(path: Path, until: float) -> None:
     try:
         lock = _lock(path)
     except OSError:
-        return  # it lives in another pid namespace, or another master is clearing it already
+        return  # in another pid namespace, or cleared already
     left = Cgroup(path)
     if left.populated:
         _log.warning("%s: left by a master that is dead; killing all that is in it", path)

@@ -27,7 +27,7 @@ class Exit:
     """How a process ended.
 
     Attributes:
-        pid: the process.
+        pid: the process's pid.
         status: its exit status; None: a signal killed it.
         signal: the signal that killed it; None: it exited.
     """
@@ -74,12 +74,12 @@ class Child:
         self.cut_off = False
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, unless it has been reaped: its pid may be another process's then."""
+        """Send the child a signal, unless it has been reaped: its pid may be reused then."""
         if self.exit is None:
             tree.send(self.pid, number)
 
     def reaped(self, how: Exit) -> None:
-        """Note how it ended, and keep the messages that it had sent before."""
+        """Note how the child ended, and keep the messages that it had sent before."""
         self.exit = how
         try:
             self.last_words = self.link.receive_all()

@@ -45,7 +45,7 @@ class _ITimerSpec(ctypes.Structure):
 def _library() -> ctypes.CDLL:
     # The C library is loaded by its name, so that preloaded libraries do not override it:
     # libfaketime takes every instant for a time of day, and would shift ours by its offset.
-    for name in "libc.so.6", "librt.so.1":  # of glibc; before 2.34 the second
+    for name in "libc.so.6", "librt.so.1":  # the second: glibc before 2.34
         with suppress(OSError):
             library = ctypes.CDLL(name, use_errno=True)
             if hasattr(library, "timer_create"):
@@ -54,7 +54,7 @@ def _library() -> ctypes.CDLL:
 
 
 class Deadline:
-    """When a child's switch fires, in memory that it shares with its parent.
+    """The instant at which a child's switch fires, in memory that the child shares with its parent.
 
     The parent cannot tell from an exit status who sent the KILL. Make it before the fork.
     """
@@ -127,7 +127,7 @@ class DeadMan(Timer):
     """A timer that KILLs this process.
 
     Args:
-        deadline: where it is noted when that happens, for the parent.
+        deadline: shared memory in which the instant is noted for the parent.
     """
 
     def __init__(self, deadline: Deadline | None = None) -> None:
@@ -137,7 +137,7 @@ class DeadMan(Timer):
     @override
     def set(self, at: float | None) -> None:
         if self._deadline is not None:
-            # First: if the instant has passed, the next call does not return.
+            # Written first, because the next call does not return if the instant has passed.
             self._deadline.write(at)
         super().set(at)
 

@@ -24,10 +24,10 @@ def receive() -> None:
 
 
 def hold() -> None:
-    """Keep all of them pending for the program that this process executes; it calls `receive`."""
+    """Keep all signals pending for the program that this process executes; it calls `receive`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP, *_LATER))
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    # Not by an exception, which a module that is being imported could catch.
+    # No exception is raised, because a module that is being imported could catch it.
     os._exit(0)

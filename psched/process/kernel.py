@@ -10,7 +10,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _SS_DISABLE = 2
 
-# A number: each runner that uses the enumeration copies five pages of memory.
+# A plain number, because a runner that uses the enumeration copies five pages of memory.
 _KILL = int(signal.SIGKILL)
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -75,10 +75,10 @@ class Link:
 
     @classmethod
     def pairs(cls, count: int) -> list[tuple[Self, Self]]:
-        """So many links, or fewer if there are not enough descriptors.
+        """Make ``count`` links, or fewer if there are not enough descriptors.
 
-        Then it is half of those that could be made, because the processes at the other ends need
-        descriptors of their own.
+        In that case, half of the links that could be made are returned, because the processes at
+        the other ends need descriptors of their own.
 
         Raises:
             OSError: not even one could be made.
@@ -146,7 +146,7 @@ class Link:
 
     def receive_all(self) -> list[Any]:
         """The messages that a dead side had sent."""
-        # Nobody needs more than one message of the greatest length.
+        # This reads one message of the greatest length, which is enough for every caller.
         return self.receive(at_most=_MOST_AT_ONCE + self.expects.longest + self.data_limit)
 
     def cut(self, fault: str) -> None:
@@ -192,7 +192,7 @@ class Link:
                 self.closed = True
             self._incoming += chunk
             if len(chunk) < _CHUNK:
-                return  # that was all; another call would cost as much as this one
+                return  # nothing more has arrived; another call would only cost time
             at_most -= len(chunk)
 
     def _next(self) -> Any | None:  # noqa: ANN401
@@ -208,7 +208,7 @@ class Link:
             return None
         try:
             text = incoming[_LENGTHS.size : middle].decode()
-            # JSONDecoder.decode would also match spaces around the value, by regular expressions.
+            # JSONDecoder.decode would cost more: it also skips spaces, by regular expressions.
             message, end = _decoded(text)
         except (ValueError, RecursionError):
             text, message, end = "", None, -1

@@ -43,7 +43,7 @@ class Shapes:
             return "a message that is no object"
         known = not self.kinds
         for kind in message:
-            # A message may be of several kinds at once, and is checked as each of them.
+            # A message that has the fields of several kinds is checked as each of them.
             if (fields := self.kinds.get(kind)) is not None:
                 known = True
                 for name, accepts in fields.items():
@@ -99,7 +99,7 @@ def maybe(accepts: Check) -> Check:
 
 
 def one_of(*values: str) -> Check:
-    """One of some words."""
+    """One of these words."""
     return lambda value: type(value) is str and value in values
 
 
@@ -109,7 +109,7 @@ def listed(accepts: Check, most: int) -> Check:
 
 
 def each(*checks: Check) -> Check:
-    """A list with one value for each check, which accepts it."""
+    """A list with exactly one value for each check; the check must accept its value."""
 
     def accepts(value: object) -> bool:
         if type(value) is not list or len(value) != len(checks):
@@ -120,7 +120,7 @@ def each(*checks: Check) -> Check:
 
 
 def record(**fields: Check) -> Check:
-    """An object with all these fields."""
+    """An object with at least these fields, each accepted by its check."""
 
     def accepts(value: object) -> bool:
         return type(value) is dict and all(

@@ -29,7 +29,7 @@ C = TypeVar("C", bound=Child)
 
 @dataclass(slots=True, eq=False)
 class _Tree(Generic[C]):
-    """What one child has left.
+    """The processes that one exited child has left behind.
 
     Attributes:
         child: the child, which has exited.
@@ -48,7 +48,7 @@ class _Tree(Generic[C]):
     populated: bool = False
 
     def is_populated(self) -> bool:
-        """Examine its cgroup: whether a process is in it."""
+        """Examine the cgroup: whether a process is in it."""
         self.populated = self.cgroup is not None and self.cgroup.populated
         return self.populated
 
@@ -73,16 +73,17 @@ class OrphanReaper(Generic[C]):
         self._wakes = _NEVER
         self._pause = 0.0
         self._left: frozenset[int] = frozenset()
-        # By the pids of living children: orphans that are older than they, or are another's.
+        # By the pid of each living child: the orphans that were there before it was forked, so that
+        # they belong to the trees of other children.
         self._not_theirs: dict[int, frozenset[int]] = {}
 
     def born(self, child: C) -> None:
-        """A child has been forked. Orphans that exist already cannot be of its tree."""
+        """Note that a child was forked: orphans that exist already cannot be of its tree."""
         self._not_theirs[child.pid] = self._left
 
     @property
     def wakes(self) -> float:
-        """When to call `sweep` again, seconds of the monotonic clock."""
+        """When to call `sweep` again, in seconds of the monotonic clock."""
         return self._wakes
 
     @property
@@ -96,7 +97,7 @@ class OrphanReaper(Generic[C]):
         return any(tree.since > since for tree in self._trees)
 
     def add(self, child: C, cgroup: Cgroup | None) -> None:
-        """A child has exited and been reaped.
+        """Note that a child has exited and been reaped.
 
         Args:
             child: the child.
@@ -130,7 +131,7 @@ class OrphanReaper(Generic[C]):
         if clean and not self._trees:
             self._pause, self._wakes = 0.0, _NEVER
         else:
-            # Processes that go on forking are given no pause.
+            # If new processes keep appearing, the next sweep follows without a pause.
             storm = not clean and not (left and left <= before)
             self._pause = 0.0 if storm else _LATER if self._pause else _SOON
             self._wakes = now + self._pause
@@ -144,9 +145,9 @@ class OrphanReaper(Generic[C]):
         return [tree.child for tree in gone]
 
     def _is_gone(self, tree: _Tree[C], spare: frozenset[int], *, clean: bool) -> bool:
-        # If its cgroup was populated, that has just been killed.
+        # A cgroup that was populated has just been killed; it is examined again.
         if tree.populated and tree.is_populated():
             return False
-        # What another child has left, and cannot be killed, does not count.
+        # Processes that another child has left, and that cannot be killed, do not count.
         others = tree.others
         return clean or bool(others and self._processes.kill_all(spare | others))

@@ -39,7 +39,7 @@ def _is_seen_by_its_parent() -> bool:
 
     def stay() -> int:
         kernel.die_with_parent(parent)
-        # Signals are blocked, except KILL.
+        # All signals but KILL are blocked in the child, so it lives until it is killed.
         signal.pause()
         return 0
 

@@ -33,7 +33,7 @@ def receive(receiver: Callable[[int], object]) -> None:
         receiver: called with the signal's number, between two bytecodes.
     """
     global _receive  # noqa: PLW0603  # signals belong to the process, not to an object
-    # The descriptor is of the pipe that wakes the parent.
+    # Without this, a signal to the child would write into the pipe that wakes the parent.
     signal.set_wakeup_fd(-1)
     _receive = receiver
 
@@ -55,7 +55,7 @@ SIGNALS = (
     signal.SIGWINCH,
     signal.SIGCHLD,
 )
-"""What masters and workers receive. CONT is left out: service managers send it after TERM."""
+"""Signals that masters and workers receive; not CONT: service managers send it after TERM."""
 
 
 class Waitable(Protocol):
@@ -72,7 +72,7 @@ class Waitable(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether the other side is gone, so that there is nothing to wait for."""
         ...
 
 
@@ -116,14 +116,15 @@ class SignalInbox:
 
     def let_go(self, number: signal.Signals) -> None:
         """Restore a signal's default action, until `take_over`."""
-        # If it arrived in between, Python would find no handler for it, and report that.
+        # The signal is blocked meanwhile: if it arrived between two steps, Python would report that
+        # it has no handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, (number,))
         signal.signal(number, signal.SIG_DFL)
         unblock()
 
     def _add(self, number: int) -> None:
-        # As a bound method it keeps this object alive. When a process drops its inbox at the end, a
-        # signal in its last moments would otherwise find the pipe closed.
+        # `signal` keeps this bound method, and thereby the inbox, alive. Otherwise a signal in the
+        # last moments of a process that has dropped its inbox would find the pipe closed.
         self._pending.add(number)
 
     def wait(self, timeout: float, links: Iterable[Waitable] = ()) -> set[signal.Signals]:
@@ -168,7 +169,7 @@ class SignalInbox:
         if timeout > _SHORT:
             return bool(self._poller.poll(1000 * timeout) or self._pending)
         ends = time.monotonic() + timeout
-        # Up to the last millisecond. The rest is slept through without watching anything.
+        # poll(2) waits up to the last millisecond. The rest is slept without watching anything.
         if self._poller.poll(int(max(timeout, 0) * 1000)):
             return True
         left = ends - time.monotonic()

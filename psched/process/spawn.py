@@ -75,7 +75,7 @@ def launch(main: Callable[[], int], *, keep: Iterable[int] = ()) -> int:
         blank(not_theirs)
         return main()
 
-    # A signal that the child receives before it has set handlers would run the parent's in it.
+    # A signal that the child receives before it has set handlers would run the parent's handlers.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         return fork(live)
@@ -90,11 +90,11 @@ def _prepare() -> None:
             f"this process has {count} threads and must not fork; a module that handlers"
             " import has started them at import: let it start them when a task runs"
         )
-    flush_output()  # otherwise parent and child would both write what is buffered
+    flush_output()  # otherwise parent and child would both write the buffered output
 
 
 def threads() -> int:
-    """How many threads this process has, including those that no Python code has started.
+    """The number of threads of this process, including those that no Python code has started.
 
     Raises:
         OSError: no descriptor is left to read /proc with.
@@ -118,7 +118,7 @@ def fork(live: Callable[[], int]) -> int:
         try:
             flush_output()
         finally:
-            # Not sys.exit, which would call what the parent has registered with atexit.
+            # sys.exit would call the functions that the parent has registered with atexit.
             os._exit(status)
 
 
@@ -164,8 +164,9 @@ def blank(descriptors: Iterable[tuple[int, bool]]) -> None:
 def flush_output() -> None:
     """Flush standard output and standard error, whatever objects they are."""
     for stream in (sys.stdout, sys.stderr):
-        # It may be None, closed, full or an object of a user's class. Not by `suppress`, which is
-        # three functions more: each that a runner calls for the first time costs it 10 µs.
+        # The stream may be None, closed, full or an object of a user's class. `suppress` is
+        # avoided, because it would be three more functions: each function that a runner calls for
+        # the first time costs 10 µs.
         try:
             stream.flush()
         except Exception:  # noqa: BLE001, S112

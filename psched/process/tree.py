@@ -13,13 +13,13 @@ import time
 from contextlib import suppress
 
 _DYING = 0.02
-"""Seconds that killed processes are given to be gone, counted from the last new one found."""
+"""Seconds that killed processes are given to die, counted from when the last new one was found."""
 
 _LONGEST = 0.25
 """Seconds for which processes that go on forking may hold up the caller."""
 
 _MOMENT = 0.0002
-"""Seconds between two walks that find the same processes: they need the processor to die."""
+"""Seconds between two walks that find the same processes, which need time in order to die."""
 
 _EXITING = 0x4
 """PF_EXITING, one of the flags in proc(5): set before an exiting process releases anything."""
@@ -114,7 +114,7 @@ def lives(pid: int, start: int) -> bool:
     if state is None or int(state[19]) != start:
         return False
     is_ending = state[0] in ("Z", "X") or int(state[6]) & _EXITING
-    # The first thread may have ended before the others.
+    # The first thread may be a zombie while the others still run.
     return not is_ending or int(state[17]) > 1
 
 
@@ -172,7 +172,7 @@ def _stat(pid: int) -> list[str] | None:
         stat = read(f"/proc/{pid}/stat").decode(errors="replace")
     except _GONE:
         return None
-    # The name before them may itself contain blanks and parentheses.
+    # Split after the last parenthesis, because the name may itself contain blanks and parentheses.
     return stat.rpartition(")")[2].split()
 
 
@@ -201,12 +201,13 @@ def kill_below(
         listed = children(pid)
     except OSError:
         return True
-    # The newest first: a process that forks and exits again and again is found there.
+    # The newest child first, because a process that forks and exits again and again is found there.
     for child in reversed(listed):
         if child in spare or child in dead:
             continue
         found = True
-        # From the top: a dead process cannot fork, and what it has forked becomes our child.
+        # The child is killed before its descendants, because a dead process cannot fork any more,
+        # and its children become ours.
         send(child, signal.SIGKILL)
         below: list[int] = []
         with suppress(OSError):

@@ -30,8 +30,8 @@ class Channel:
         expects: the messages that this side accepts.
 
     Attributes:
-        closed: the other side has exited, or is ignored for what it has sent.
-        fault: what the other side has sent that it must not send, if it has.
+        closed: the other side has exited, or is ignored because of what it has sent.
+        fault: the invalid message that the other side has sent; None: it has sent none.
         unsent: always false, because nothing is buffered; see `signals.Waitable`.
     """
 
@@ -45,7 +45,7 @@ class Channel:
 
     @classmethod
     def pair(cls, one_expects: Shapes, other_expects: Shapes) -> tuple[Self, Self]:
-        """Two ends of a new line."""
+        """The two ends of a new line."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(one, one_expects), cls(other, other_expects)
 
@@ -85,7 +85,7 @@ class Channel:
             waiter.register(self._socket, select.POLLIN)
             waiter.poll(wait * 1000)
         try:
-            # Not socket.recv_fds, which does not pass on the flags.
+            # socket.recv_fds is not used, because it does not pass on the flags.
             text, ancillary, flags, _ = self._socket.recvmsg(self._expects.longest, _ROOM, _FLAGS)
         except BlockingIOError:
             return None
@@ -107,7 +107,7 @@ class Channel:
         return message, descriptors
 
     def cut(self, fault: str) -> None:
-        """Ignore the other side from now on, for what it has sent."""
+        """Ignore the other side from now on, because of what it has sent."""
         self.fault = self.fault or fault
         self.closed = True
 

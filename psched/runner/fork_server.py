@@ -39,13 +39,13 @@ from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 _log = logging.getLogger("psched.worker")
 
 MOST_AT_ONCE = MOST_DESCRIPTORS
-"""Forks in a row at most: the tasks that run have to be guarded, and more would save nothing."""
+"""The most forks in a row: running tasks must be guarded, and more would save nothing."""
 
 _STEP = 1.0
-"""Seconds between two checks of what the fork server owes."""
+"""Seconds between two checks of whether the fork server owes an answer."""
 
 _ORDER = 0
-"""Stands for an order, among the pids of runners whose ends are owed."""
+"""The key of an order in `_owed`, whose other keys are pids of runners."""
 
 _MOST_MESSAGES = 100
 """Messages from a fork server that are handled at once, at most."""
@@ -113,7 +113,7 @@ class ForkServer:
 
     @property
     def untaken(self) -> bool:
-        """Whether a message of it was read from the line, and not handled yet."""
+        """Whether one of its messages was read from the line, but not handled yet."""
         return bool(self._exits) or self._answer is not None
 
     @property
@@ -136,7 +136,7 @@ class ForkServer:
         owed = [pid for pid in runners if pid in self._places and not tree.alive(pid)]
         if self.owes:
             owed.append(_ORDER)
-        # Step by step, so that it is given its time even if all processes have stood still.
+        # The time is counted in steps, so that none is lost if all processes have stood still.
         self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
         if any(seconds > self._patience for seconds in self._owed.values()):
             _log.error("the fork server hangs: killing it")
@@ -181,15 +181,15 @@ class ForkServer:
         return born
 
     def late(self) -> list[tuple[int, int, Link]]:
-        """The runners that were forked after `fork` had stopped waiting for them."""
+        """The runners of an order for which `fork` had stopped waiting."""
         if self._answer is None:
             return []
         answer, self._answer = self._answer, None
         return self._born(answer["born"])
 
     def exits(self) -> list[Exit]:
-        """How runners have ended, each once; they stay zombies until `bury`."""
-        # What is left is read at the next call: a flood of messages must not block the worker.
+        """How runners have ended; each end is returned once. They stay zombies until `bury`."""
+        # Further messages are read at the next call: a flood must not block the worker.
         for _ in range(_MOST_MESSAGES):
             if (received := self.channel.receive()) is None:
                 break
@@ -203,7 +203,7 @@ class ForkServer:
         return self._places.keys()
 
     def bury(self, pids: Sequence[int]) -> None:
-        """Have these zombies reaped, since nothing is sent to them any more; free their places."""
+        """Have these zombies reaped, because no signals will follow; free their places."""
         if not pids:
             return
         self._free += [self._places.pop(pid) for pid in pids]

@@ -29,7 +29,7 @@ NO_DESCRIPTOR = 71
 """Exit status of a fork server that has no descriptor left to begin with (sysexits.h: EX_OSERR)."""
 
 _UNTIL_WOKEN = 3600.0
-"""Seconds of a sleep that a message or a signal ends."""
+"""Seconds; a message or a signal ends this sleep earlier."""
 
 
 class Forker:
@@ -55,15 +55,15 @@ class Forker:
         self._alive: dict[int, bool] = {}
 
     def run(self, worker: int) -> int:
-        """The fork server's life; the exit status.
+        """The fork server's life; returns the exit status.
 
         Args:
             worker: the pid of its parent.
         """
         kernel.die_with_parent(worker)
         try:
-            # Runners begin with these handlers, but for CHLD: to set them in each runner would make
-            # each copy memory pages.
+            # Runners inherit these handlers, except CHLD's, because each runner that set them
+            # itself would copy memory pages.
             self._inbox = SignalInbox(SIGNALS)
             self._to_blank = inherited((0, *self._keep))
         except OSError:
@@ -84,34 +84,37 @@ class Forker:
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
             self._before_fork()
-            # A handler may wait for its own children. To do this in each runner would cost time.
+            # CHLD gets its default action, because a handler may wait for its own children. It is
+            # set before the fork, because setting it in each runner would cost time.
             self._inbox.let_go(signal.SIGCHLD)
             answer = self._fork(message["fork"], descriptors)
             self._inbox.take_over()
             self._say(answer)
-            # Meanwhile no signal has told of the runners that have ended.
+            # No signal has told of the runners that have ended meanwhile.
             self._tell_ends()
         else:
             for pid in message["bury"]:
-                # To wait for one that is alive would block, and a pid that is no child's raises.
+                # Only pids of dead runners are waited for: a living one would block, and another
+                # pid would raise.
                 if self._alive.get(pid) is False:
                     os.waitpid(pid, 0)
                     del self._alive[pid]
 
     def _fork(self, places: Sequence[int], ends: list[int]) -> dict[str, Any]:
-        """Fork some runners; the answer to the order."""
+        """Fork some runners; return the answer to the order."""
         server = os.getpid()
         born: list[int] = []
         # If this process can have no more descriptors, some were dropped when they arrived.
         error: int | None = errno.EMFILE
-        # A module that handlers import may start a thread after each fork, such as our own.
+        # A module that handlers import may start a thread after each fork, also after the fork of
+        # this process.
         beside = 0
         try:
             beside = threads()
         except OSError as failed:
             error = failed.errno
-        # No memory is written between two forks that could be written before or after them,
-        # because each page would be copied.
+        # As little memory as possible is written between two forks, because each page that is
+        # written is copied.
         for place, end in zip(places, ends, strict=False) if beside == 1 else ():
             try:
                 born.append(fork(partial(self._live, server, place, end, ends)))
@@ -124,7 +127,7 @@ class Forker:
         return {"born": born, "error": error, "threads": beside}
 
     def _live(self, server: int, place: int, own: int, ends: Sequence[int]) -> int:
-        """A runner's life, from its first instruction; its exit status."""
+        """A runner's life, from its first instruction; returns its exit status."""
         os.setsid()
         for end in ends:
             if end != own:
@@ -132,8 +135,9 @@ class Forker:
         blank(self._to_blank)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
-        # The base class of `socket.socket`, because that one does more, which costs time. It is
-        # kept as long as the process lives: a warning about an unclosed socket would cost time.
+        # The base class is used, because `socket.socket` itself does more, which costs time. The
+        # object is kept as long as the process lives, because a warning about an unclosed socket
+        # would cost time.
         self._line = Link(socket.SocketType(_UNIX, _STREAM, 0, own))
         return self._main(place, self._line)
 
@@ -151,6 +155,6 @@ class Forker:
             self._say({"ended": ended})
 
     def _say(self, message: dict[str, Any]) -> None:
-        # This would block only after hundreds of messages that the worker has not read.
+        # Sending blocks only after hundreds of messages that the worker has not read.
         with suppress(OSError):  # the worker has died, and this process dies with it
             self._channel.send(message)

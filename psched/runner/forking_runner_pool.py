@@ -71,7 +71,7 @@ class ForkingRunnerPool(RunnerPool):
             patience=patience,
             before_fork=before_fork,
         )
-        # The one that forks, and its predecessors while a process that they have forked lives.
+        # The fork server that forks, and its predecessors that still have living runners.
         self._server: ForkServer | None = None
         self._servers: dict[ForkServer, StopFlagTable] = {}
         self._servers_made = 0
@@ -83,14 +83,16 @@ class ForkingRunnerPool(RunnerPool):
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
         self._server_deaths = FaultLog("the fork server died", _log, clock)
         if cgroup is not None:
-            # So that a runner is never outside, not even between its fork and its own cgroup.
+            # This process enters its cgroup, so that its runners are in it even before they enter
+            # their own.
             with suppress(OSError):
                 cgroup.add(0)
-        # What the handlers' modules have started on import belongs to them, and stays.
+        # Processes that the handlers' modules have started on import belong to those modules, and
+        # are spared.
         self._spared = frozenset(tree.children(os.getpid()))
 
     def start(self) -> ForkServer:
-        """The fork server; it is forked if there is none, or if it has died.
+        """The fork server; a new one is forked if there is none.
 
         Raises:
             OSError: the system has no process or memory left.
@@ -123,9 +125,9 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def renew(self) -> None:
-        # The first fork server was forked before this process had loaded those modules. The next
-        # one inherits them, so no task waits for an import. It is forked when a runner is needed;
-        # the first one stays until its runners have ended.
+        # The first fork server was forked before this process had loaded the store's modules. The
+        # next one inherits them, so no task waits for an import. It is forked when a runner is
+        # needed; the first one stays until its runners have ended.
         self._outdated = self._servers_made == 1
 
     @override
@@ -136,33 +138,35 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def clear(self, runner: RunnerChild) -> bool:
         if runner.exit is not None:
-            return False  # these were its last words, and `reap` has seen to its tree
+            return False  # its last messages; `reap` has handled its tree
         clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
         if runner.cgroup is not None:
-            # It may have stopped adopting its orphans: prctl(2).
+            # The runner may have stopped adopting its orphans: prctl(2).
             clean = clean and not {*runner.cgroup.members} - {runner.pid}
         return clean
 
     @override
     def reap(self) -> list[RunnerChild]:
-        # Our own children's: of orphans, and of the fork server, whose runners we adopt then.
+        # The exits of this process's own children: orphans, and fork servers, whose runners then
+        # become orphans.
         exits = [*reap()]
         own = {exit_.pid: exit_ for exit_ in exits}
         # A pid that has been reaped can be given to any process.
         self._spared -= own.keys()
         for server in [*self._servers]:
             told = server.exits()
-            # An end is never told before the beginning, but both may arrive together.
+            # A runner's birth is always told before its end, but both may arrive together.
             self._enrol(server, server.late())
             exits += told
             server.bury([exit_.pid for exit_ in told])
-            # Before the ends of its runners, which follow from this and may arrive with it.
+            # A fork server's death is handled before the ends of its runners, which it causes and
+            # which may arrive with it.
             if server.pid in own:
                 self._lose(server, f"it {own[server.pid]}")
         ended = []
         for exit_ in exits:
             runner = self._alive.pop(exit_.pid, None)
-            if runner is not None:  # else it is an orphan of a run that ended before
+            if runner is not None:  # otherwise an orphan of an earlier run
                 runner.reaped(exit_)
                 self._reaper.add(runner, runner.cgroup)
                 ended.append(runner)
@@ -188,7 +192,7 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def kill(self, runner: RunnerChild) -> None:
         if runner.exit is not None:
-            return  # its pid may be another's; `reap` sees to what it has left
+            return  # its pid may be reused; `reap` kills what it has left
         if runner.cgroup is not None:
             runner.cgroup.kill()
         runner.send(signal.SIGKILL)
@@ -203,31 +207,31 @@ class ForkingRunnerPool(RunnerPool):
         self._dismiss_servers()
 
     def _check_idle(self) -> None:
-        """See which waiting runners have died, or have said what nobody has asked them."""
+        """Drop the waiting runners that have died, or that have sent a message unasked."""
         for runner in self._idle:
             if runner.link.receive() or runner.link.halfway:
-                # The next task's messages would begin in the middle of this one.
+                # The messages of its next task would follow in the middle of this one.
                 runner.link.cut("a message without a task")
             self.cut_off(runner)
         self._idle = [runner for runner in self._idle if not runner.link.closed]
 
     def _reuse_cgroup(self, runner: RunnerChild) -> None:
-        """Nothing is left of a runner: give its cgroup to another, unless it was killed."""
+        """Reuse the cgroup of a runner of which nothing is left, unless the runner was killed."""
         if self._cgroups is not None and runner.cgroup is not None and runner.exit is not None:
             self._cgroups.release(runner.cgroup, reusable=runner.exit.signal is None)
 
     def _lose(self, server: ForkServer, how: str = "it has ended") -> None:
-        """A fork server has died, or is killed for what it has sent."""
+        """Handle a fork server that has died, or kill one because of what it has sent."""
         if server.channel.fault is not None:
             how = f"it has sent {server.channel.fault}"
         self._server_deaths.failed(f"{how}, and all that it had forked dies with it")
         for pid in server.unburied:
             if pid in self._alive:
                 self._alive[pid].lost_server = True
-        # They are about to die, and a task that began in one would die with it.
+        # Its waiting runners are about to die, and a task that began in one would die, too.
         self._idle = [runner for runner in self._idle if not runner.lost_server]
         self._close(server)
-        if server.pid in self._spared:  # else it has been reaped, and its pid may be another's
+        if server.pid in self._spared:  # otherwise reaped: its pid may be reused
             tree.send(server.pid, signal.SIGKILL)
 
     def _dismiss_servers(self) -> None:
@@ -247,7 +251,7 @@ class ForkingRunnerPool(RunnerPool):
         try:
             born = server.fork(count)
         except ConnectionError:
-            # It had died, which was not known yet.
+            # The fork server had died without our knowing it.
             server = self.start()
             born = server.fork(count)
         self._enrol(server, born)
@@ -261,7 +265,8 @@ class ForkingRunnerPool(RunnerPool):
             try:
                 return self.start()
             except (OSError, RuntimeError) as error:
-                # Tasks load those modules themselves, which takes them longer.
+                # Without a new fork server, tasks load those modules themselves, which takes
+                # longer.
                 _log.warning("no new fork server, the old one goes on: %s", error)
                 self._server = before
         return self.start()

@@ -23,7 +23,7 @@ from psched.process.message_shapes import (
 FROM_RUNNER = Shapes(
     {
         "done": {"done": maybe(brief_text), "last": flag, "store": flag},
-        # The payload cannot be read: nothing was run.
+        # The payload could not be read, so nothing was run.
         "quarantine": {"quarantine": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
         "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
@@ -42,7 +42,7 @@ FROM_TRIGGER_HELPER = Shapes(
     },
     longest=2**16,
 )
-"""What a worker accepts from a runner that asks a trigger; `remote_policy` judges the rest."""
+"""What a worker accepts from a runner that asks a trigger; `remote_policy` checks the rest."""
 
 TO_RUNNER = Shapes(
     {
@@ -52,7 +52,8 @@ TO_RUNNER = Shapes(
                 key=line,
                 type=line,
                 scheduled_time=whole(),
-                # Any client may have written these, and a row runs with any number there.
+                # Any client may have written these columns, and a row runs whatever numbers they
+                # hold.
                 attempt=any_whole,
                 cron=maybe(text(LONGEST_CRON)),
                 timezone=line,

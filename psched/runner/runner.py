@@ -44,17 +44,17 @@ from psched.runner.stop_flags import StopFlags
 _log = logging.getLogger("psched.task")
 
 _OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
-"""Logged without a traceback, which would show psched's own code."""
+"""Errors that are logged without a traceback, because it would show only psched's own code."""
 
 _USUAL = {"done": None, "last": True, "store": False}
-"""What most runners report at their end."""
+"""The report of most runners at the end of their task."""
 
 _USUAL_PACKED = packed(_USUAL)
-"""Packed before the fork: to do it in each runner would copy 15 memory pages."""
+"""The same, packed before the fork: packing in each runner would copy 15 memory pages."""
 
 
 class _Holder(Holder):
-    """Asks the worker, which holds the lease."""
+    """The task's side of its lease: sends requests to the worker, which holds the lease."""
 
     def __init__(
         self,
@@ -101,11 +101,11 @@ class _Holder(Holder):
 
     @property
     def has_opened(self) -> bool:
-        """Whether the task has asked for schedules."""
+        """Whether the task has opened the collection of schedules."""
         return self._collection is not None
 
     def close(self) -> None:
-        """The task is over: refuse further questions, and close what it has opened."""
+        """Refuse further requests, because the task is over, and close what it has opened."""
         with self._turn:
             self._over = True
         if self._collection is not None:
@@ -115,7 +115,7 @@ class _Holder(Holder):
     def _ask(self, data: bytes = b"", **question: object) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("a process that a handler has forked cannot speak for the task")
-        # Signals are handled in the main thread: only there can TERM interrupt this.
+        # Only in the main thread is TERM held back, because only there can it interrupt this.
         in_main_thread = threading.current_thread() is threading.main_thread()
         with self._stop.guarded() if in_main_thread else nullcontext(), self._turn:
             if self._over:
@@ -167,14 +167,14 @@ class Runner:
         self._tasks = tasks
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
-        """A runner's life, in its own process; the exit status.
+        """A runner's life, in its own process; returns the exit status.
 
         Args:
             link: to the worker.
             stop_flags: tell why TERM was sent.
         """
         self._link = link
-        # In UTF-8, a payload that is stored as text may have more bytes than it has characters.
+        # A payload that is stored as text may have more bytes in UTF-8 than it has characters.
         link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
         self._stop = Stop(stop_flags)
@@ -184,16 +184,17 @@ class Runner:
         while left and (message := link.wait()) is not None:
             stop_flags.begun = True
             if "judge" in message:
-                # A process that asks triggers never runs tasks.
+                # A process that asks triggers never runs a task.
                 if not self._answer(message["judge"]):
                     return 0
                 continue
             if left < self._tasks:
-                # What the last task has left behind was killed; the zombies are reaped here.
+                # The worker has killed what the last task had left behind; its zombies are reaped
+                # here.
                 for _ in reap():
                     pass
             if "run" not in message:
-                break  # an answer for which the last task has not waited
+                break  # an answer that the last task did not wait for
             end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
             end["last"] = not left
@@ -203,7 +204,7 @@ class Runner:
         return 0
 
     def _perform(self, assignment: Mapping[str, Any], stored: bytes) -> dict[str, object]:
-        """Run one task; the message that reports its end."""
+        """Run one task; return the message that reports its end."""
         limit = assignment["data_limit"]
         holder = _Holder(self._link, self._stop, self._open_schedules, data_limit=limit)
         try:
@@ -212,7 +213,7 @@ class Runner:
             return {"quarantine": text_of(error)}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
-        # What the task prints must go into the log file that is open now, not at the fork.
+        # The task's output must go into the log file that is open now, not the one at the fork.
         self._log.follow()
         self._log.subject = occurrence
         failure = None
@@ -236,7 +237,7 @@ class Runner:
         return {"done": failure, "last": True, "store": holder.has_opened}
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
-        """Have a trigger asked; whether this process can be used again."""
+        """Judge a row by its trigger; return whether this process can be used again."""
         set_title("trigger helper")
         self._log.follow()
         failed = False
@@ -245,7 +246,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001  # whatever a user's code raises
             failed, answer = True, {"failed": described(error)}
         if os.getpid() != self._process:
-            # This is a child that the trigger has forked: it must not speak for it.
+            # This is a child that the trigger has forked: it must not answer for the trigger.
             sys.exit()
         flush_output()
         last = failed or not _is_clean()
@@ -272,7 +273,7 @@ class Runner:
 
 
 def _told(error: BaseException) -> str:
-    """What went wrong, in one line."""
+    """What went wrong in a task, in one line."""
     if isinstance(error, ProcessStopError):
         return f"stopped: {text_of(error) or type(error).__name__}"
     if isinstance(error, _OWN_ERRORS):

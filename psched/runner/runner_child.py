@@ -40,7 +40,7 @@ class RunnerChild(Child):
 
     @property
     def died_with_server(self) -> bool:
-        """Whether the kernel has killed it because its fork server had died."""
+        """Whether the kernel has killed the runner because its fork server had died."""
         return self.lost_server and self.exit is not None and self.exit.signal == signal.SIGKILL
 
     @override

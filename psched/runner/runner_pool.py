@@ -1,4 +1,4 @@
-"""What a worker needs of its runners, whoever makes them."""
+"""The interface between a worker and its runners, however they are made."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ class RunnerPool(ABC):
     @property
     @abstractmethod
     def links(self) -> Sequence[Waitable]:
-        """What becomes readable when a runner has said something or has ended."""
+        """The links that become readable when a runner has sent a message or has ended."""
 
     @property
     def waiting(self) -> bool:
@@ -63,7 +63,7 @@ class RunnerPool(ABC):
         """Keep a runner for another task, if nothing is left of its last one; else kill it.
 
         Returns:
-            Whether nothing is left; if something is, `cleared` tells when it is gone.
+            Whether nothing is left; otherwise `cleared` returns the runner when all is gone.
         """
         clean = self.clear(runner)
         if clean:
@@ -76,15 +76,15 @@ class RunnerPool(ABC):
 
     @abstractmethod
     def clear(self, runner: RunnerChild) -> bool:
-        """KILL all processes below a runner; whether none is left, and the runner lives."""
+        """KILL all processes below a runner; return whether none is left and the runner lives."""
 
     @abstractmethod
     def kill(self, runner: RunnerChild) -> None:
-        """KILL a runner and all processes below it; `reap` tells of its end."""
+        """KILL a runner and all processes below it; `reap` will return the runner."""
 
     @abstractmethod
     def reap(self) -> Sequence[RunnerChild]:
-        """The runners that have ended; what they have left running is killed: see `cleared`."""
+        """The runners that have ended; their trees are killed, see `cleared`."""
 
     def cleared(self) -> Sequence[RunnerChild]:
         """The runners that have ended, and whose trees are gone now; each once."""
@@ -93,18 +93,18 @@ class RunnerPool(ABC):
 
     @abstractmethod
     def late(self) -> Sequence[tuple[RunnerChild, str]]:
-        """The runners whose trees do not die, and the processes that are left; each once."""
+        """The ended runners whose trees do not die, and what is left; each is returned once."""
 
     @abstractmethod
     def renew(self) -> None:
-        """A task has used the store: runners that are made from now on begin with its modules."""
+        """Have new runners begin with the store's modules, because a task has used the store."""
 
     @abstractmethod
     def dismiss(self) -> None:
-        """Let the runners exit that wait for a task; no task will follow."""
+        """Let the waiting runners exit, because no task will follow."""
 
     def cut_off(self, runner: RunnerChild) -> bool:
-        """Kill a runner that has sent what it must not send; whether it has, told once."""
+        """Kill a runner that has sent an invalid message; return whether this call has done so."""
         if runner.link.fault is None or runner.cut_off:
             return False
         runner.cut_off = True

@@ -21,7 +21,7 @@ from psched.process.signals import is_received, receive
 from psched.runner.stop_flags import Reason, StopFlags
 
 _AGAIN = 0.05
-"""Seconds until TERM is sent again that arrived where no exception can propagate."""
+"""Seconds after which TERM is sent again, if it arrived where no exception can propagate."""
 
 _MARK = "_psched_stop"
 """The attribute that marks an exception which TERM has raised."""
@@ -57,12 +57,12 @@ class Stop:
         )
 
     def begin(self) -> None:
-        """A task begins; raises if it was stopped before it could begin."""
+        """Note that a task begins; raise if it was stopped before it could begin."""
         self._kill, self._running, self._raised, self._pending = None, True, False, False
         self._act()
 
     def end(self) -> None:
-        """The task has ended."""
+        """Note that the task has ended."""
         self._running = False
 
     @contextmanager
@@ -78,7 +78,7 @@ class Stop:
                 self._act()
 
     def offer(self, kill: Callable[[str], object]) -> None:
-        """The handler has a ``kill(reason)`` of its own: every TERM calls that.
+        """Have every TERM call the handler's own ``kill(reason)``.
 
         Otherwise TERM raises a `ProcessStopError`, once, because a handler that is cleaning up must
         not be interrupted by the next one.
@@ -86,7 +86,7 @@ class Stop:
         self._kill = kill
 
     def _before_fork(self) -> None:
-        """The task's handler forks: a signal to the child must not run our handler there."""
+        """Block TERM while the task forks: in the child it must not run our signal handler."""
         self._forking = True  # nothing is raised from here on
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
@@ -103,7 +103,7 @@ class Stop:
         """In the child that a task has forked: TERM ends it, as the task expects."""
         if is_received(signal.SIGTERM):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._pending = False  # that was for the parent
+        self._pending = False  # that TERM was for the parent
         self._after_fork()
 
     def _arrived(self, number: int) -> None:
@@ -117,7 +117,7 @@ class Stop:
     def _act(self) -> None:
         reason = self._stop_flags.read()
         if not self._running or reason is Reason.NONE:
-            return  # not the worker's: it was sent to every process of the service
+            return  # TERM to every process of the service, not by the worker
         self._watch_unraisable()
         try:
             self._interrupt(reason.name.lower())
@@ -133,7 +133,7 @@ class Stop:
             raise ProcessStopError(reason)
 
     def _watch_unraisable(self) -> None:
-        """Be told of exceptions that Python ignores; others are passed on to the hook before."""
+        """Watch for ignored TERM exceptions; pass all others on to the previous hook."""
         before = sys.unraisablehook
         if before is self._hook:
             return
@@ -149,13 +149,13 @@ class Stop:
     def _was_ignored(self) -> None:
         """The exception that TERM has raised was ignored: raise it again soon."""
         guarded = self._guarded
-        self._guarded = True  # nothing can be raised in here either
+        self._guarded = True  # no exception can propagate from here either
         self._raised = self._pending = False
         self._send_again()
         self._guarded = guarded
 
     def _send_again(self) -> None:
-        # By a timer of the kernel's: in Python only a thread could do it after this call.
+        # The kernel's timer does it, because in Python only a thread could act after this call.
         with suppress(OSError):  # there is no timer left, and KILL will end the task
             if self._timer is None:
                 self._timer = Timer(signal.SIGTERM)

@@ -17,19 +17,19 @@ class Reason(IntEnum):
 
     NONE = 0
     TIMEOUT = 1
-    """It has run for ``kill_timeout``."""
+    """The task has run for ``kill_timeout``."""
     SHUTDOWN = 2
-    """Its worker is to exit."""
+    """The task's worker must exit."""
     DELETED = 3
-    """Its schedule has been deleted."""
+    """The task's schedule was deleted."""
     LEASE = 4
-    """Its lease cannot be extended."""
+    """The task's lease cannot be extended."""
     CANCELLED = 5
-    """It was cancelled, or finished by force."""
+    """The task was cancelled, or finished by force."""
 
 
 class StopFlagTable:
-    """The flags of all places that a runner can have; to be made before the fork.
+    """The flags of every runner's place; made before the fork.
 
     Args:
         count: how many places.
@@ -47,8 +47,8 @@ class StopFlags:
     """The flags of one runner.
 
     Args:
-        page: shared memory.
-        offset: where they are in it.
+        page: the shared memory.
+        offset: the position of the flags in the page.
     """
 
     def __init__(self, page: mmap.mmap, offset: int) -> None:
@@ -60,9 +60,9 @@ class StopFlags:
         self._page[self._offset] = reason
 
     def read(self) -> Reason:
-        """For the runner."""
+        """Read the reason; for the runner."""
         value = self._page[self._offset]
-        # Mostly there is no reason, and each function of an enumeration costs a runner time.
+        # Usually there is no reason, and an enumeration's functions cost a runner time.
         return Reason(value) if value else Reason.NONE
 
     @property
@@ -75,5 +75,5 @@ class StopFlags:
         self._page[self._offset + 1] = value
 
     def close(self) -> None:
-        """Leave the shared page, where the place may be another runner's; writing has no effect."""
+        """Leave the shared page, because another runner may get the place; ignore later writes."""
         self._page, self._offset = bytearray(_SIZE), 0

@@ -74,12 +74,12 @@ class ConfigSource:
         return _generation_spec(numbers, boot, self.log, adopt=adopt, about=about)
 
     def _boot(self, settings: Config, worker: WorkerBoot) -> int:
-        # Only in this process: the master needs the secrets to read the next generation's settings.
+        # Withheld only in the worker, because the master needs the secrets for the next generation.
         withhold(settings.withheld)
         try:
             dispatch = load_handlers(settings)
         except LoadError as error:
-            # With the traceback, if the user's code raised.
+            # The traceback is logged, too, if the user's code raised.
             _log.error("%s", error, exc_info=error.__cause__)
             return BAD_HANDLERS
         return worker.serve(settings, dispatch, report=False)
@@ -91,7 +91,7 @@ class ProgramSource:
 
     Attributes:
         name: the program's path, or its module's name.
-        is_module: ``name`` is a module's (``python -m``).
+        is_module: ``name`` is the name of a module (``python -m``).
         safe_path: do not search the program's folder (a module's: the current folder) for modules.
         arguments: the program's ``sys.argv[1:]``.
         log: the master's log; its workers write to it, too.
@@ -121,7 +121,7 @@ class ProgramSource:
         _current = (os.getpid(), worker)
         sys.argv = [self.name, *self.arguments]
         if not self.safe_path:
-            # As the interpreter does.
+            # The interpreter does the same.
             sys.path.insert(0, str(Path.cwd() if self.is_module else Path(self.name).parent))
         try:
             if self.is_module:
@@ -152,7 +152,7 @@ class WorkerExit(SystemExit):
 
 
 _current: tuple[int, WorkerBoot] | None = None
-"""The worker that runs a program in this process, and this process's pid."""
+"""The worker that runs the user's program in this process, and the process's pid."""
 
 
 def current_worker_boot() -> WorkerBoot | None:

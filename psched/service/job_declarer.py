@@ -27,10 +27,10 @@ from psched.triggers.trigger import first
 _log = logging.getLogger("psched.worker")
 
 _PAGE = 500
-"""Schedules that are read between two steps; the worker does its other work between steps."""
+"""Schedules that one step reads; the worker does its other work between two steps."""
 
 _TRIES = 5
-"""How often the jobs are declared at most, if other hosts change them at the same time."""
+"""How often declaring is tried, if other hosts change the jobs at the same time."""
 
 
 class JobDeclarer:
@@ -48,7 +48,8 @@ class JobDeclarer:
 
     def declare(self, store: Store) -> Iterator[None]:
         """Declare the jobs, in steps between which the worker extends leases and reads messages."""
-        # One try: a worker that waits for the store neither extends leases nor hears its master.
+        # Requests are sent once, because a worker that waits for the store neither extends leases
+        # nor hears its master.
         schedules = ScheduleCollection(
             store, self._settings, clock=CLOCK, draw_nonce=new_nonce, tries=1
         )
@@ -69,7 +70,8 @@ class JobDeclarer:
                 if tries == _TRIES:
                     _log.error("the program's jobs cannot be declared: %s", error)
             except (InvalidError, NotSupportedError) as error:
-                # The worker runs the schedules that the store has.
+                # The failure ends only the declaring; the worker runs the schedules that the store
+                # has.
                 _log.error("the program's jobs cannot be declared: %s", error)
                 return
             yield
@@ -111,7 +113,7 @@ class JobDeclarer:
     def _find_removed(self, schedules: ScheduleCollection) -> Iterator[None]:
         """Log, or remove, the label's jobs that are no longer in the program."""
         label, keys = self._jobs.label, {job["key"] for job in self._jobs.schedules}
-        removed: dict[str, None] = {}  # a set in order: a row that changes may be listed twice
+        removed: dict[str, None] = {}  # without duplicates: a row that changes may be listed twice
         for number, metadata in enumerate(schedules.list(), start=1):
             row = metadata.row
             if has_label(row, label) and row.key not in keys and row.status not in ENDED:

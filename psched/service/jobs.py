@@ -1,4 +1,4 @@
-"""The jobs of a program: for each, a handler and, unless it is for pushed tasks, a schedule."""
+"""The jobs of a program: each is a handler, with a schedule unless it runs pushed tasks."""
 
 import dataclasses
 import inspect
@@ -16,7 +16,7 @@ from psched.core.model import Row
 from psched.core.shorthands import name_main_class
 
 _TRIGGERS = frozenset({"cron", "every", "at", "trigger", "next_time"})
-"""The fields of which one says when a schedule runs."""
+"""The fields that say when a schedule runs; a job may have one of them."""
 
 
 class Jobs:
@@ -83,7 +83,7 @@ class Jobs:
                     f" {NAME_LENGTH} characters",
                 )
             schedule = {"key": key, "type": type_, **fields}
-            self.row(schedule)  # raises here, at the user's line, and not in a worker
+            self.row(schedule)  # raises here, at the user's own line, rather than in a worker
             self.schedules.append(schedule)
         elif fields:
             raise InvalidError(
@@ -95,7 +95,7 @@ class Jobs:
         self.routes[type_] = route
 
     def row(self, schedule: Mapping[str, Any]) -> Row:
-        """The row of one of the `schedules`; also if its last time has passed.
+        """The row of one of the `schedules`, even if its last time has passed.
 
         Raises:
             InvalidError: a value is not valid.
@@ -155,7 +155,7 @@ def _with_task(function: Callable[..., object]) -> Target:
     try:
         signature = inspect.signature(function)
         signature.bind()
-    except (TypeError, ValueError):  # it needs an argument, or is a builtin without a signature
+    except (TypeError, ValueError):  # it needs an argument, or has no signature
         return function
     if "task" in signature.parameters:
         return function

@@ -135,7 +135,7 @@ def _run(
             " hide it here, because it would not see its own processes in /proc. Is /proc mounted"
             " with hidepid? See docs/tls.md"
         )
-    # The children of a worker that has died become ours, and are killed.
+    # The children of a dead worker become ours, and are killed.
     kernel.adopt_orphans()
     # A service manager's watchdog sends ABRT first; the traceback shows where the master hangs.
     journal.dump_crashes()
@@ -166,7 +166,7 @@ def _run(
         ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
-    # Read before any worker is forked, because a worker may have no file descriptor left for it.
+    # This is read before any worker is forked, because a worker may have no descriptor left for it.
     find_zone("UTC")
     # Workers share the master's memory as long as nobody writes to it, and a garbage collection
     # writes to every object that is not frozen.
@@ -273,14 +273,14 @@ def _daemonize(settings: Config) -> int:
             sys.exit(f"Error: the daemon has exited before it was ready; {settings.log} says why")
         sys.exit()
     DaemonContext(
-        # The current folder, as in the foreground: handlers may name files by relative paths.
+        # The current folder stays, as in the foreground, because handlers may use relative paths.
         working_directory=str(Path.cwd()),
         umask=_umask(),
         stdout=output,
         stderr=output,
         files_preserve=[writer],
         prevent_core=False,
-        # Without it, DaemonContext takes the standard input of ssh, a socket, for that of inetd,
+        # Without this argument, DaemonContext takes ssh's standard input, a socket, for inetd's,
         # and does not detach.
         detach_process=True,
         signal_map={},

@@ -48,7 +48,7 @@ MASTER_NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerBoot:
-    """What a freshly forked process has got from its master.
+    """What the master has given to a freshly forked process.
 
     Attributes:
         link: the connection to the master.
@@ -132,15 +132,15 @@ class WorkerBoot:
             cgroup=None if settings.cgroup == "off" else self.place.cgroup,
         )
         try:
-            # Before the store is made, because runners must not inherit it.
+            # The pool is made before the store, because runners must not inherit the store.
             pool.start()
         except RuntimeError as error:
             raise LoadError(str(error)) from None
         except OSError:
-            pass  # the worker tries again, and logs the failure, before each claim
+            pass  # before each claim, the worker tries again, and logs a failure
         store = make_store(settings)
-        # No child may inherit a connection. Of SQLite it would inherit the list of open files and
-        # locks, but not the locks, and would believe that it holds them:
+        # No child may inherit a connection. With SQLite, a child would inherit the list of open
+        # files and locks, but not the locks, and would believe that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         pool.before_server_fork = store.disconnect
         return make_worker(

@@ -57,6 +57,6 @@ def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> S
     except ConfigError:
         raise
     except Exception as error:
-        # Most likely, its own setting lacks something.
+        # Most likely, the settings for this class lack something.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
     return store

@@ -1,8 +1,8 @@
-"""Sockets that wait for a database no longer than was promised, whatever it does in the meantime.
+"""Sockets that keep a time limit for a whole request, whatever the database does meanwhile.
 
-A driver's own timeouts limit the wait for one answer, or for one packet of it. But a request
-consists of several answers, connecting of a dozen, and the answer of a server that sends a byte now
-and then never ends. `psched.base.lease_times` says what depends on the limit.
+A driver's own timeouts limit the wait for one answer, or for one packet of it. But a request has
+several answers, connecting has a dozen, and a server that sends a byte now and then never ends its
+answer. `psched.base.lease_times` says what depends on the limit.
 """
 
 import socket
@@ -43,7 +43,7 @@ class Budget:
         self.renew()
 
     def renew(self) -> None:
-        """Begin a step, however long the steps before it have taken."""
+        """Begin a step even if the steps before it have taken too long."""
         self._ends, self._latest = self._clock.monotonic() + self._seconds, None
 
     def step(self, *, answers: bool = False) -> None:
@@ -71,7 +71,7 @@ class Budget:
 
     @contextmanager
     def part(self, share: float) -> Iterator[None]:
-        """Allow what is done within no more than this share of the time that is left."""
+        """Within the block, allow only this share of the time that is left."""
         ends, now = self._ends, self._clock.monotonic()
         self._ends = now + max(ends - now, 0.0) * share
         try:
@@ -150,7 +150,7 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
         OSError: none accepts, or not in time.
     """
     failure: OSError | None = None
-    # A text would make Python load the tables for names in other scripts, whatever the name.
+    # Given text, Python would load its tables for names in other scripts, whatever the name.
     name = host.encode() if host.isascii() else host
     for family, kind, protocol, _, address in socket.getaddrinfo(
         name, port, type=socket.SOCK_STREAM

@@ -1,4 +1,4 @@
-"""What a store must know of the settings."""
+"""The settings that a store needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from psched.config.tls import Tls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParameters:
-    """The settings that psched's own stores depend on; each store ignores those it has no use for.
+    """The settings that psched's own stores depend on; each store ignores those it does not need.
 
     Attributes:
         url: where the store is; a database URL as SQLAlchemy reads it, or one that

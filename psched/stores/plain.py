@@ -41,7 +41,7 @@ class PlainStore(Store, abc.ABC):
         """A context manager that locks the store and yields all rows by key.
 
         At the end of its block, all changes to the mapping are written together; if the block
-        raises, none is. The rows themselves are never changed, but replaced.
+        raises, none is. A row is never changed in place, but replaced in the mapping.
         """
 
     @override
@@ -103,7 +103,8 @@ class PlainStore(Store, abc.ABC):
                 return False
             if row.status != seen.status:
                 return False
-            # The end of a lease may have moved since; the due time of a free row must not have.
+            # The end of a lease may have moved since the row was seen; a free row's due time may
+            # not.
             if row.owner is None and row.next_run_time != seen.next_run_time:
                 return False
             found[row.key] = replace(
@@ -220,7 +221,7 @@ def _settle(found: Rows, end: Settlement, now: int) -> Settled:
     if end.remove:
         del found[end.key]
         return Settled.DONE
-    # ``now`` is rounded down: without one second more, the wait could be too short.
+    # One second is added, because ``now`` is rounded down and the wait could be too short.
     by_outcome = now + end.wait + 1 if end.wait else now
     found[end.key] = replace(
         row,

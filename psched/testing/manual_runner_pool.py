@@ -1,4 +1,4 @@
-"""Runners that are no processes: a test says what they do."""
+"""Runners that are not processes: a test decides what they do."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ _LONGEST_PAYLOAD = 2**24
 
 
 class ManualRunner(RunnerChild):
-    """A runner whose messages and whose end are a test's to decide. Its `Link` is a real one.
+    """A runner whose messages and end a test decides. Its `Link` is a real one.
 
     Args:
         pid: a number that no process has.
@@ -64,12 +64,12 @@ class ManualRunner(RunnerChild):
 
     @property
     def stop_reason(self) -> str:
-        """Why the task is to stop, as a handler is told; empty if it is not to."""
+        """Why the task is asked to stop, as a handler is told; empty if it is not asked."""
         reason = self.stop_flags.read()
         return "" if reason is Reason.NONE else reason.name.lower()
 
     def finish(self, failure: str | None = None, *, last: bool = False) -> None:
-        """The handler has returned, or has raised.
+        """Report that the handler has returned, or has raised.
 
         Args:
             failure: what it has raised, in one line.
@@ -81,7 +81,7 @@ class ManualRunner(RunnerChild):
             self.exit_with(0)
 
     def ask(self, data: bytes = b"", **question: object) -> None:
-        """Ask the worker something, as a task does: ``ask(extend=True)``; see `answers`."""
+        """Send the worker a task's question, such as ``ask(extend=True)``; see `answers`."""
         self._peer.send(question, data)
 
     def exit_with(self, status: int | None, number: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Child processes that exist only in a test, and do what it says."""
+"""Child processes that exist only in a test, which decides what they do."""
 
 import itertools
 import signal
@@ -40,7 +40,7 @@ class ManualChild:
         return self.exit is None
 
     def say(self, **message: object) -> None:
-        """Send its parent a message."""
+        """Send the child's parent a message."""
         self.link.send(message)
 
     def receive(self) -> list[Mapping[str, Any]]:
@@ -50,15 +50,15 @@ class ManualChild:
         return messages
 
     def exits(self, status: int = 0) -> None:
-        """It exits."""
+        """End the child by an exit status."""
         self._end(Exit(self.pid, status, None))
 
     def dies(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """A signal kills it."""
+        """End the child by a signal."""
         self._end(Exit(self.pid, None, number))
 
     def send(self, number: signal.Signals) -> None:
-        """Somebody sends it a signal."""
+        """Send the child a signal."""
         self.signals.append(number)
         if number == signal.SIGKILL and not self.stuck:
             self.dies()
@@ -120,7 +120,7 @@ class ManualSpawner(Spawner):
         return frozenset(self._by_pid)
 
     def kill_all(self, spare: frozenset[int]) -> bool:
-        """KILL the orphans, in vain; whether there are none."""
+        """Whether there are no orphans, because KILL does not end those of a test."""
         return not self.orphans - spare
 
     def living_below(self, spare: frozenset[int]) -> frozenset[int]:
@@ -128,12 +128,12 @@ class ManualSpawner(Spawner):
         return frozenset(self.orphans - spare)
 
     def is_alive(self, pid: int) -> bool:
-        """Whether it is an orphan or a child that has not ended."""
+        """Whether a process is an orphan, or a child that has not ended."""
         child = self._by_pid.get(pid)
         return pid in self.orphans or (child is not None and child.lives)
 
     def describe(self, pid: int) -> str:
-        """Its pid."""
+        """A process's pid, as text."""
         return str(pid)
 
     def close(self) -> None:

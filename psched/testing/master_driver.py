@@ -1,4 +1,4 @@
-"""A master whose time, signals and processes are a test's."""
+"""A master whose time, signals and processes a test controls."""
 
 import itertools
 import random
@@ -20,7 +20,7 @@ from psched.testing.manual_clock import ManualClock
 from psched.testing.manual_spawner import ManualChild, ManualSpawner
 
 _LEAST = 0.001
-"""Seconds: two ticks are at least so far apart."""
+"""The least seconds between two ticks."""
 
 
 class MasterDriver:
@@ -35,7 +35,7 @@ class MasterDriver:
             assert driver.worker(1).lives  # another one
 
     A worker that was made ready sends a sign of life whenever time passes, until `silence` stops
-    it. Everything else that happens to workers is said by the test; see `ManualChild`.
+    it. The test decides everything else that happens to workers; see `ManualChild`.
 
     Args:
         processors: how many workers a generation has; may be changed before a restart.
@@ -105,7 +105,7 @@ class MasterDriver:
     # --- what happens ----------------------------------------------------------------
 
     def tick(self) -> float:
-        """Let the master do what is due; the seconds until something is due again."""
+        """Let the master do what is due; return the seconds until something is due again."""
         timeout = self.master.tick()
         for child in self.spawner.living:
             child.link.expects = FROM_MASTER
@@ -131,7 +131,7 @@ class MasterDriver:
         self.tick()
 
     def ready(self, child: ManualChild, reported: Mapping[str, Any] | None = None) -> None:
-        """A worker has loaded its handlers; if it is admitted, it polls for due rows.
+        """Report that a worker has loaded its handlers; if it is admitted, it polls for due rows.
 
         Args:
             child: the worker.
@@ -145,7 +145,7 @@ class MasterDriver:
             self.tick()
 
     def silence(self, child: ManualChild) -> None:
-        """A worker hangs: it gives no sign of life any more."""
+        """Let a worker hang: it gives no sign of life any more."""
         self._talking.discard(child.pid)
 
     def boot(self) -> None:
@@ -162,11 +162,11 @@ class MasterDriver:
     # --- what there is ---------------------------------------------------------------
 
     def record(self, child: ManualChild) -> WorkerChild:
-        """What the master knows about a child that it has not reaped."""
+        """The master's record of a child that it has not reaped."""
         return next(worker for worker in self.workers if worker.pid == child.pid)
 
     def found(self) -> dict[tuple[int, int], ManualChild]:
-        """The living workers, by generation and number; of two of a number, the younger."""
+        """The living workers, by generation and number; if two share a number, the younger."""
         found = {}
         for child in self.spawner.living:
             identity = self.record(child).identity

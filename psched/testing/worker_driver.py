@@ -1,4 +1,4 @@
-"""A worker that a test drives: no process, no sleep, and time passes when the test says so."""
+"""A worker that a test drives: no process, no sleep, and the test moves the clock."""
 
 import random
 import signal
@@ -21,10 +21,10 @@ from psched.worker.task_guard import KillTimer
 from psched.worker.worker import Inbox
 
 _SHORTEST_STEP = 0.001
-"""Seconds that pass between two ticks at least, so that a worker that spins comes to an end."""
+"""The least seconds between two ticks, so that a worker that ticks all the time terminates."""
 
 _MOST_RUNS = 10_000
-"""Tasks that `WorkerDriver.run_due` runs at most: each failure may be tried again at once."""
+"""The most tasks that `WorkerDriver.run_due` runs, because failures may repeat at once."""
 
 
 class ManualInbox(Inbox):
@@ -52,7 +52,7 @@ class ManualInbox(Inbox):
 
 
 class ManualDeadMan(KillTimer):
-    """The timer that kills a worker which does not guard its tasks; here it only tells.
+    """The timer that kills a worker which does not guard its tasks; this one only records.
 
     Args:
         clock: the test's.
@@ -66,7 +66,7 @@ class ManualDeadMan(KillTimer):
         self._clock = clock
 
     def check(self) -> None:
-        """See that it has not fired.
+        """Check that the timer has not fired.
 
         Raises:
             AssertionError: the kernel would have killed the worker by now.
@@ -189,11 +189,11 @@ class WorkerDriver:
         self._master.send(message)
 
     def lose_master(self) -> None:
-        """The master dies."""
+        """Let the master die."""
         self._master.close()
 
     def tick(self) -> float:
-        """Have the worker do what is due; seconds until it wants to do something again."""
+        """Have the worker do what is due; return the seconds until something is due again."""
         self.deadman.check()
         timeout = self.worker.tick()
         self.pool.receive()
@@ -201,7 +201,7 @@ class WorkerDriver:
         return timeout
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; the worker ticks now, whenever it wants to, and at the end."""
+        """Let time pass; the worker ticks now, whenever something is due, and at the end."""
         end = self.clock.monotonic() + seconds
         while True:
             timeout = self.tick()
@@ -211,7 +211,7 @@ class WorkerDriver:
             self.clock.advance(min(max(timeout, _SHORTEST_STEP), left))
 
     def run_due(self, failures: Mapping[str, str] | None = None) -> list[str]:
-        """Run what is due at this instant, to its end.
+        """Run the tasks that are due at this instant, to their end.
 
         Args:
             failures: what the tasks of these keys raise, in one line.

@@ -46,7 +46,7 @@ def rewritten(text: str) -> str:
     elif "*" in {day.written, weekday.written}:
         days = [day.same, weekday.same]
     else:
-        # Neither may begin with a star now, because psched would require both fields to match.
+        # Neither day field may begin with a star now, because psched would require both to match.
         days = [part.listed if part.written[0] == "*" else part.same for part in (day, weekday)]
     line = [minute.same, hour.same, days[0], month.same, days[1]]
     return text if line == fields else " ".join(line)

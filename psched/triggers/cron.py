@@ -32,7 +32,7 @@ from psched.base.errors import InvalidError
 from psched.triggers.zone import LATEST, Zone, find_zone
 
 DST_POLICIES = ("debian", "wallclock")
-ALIASES = {  # Those of crontab(5) except @reboot, which is not a time.
+ALIASES = {  # The names of crontab(5), except @reboot, which is not a time.
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -117,7 +117,7 @@ class Cron:
         if instant >= LATEST:
             return None
         wall = self.zone.wall(instant)
-        if len(self.zone.instants(wall)) == 1:  # In all but a few hours of the year.
+        if len(self.zone.instants(wall)) == 1:  # usually: no change is near
             return self._next(wall, instant)
         repeated = self.zone.change(wall)
         in_first_pass = instant < repeated.instant
@@ -125,7 +125,8 @@ class Cron:
             return self._next(wall if in_first_pass else repeated.end - 1, instant)
         following = self._next(wall, instant)
         if in_first_pass and (following is None or following >= repeated.instant):
-            # The second pass may show a match before ``wall`` again, and earlier than that.
+            # After the clock is set back, matches before ``wall`` are shown a second time, and come
+            # before the next new one.
             return self._next(repeated.start - 1, instant)
         return following
 
@@ -205,7 +206,7 @@ _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _FIELDS = _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY = (
     _Field("minute", 0, 59, 60, "0-59"),
     _Field("hour", 0, 23, 24, "0-23"),
-    _Field("day of month", 1, 31, 31, "1-31, a mere L, 15W alone"),
+    _Field("day of month", 1, 31, 31, "1-31, or just L, or just 15W"),
     _Field("month", 1, 12, 12, "1-12, JAN-DEC", _MONTHS),
     _Field("day of week", 0, 7, 7, "0-7, SUN-SAT, FRI#1 to FRI#5, 5L", _WEEKDAYS),
 )
@@ -276,7 +277,7 @@ def _place(match: re.Match[str]) -> str:
 
 
 def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
-    """Return the function from a wall time to the first match strictly after it.
+    """Return a function that finds the first match strictly after a wall time.
 
     Only this function uses croniter, which is imported when the first line is parsed, because many
     commands parse none. croniter's object stores the time that it was last asked about, so each

@@ -14,9 +14,9 @@ Anybody who may write to the table can name any module. So a module is imported 
 allows it: by the setting ``triggers``, or, without that, by a file in one of the folders of
 ``load_path``. ``__main__``, the program that runs, is never imported, and always allowed.
 
-`loading_by` chooses which process loads the class. A program does it itself (`load_here`). A worker
-never does (`refuse_to_ask`): a separate process does it for the worker, see
-`worker.trigger_helpers`. The command line starts a child for it, see
+`loading_by` chooses which process loads the class. A program loads it itself (`load_here`). A
+worker never does (`refuse_to_ask`): a separate process loads the class for the worker, see
+`worker.trigger_helpers`. The command line starts a child that loads it, see
 `psched.cli.trigger_helper`.
 """
 
@@ -40,7 +40,7 @@ _NAME = rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*"
 _TEXT = re.compile(rf"@call[ \t]+(?P<name>{_NAME})(?:[ \t]+(?P<arguments>\{{.*\}}))?", re.DOTALL)
 
 DEADLINE = 10.0
-"""Seconds in which a process must answer that loads classes for another; an import included."""
+"""Seconds within which a process that loads classes for another must answer, imports included."""
 
 _QUESTIONS = 5
 """The number of times that are computed as a trial when a schedule is declared."""
@@ -73,7 +73,7 @@ NextAfter = Callable[[int], int | None]
 
 
 class AskElsewhereError(Exception):
-    """A user's trigger is needed in a process that does not load such; ask another process."""
+    """A user's trigger is needed in a process that loads none; another process must be asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ def parse(
         raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
     if reading == "crontab" and is_custom(text):
         find_zone(timezone)
-        # Not cached here: who asks it depends on the process, see `triggers.custom.loading_by`.
+        # A user's class is not cached, because how it is loaded depends on the process, see
+        # `triggers.custom.loading_by`.
         return parse_call(text.strip(" \t"), load_path, allowed)
     return _parse(text, timezone, dst_policy, reading)
 

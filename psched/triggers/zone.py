@@ -90,8 +90,8 @@ class Zone:
         For a wall time that is shown once, a change of size 0.
         """
         old, new = self._readings(wall)
-        # By the old offset, a repeated wall time is before the change, and a skipped one after it;
-        # by the new offset it is the other way round. So the change is between the two.
+        # Converted by the old offset, a repeated wall time is before the change, and a skipped one
+        # after it. By the new offset, it is the other way round. So the change is between the two.
         early, late = sorted((old, new))
         instant = early + bisect_left(
             range(early, late), x=True, key=lambda moment: self.wall(moment) - moment != wall - old
@@ -142,7 +142,7 @@ def find_zone(name: str) -> Zone:
 @cache
 def zone_names() -> frozenset[str]:
     """Return every accepted name."""
-    # Factory is not a zone, but stands for one that has not been chosen yet.
+    # "Factory" is not a zone, but stands for one that has not been chosen yet.
     return frozenset(files(tzdata).joinpath("zones").read_text("ascii").split()) - {"Factory"}
 
 

@@ -26,20 +26,20 @@ from psched.worker.unstarted_leases import UnstartedLeases
 _log = logging.getLogger("psched.worker")
 
 _LONGEST_JUDGEMENT = 0.5
-"""Seconds that it may take to judge the rows of one claim and to start their tasks; the rows that
-are left then are given back."""
+"""Seconds for judging the rows of one claim and starting their tasks; rows that are left after that
+are given back."""
 
 _LONGEST_UNGUARDED = 0.2
-"""Seconds of that time after which the running tasks are guarded."""
+"""Seconds of judging and starting after which the running tasks are guarded."""
 
 _FORK_PAUSE = 1
 """Seconds until the next try, of a claim or of one row, when no process could be forked."""
 
 _LATE_CLAIM = 2.0
-"""Seconds that a claim takes on the server: at most one for a lock, one for the rest."""
+"""Seconds that a claim takes on the server at most: one to wait for a lock, one for the rest."""
 
 _UNKNOWN_PAUSE = 0.5
-"""Seconds until the store is asked again what a claim without an answer has done."""
+"""Seconds until the store is asked again what an unanswered claim has leased."""
 
 _LOST_RACE_PAUSE = (0.002, 0.02)
 """Seconds until the next claim, at least and at most, when others have claimed all that was due."""
@@ -48,7 +48,7 @@ _AHEAD = 0.006
 """Seconds before a row is due at which there is an early claim; see `_before`."""
 
 _AHEAD_SHARE = 1 / 200
-"""The same for a long sleep, as a share of it: so late may it end in a process that is niced."""
+"""The same, as a share of a long sleep, which may end late by this share in a niced process."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class _UnknownClaim:
     Attributes:
         error: the claim's owner, and the rows that it may have taken.
         sent: when it was sent, seconds of the boot-time clock.
-        until: ask for the last time at this moment or later, seconds of the monotonic clock.
+        until: the last question is sent at this time or later, seconds of the monotonic clock.
         next: when to ask again, seconds of the monotonic clock.
     """
 
@@ -83,9 +83,9 @@ class Claimer:
         settings: the lengths of leases, and how many tasks may run.
         nonce: drawn for this worker alone; its leases carry it.
         tasks: takes a row whose task is started.
-        unstarted: takes a row of which there is nothing to run, or not yet, or not here.
+        unstarted: takes a row with nothing to run, or with nothing to run yet, or not here.
         triggers: asks triggers of the users' own.
-        slowness: is told of leases that are too old when their task could be started.
+        slowness: is told of leases that were too old by the time their task could be started.
         clock: tells when to claim.
         rng: draws the jitter of polls.
 
@@ -157,7 +157,7 @@ class Claimer:
         room = self._room
         if room <= 0 or self._clock.monotonic() < self._next_poll:
             return
-        # Before the claim, because a lease is not to wait for a fork.
+        # Runners are made before the claim, so that no lease waits for a fork.
         if not self._prepare(room if self._backlog else 1):
             return
         self._claims += 1
@@ -165,7 +165,7 @@ class Claimer:
         sent = asked = 0.0
 
         def send() -> Claimed:
-            # Not earlier, because leases may have been extended first, which takes time.
+            # The time is read only here, because extending leases first may have taken time.
             nonlocal sent, asked
             sent, asked = self._clock.boottime(), self._clock.monotonic()
             return self._store.claim(
@@ -193,12 +193,13 @@ class Claimer:
             return
         self._begin(claimed, sent)
         if self._room > 0 and not self._backlog:
-            # A runner for the next task, so that it does not wait for a fork. Nor do leases.
+            # Have a runner for the next task, so that it does not wait for a fork; leases are kept
+            # first.
             self._gateway.keep_leases()
             self._prepare(1)
 
     def resume(self) -> None:
-        """See to the rows whose triggers have answered."""
+        """Start or settle the rows whose triggers have answered."""
         for key, waiting in [*self._unstarted.waiting.items()]:
             answer = waiting.question.answer
             if waiting.lost:
@@ -208,7 +209,7 @@ class Claimer:
             elif isinstance(answer, Settlement):
                 self._unstarted.settle(answer)
             elif self._triggers.is_stuck(waiting.question):
-                # There may be a process for it on another host.
+                # Another host may have a process for this question.
                 self._unstarted.settle(postpone(waiting.row, _FORK_PAUSE))
             elif answer is not None and self._free > 0:
                 self._start(waiting, answer, following=0)
@@ -218,18 +219,18 @@ class Claimer:
             self._unstarted.waited(key)
 
     def _prepare(self, count: int) -> bool:
-        """Have runners; whether there are any."""
+        """Have runners made; return whether there are any."""
         try:
             self._tasks.prepare(count)
         except OSError:
-            # There may be a process for one task.
+            # The next try asks for one runner only: the system may have a process for one task.
             self._backlog = False
             self._next_poll = self._clock.monotonic() + _FORK_PAUSE
             return False
         return True
 
     def _resolve(self) -> None:
-        """Find out what the claims have done whose answers were lost."""
+        """Find out which rows the claims have leased whose answers were lost."""
         for unknown in [*self._unknown]:
             mono = self._clock.monotonic()
             if mono < unknown.next:
@@ -244,21 +245,21 @@ class Claimer:
             self._begin(Claimed(rows=rows, now=now), unknown.sent)
 
     def _holds(self, row: Row) -> bool:
-        """Whether this lease was found before."""
+        """Whether this worker already knows the lease."""
         if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
             return True
         return self._unstarted.holds(row)
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
         """Judge the rows of a claim, and start their tasks."""
-        # Before the ages of these leases are compared with the clock.
+        # Leases are kept first, before the ages of the new ones are compared with the clock.
         self._gateway.keep_leases()
         granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
         for place, lease in enumerate(granted):
             row, mono = lease.row, self._clock.monotonic()
             if mono >= guarded + _LONGEST_UNGUARDED:
-                # The forks have taken their time.
+                # The forks may have taken long.
                 self._gateway.keep_leases()
                 guarded = self._clock.monotonic()
                 until += guarded - mono
@@ -285,7 +286,7 @@ class Claimer:
 
         So a slow claim costs one more request, and not its rows.
         """
-        # A failure has been logged; a lease that was not extended may be too old to start then.
+        # A failure has been logged; a lease that could not be extended may be too old to start.
         with suppress(TransientStoreError):
             self._gateway.extend_due(granted)
         for lease in granted:
@@ -302,7 +303,7 @@ class Claimer:
             following: how many tasks are to be started after it.
         """
         row, deadlines = lease.row, lease.deadlines
-        full = self._free <= 0  # if the row was found late
+        full = self._free <= 0  # for a row that was found late
         unwanted = full or self._stopped or row.key in self._tasks
         if unwanted or not self._prepare(1 + following):
             self._unstarted.release(row)
@@ -314,7 +315,7 @@ class Claimer:
 
     @property
     def _room(self) -> int:
-        """How many more tasks are wanted; negative if rows were found late."""
+        """How many more rows to claim; zero or less: none."""
         if self._stopped:
             return 0
         unstarted = self._unstarted
@@ -326,14 +327,14 @@ class Claimer:
     @property
     def _free(self) -> int:
         """How many more tasks may run."""
-        # A task that is over makes room while its trigger is asked what comes next.
+        # A task that is over leaves room, even while its trigger is asked about the next run.
         over = sum(task.empty and self._triggers.awaits(task.row) for task in self._tasks)
         return self._settings.concurrency - len(self._tasks) + over
 
     def _pause(self, claimed: Claimed) -> float:
         """Seconds until the next claim."""
         if claimed.more:
-            # Without rows, other workers won the race: get out of their way for a moment.
+            # If there are none, other workers won the race: leave them alone for a moment.
             return 0.0 if claimed.rows else self._rng.uniform(*_LOST_RACE_PAUSE)
         # A little less than the interval, never more, so that hosts do not poll in step.
         pause = self._settings.poll_interval * self._rng.uniform(0.9, 1.0)
@@ -343,10 +344,10 @@ class Claimer:
 
 
 def _before(due: float) -> float:
-    """In how many seconds to claim, if a row is due in so many.
+    """Seconds until the next claim, given the seconds until a row is due.
 
-    A little before, and then at the instant. By then this process, its connection and the server's
-    end of it are awake, and have in their caches what the claim needs. Besides, the store's clock
-    has just been read, and no long sleep is left that might end late.
+    The first claim comes a little early, and the next one at the instant. By then this process, its
+    connection and the server's end of it are awake, and have in their caches what the claim needs.
+    Besides, the store's clock has just been read, and no long sleep is left that might end late.
     """
     return due if due <= 2 * _AHEAD else due - max(_AHEAD, _AHEAD_SHARE * due)

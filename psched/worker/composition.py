@@ -104,7 +104,7 @@ def make_lease_loop(
     rng: random.Random,
     startup: Callable[[], Iterator[None]] | None = None,
 ) -> LeaseLoop:
-    """The loop of a worker, with its parts; for the arguments see `make_worker`."""
+    """A worker's lease loop with its parts; the arguments are those of `make_worker`."""
     slowness = Slowness(settings, clock)
     backoff = StoreBackoff(
         clock=clock,

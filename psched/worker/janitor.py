@@ -39,7 +39,7 @@ class Janitor:
         self._next = clock.monotonic() + _INTERVAL * rng.uniform(0, 1)
 
     def purge(self) -> None:
-        """Purge, if it is time to; no worker is woken for it.
+        """Purge if it is time; a worker does not wake up only for this.
 
         Raises:
             TransientStoreError: the store did not answer.

@@ -12,7 +12,7 @@ class Lease:
     """The right to run one occurrence.
 
     Attributes:
-        row: as it was claimed.
+        row: the row as it was claimed.
         deadlines: of the lease.
         lost: the lease is another worker's, or nobody's.
     """
@@ -22,7 +22,7 @@ class Lease:
     lost: bool = False
 
     def extended(self, sent: float) -> None:
-        """The store has extended it.
+        """Note that the store has extended the lease.
 
         Args:
             sent: just before the request was sent, seconds of the boot-time clock.
@@ -30,5 +30,5 @@ class Lease:
         self.deadlines, self.lost = changed(self.deadlines, sent=sent), False
 
     def refused(self) -> None:
-        """The store has said that this worker does not hold it any more."""
+        """Note that this worker does not hold the lease any more, as the store has said."""
         self.lost = True

@@ -104,23 +104,23 @@ class LeaseLoop:
                 self._stop_limit = IMMEDIATE
 
     def recover(self, nonces: Sequence[str]) -> None:
-        """Release what these dead workers still hold, at the next tick."""
+        """Have the next tick release what these dead workers still hold."""
         self._dead += nonces
 
     def pop_recovered(self) -> list[str]:
-        """The nonces of dead workers of which nothing is held any more, each once."""
+        """The nonces of dead workers whose leases have been released; each is returned once."""
         recovered, self._recovered = self._recovered, []
         return recovered
 
     @property
     def idle(self) -> bool:
-        """Whether no lease is held, and nothing is to be written."""
+        """Whether no lease is held, and no write is pending."""
         held = self._tasks or self._unstarted or self._claimer.has_unknown
         return not (held or self._dead)
 
     @property
     def asks(self) -> bool:
-        """Whether a trigger is being asked what comes after a task that is over."""
+        """Whether a trigger is being asked for the occurrence after a task that is over."""
         return any(self._triggers.awaits(task.row) for task in self._tasks)
 
     @property
@@ -147,14 +147,16 @@ class LeaseLoop:
                 self._end_leases()
                 self._write_settlements()
                 self._stop_marked()
-                # Its first step may create the table, without which no lease can be released.
+                # The first startup step may create the table, without which no lease can be
+                # released.
                 self._startup.step()
                 self._recover()
                 self._claimer.claim()
                 self._janitor.purge()
                 self._backoff.all_answered()
             except TransientStoreError:
-                # It has been logged. The store is back when a claim is answered, too.
+                # The failure has been logged. The store counts as back only when a claim is
+                # answered, too.
                 self._claimer.poll_now()
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
             self._tasks.stop_all(Reason.SHUTDOWN, self._stop_limit)
@@ -163,9 +165,10 @@ class LeaseLoop:
 
     def _end_leases(self) -> None:
         """End the leases of tasks whose trees are gone, and those that are to be given back."""
-        # First, because this may change what is known of these leases.
+        # Leases are kept first, because that may show that some are lost.
         self._gateway.keep_leases()
-        # Also those that seem to be lost: their end may have been written, and never answered.
+        # Leases that seem lost are settled, too, because their settle may have been applied without
+        # an answer.
         endings = [task.ending for task in self._tasks if self._can_end(task)]
         endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
         if not endings:
@@ -179,7 +182,7 @@ class LeaseLoop:
         self._claimer.poll_now()
 
     def _can_end(self, task: RunningTask) -> bool:
-        """Whether a task's lease can be ended; its trigger may still be asked what comes next."""
+        """Whether a task's lease can be ended: its tree is gone, and its trigger has answered."""
         return task.empty and not self._triggers.awaits(task.row)
 
     def _remove(self, results: Mapping[str, Settled]) -> None:
@@ -190,7 +193,7 @@ class LeaseLoop:
             task = self._tasks.remove(key)
             self._triggers.forget(task.row)
             unsure = self._settler.forget(task.ending)
-            # A row that is gone counts as removed by us, unless its lease was lost before.
+            # A missing row counts as removed by us, unless its lease was lost before.
             if result is Settled.DONE and (unsure or not task.lost):
                 task.log_end()
             elif unsure:
@@ -201,7 +204,7 @@ class LeaseLoop:
                 task.log("preempted: what it did counts for nothing", level=logging.ERROR)
 
     def _write_settlements(self) -> None:
-        """Settle the rows of which there is nothing to run."""
+        """Settle the rows that have nothing to run."""
         settlements = self._unstarted.settlements
         if not settlements:
             return
@@ -212,7 +215,8 @@ class LeaseLoop:
                 aside = "quarantined: " if settlement.status == QUARANTINED else ""
                 _log.warning("%s: %s%s", key, aside, settlement.reason)
             elif result is Settled.REDEFINED:
-                # It was judged by a definition that has changed; the next claim judges it again.
+                # The row's definition has changed since it was judged; the next claim judges it
+                # again.
                 row = self._gateway.request(partial(self._store.get, key))
                 if row is not None and row.token == settlement.token:
                     self._unstarted.release(row)

@@ -5,7 +5,7 @@ import random
 from psched.config import Config
 
 _JITTER = 0.1
-"""Each worker's limits are up to this share more or less, so that not all are replaced at once."""
+"""Each worker's limits vary by up to this share, so that not all are replaced at once."""
 
 
 class Recycling:

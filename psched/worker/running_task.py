@@ -54,11 +54,11 @@ class RunningTask(Lease):
     ladder: KillLadder | None = None
 
     def taken_up(self) -> None:
-        """The runner has begun, or its failure to begin has been dealt with."""
+        """Note that the runner has begun, or was killed because it had not."""
         self.begun = True
 
     def decided(self, decision: Decision) -> None:
-        """The task has said how its lease is to end."""
+        """Note how the task wants its lease to end."""
         self.decision = decision
 
     def stop(self, reason: Reason, ladder: KillLadder) -> None:
@@ -74,26 +74,26 @@ class RunningTask(Lease):
             self.runner.stop_flags.write(reason)
 
     def run_over(self, failure: str | None, now: float) -> None:
-        """The run is over; only the first call counts."""
+        """Note that the run is over; only the first call counts."""
         if not self.over:
             self.over, self.failure, self.ended = True, failure, now
 
     def server_died(self, now: float) -> None:
-        """The runner has died with its fork server; that is no failure of a run that was over."""
+        """Note that the runner died with its fork server; that fails only a run in progress."""
         if not self.over:
             self.lost_server = True
             self.run_over("its fork server died", now)
 
     def tree_gone(self) -> None:
-        """No process of the task's tree is left."""
+        """Note that no process of the task's tree is left."""
         self.empty = True
 
     @property
     def conclusion(self) -> Decision:
         """How the lease is to be settled.
 
-        What the task has decided stands. A task that has returned is finished, even if it was
-        being stopped. Of the rest, only what is the task's own fault counts as a failed attempt.
+        The task's own decision stands. A task that has returned is finished, even if it was being
+        stopped. Any other end is a failed attempt only if the task itself is at fault.
         """
         if self.decision is not None:
             return self.decision
@@ -104,7 +104,7 @@ class RunningTask(Lease):
         if self.stopping is not Reason.NONE:
             return Release()
         if self.lost_server:
-            # As for a task whose worker died: see `Store.recover`.
+            # The wait is that of a task whose worker died; see `Store.recover`.
             retry_wait = self.definition.settings.retry_wait
             wait = attempts.wait_after_death(self.row.attempt, retry_wait)
             return Retry(wait, self.failure)

@@ -1,4 +1,4 @@
-"""What a program wants to be done in the store first, in steps beside everything else."""
+"""A program's work in the store before its first task, done in steps beside everything else."""
 
 from collections.abc import Callable, Iterator
 

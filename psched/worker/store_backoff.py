@@ -22,7 +22,7 @@ _FAST_AGAIN_AFTER = 10.0
 """Seconds without a slow answer after which the store counts as fast enough."""
 
 _MOST_REASONS = 5
-"""Reasons that are logged of one outage, each once: what began it need not be what prolongs it."""
+"""Reasons logged per outage, each once: the first need not be the one that prolongs it."""
 
 
 class Slowness:
@@ -42,7 +42,7 @@ class Slowness:
         self._given_back = 0
 
     def answered(self, took: float) -> None:
-        """A request was answered.
+        """Note that a request was answered.
 
         Args:
             took: after so many seconds.
@@ -56,7 +56,7 @@ class Slowness:
             self._since, self._given_back = None, 0
 
     def gave_back(self, key: str, lease: float) -> None:
-        """A lease was given back because too little of it was left to start its task.
+        """Note that a lease was given back, because too little of it was left to start its task.
 
         Args:
             key: the row's.
@@ -72,7 +72,7 @@ class Slowness:
         if self._since is not None:
             return
         self._since = now
-        # A claim consists of two answers, so each of them may take twice as long as it did.
+        # A claim has two answers, so twice its time is assumed for each of them.
         enough = lease_times.sufficient_alive_time(took, self._settings.database_timeout)
         _log.warning(
             "%s; with alive_time %d, tasks can be killed although the store answers: set"
@@ -145,9 +145,9 @@ class StoreBackoff:
         return answer
 
     def all_answered(self) -> None:
-        """Every request that was due has been answered: the store is back, if it was away.
+        """Note that every due request has been answered: the store is back, if it was away.
 
-        A single answer does not show that: what cannot be written can often still be read.
+        A single answer does not show that, because a store may answer reads but no writes.
         """
         if self._away_since is not None and self._answered:
             away = self._clock.monotonic() - self._away_since

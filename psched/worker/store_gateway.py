@@ -1,4 +1,4 @@
-"""The one way from a worker to its store: stop what must stop, extend what is due, then ask.
+"""All requests of a worker to its store: each first guards the tasks and extends due leases.
 
 A request may block the worker for two driver timeouts. So before each one, the tasks are guarded
 and the leases that are due are extended: between any two requests, not once in a tick.
@@ -105,7 +105,7 @@ class StoreGateway:
         return due
 
     def extend_now(self, task: RunningTask) -> bool:
-        """Extend the lease of a task that asks for it; whether the lease was still held.
+        """Extend the lease of a task that asks for it; return whether it was still held.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -114,7 +114,7 @@ class StoreGateway:
         return not task.lost
 
     def update_data(self, task: RunningTask, data: str) -> bool:
-        """Replace the payload of a task's schedule; whether the lease was still held.
+        """Replace the payload of a task's schedule; return whether the lease was still held.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -130,8 +130,8 @@ class StoreGateway:
     def _extend(self, leases: Sequence[Lease], length: float) -> None:
         """Extend leases of the same length, by at least that length.
 
-        Their schedules may have been given a shorter one meanwhile: it is for their next leases,
-        because these are guarded by the length for which they were claimed.
+        A schedule's lease length may have been shortened meanwhile. That is for its next lease,
+        because this one is guarded by the length for which it was claimed.
         """
         tokens = {lease.row.key: lease.row.token for lease in leases}
         sent = 0.0
@@ -146,14 +146,14 @@ class StoreGateway:
         try:
             held = self.request(send)
         except StoreBusyError as busy:
-            # One of the rows is locked: that is no reason to lose the others.
+            # One of the rows is locked; the results for the others are kept.
             _note(leases, busy.answered, sent)
             raise
         _note(leases, {key: key in held for key in tokens}, sent)
 
 
 def _note(leases: Sequence[Lease], held: Mapping[str, bool], sent: float) -> None:
-    """Take down which leases were extended, and which are not held any more."""
+    """Note which leases were extended, and which are not held any more."""
     for lease in leases:
         if lease.row.key in held:
             if held[lease.row.key]:

@@ -28,7 +28,7 @@ class KillTimer(Protocol):
         ...
 
     def hasten(self, at: float) -> None:
-        """Kill it at an instant, or earlier, if that is what was set."""
+        """Kill it at an instant, or at the one that was set if that is earlier."""
         ...
 
 
@@ -72,13 +72,14 @@ class TaskGuard:
             # The clock is read again, so that a KILL that has just become due is sent now.
             self._climb(task, self._clock.monotonic())
             wakes = min(wakes, self._wakes(task, mono, boot))
-        # Where KILL does not help, the end of this process would not help either.
+        # Tasks that do not die of KILL are left out, because the end of this process would not kill
+        # them either.
         deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
         self._deadman.set(min(deadmen, default=None))
         return wakes
 
     def stop(self, task: RunningTask, reason: Reason, limit: float | None = None) -> None:
-        """Begin to stop a task; if that has begun, bring the KILL forward.
+        """Begin to stop a task; if it is being stopped already, bring the KILL forward.
 
         Args:
             task: which.
@@ -99,14 +100,15 @@ class TaskGuard:
         if limit and task.ladder is None and not task.over and mono >= task.started + limit:
             self.stop(task, Reason.TIMEOUT)
         if not task.begun and mono >= task.started + self._settings.start_timeout:
-            # It may hang in a function that somebody has registered with os.register_at_fork.
+            # The runner may hang in a function that somebody has registered with
+            # os.register_at_fork.
             if not (task.over or task.runner.stop_flags.begun):
                 task.log("killing it: its process does not begin", level=logging.ERROR)
                 self._pool.kill(task.runner)
             task.taken_up()
 
     def _guard_lease(self, task: RunningTask, boot: float) -> None:
-        """See to it that the task is dead before its lease can be granted to another worker."""
+        """Kill the task before its lease can be granted to another worker."""
         if task.lost or boot >= task.deadlines.kill:
             if task.ladder is None or not task.ladder.killing:
                 why = "its lease is lost" if task.lost else "its lease could not be extended"
@@ -116,7 +118,7 @@ class TaskGuard:
             self.stop(task, Reason.LEASE, task.deadlines.kill - boot)
 
     def _climb(self, task: RunningTask, mono: float) -> None:
-        """Send the signal of the task's ladder that is due."""
+        """Send the signal that is due on the task's kill ladder."""
         if task.over and task.runner.exit is None and mono >= task.ended + _LONGEST_EXIT:
             self._pool.kill(task.runner)
         if task.ladder is None or (number := task.ladder.due(mono)) is None:

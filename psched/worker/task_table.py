@@ -1,4 +1,4 @@
-"""The running tasks of a worker, as processes. What is written to the store: `lease_loop`."""
+"""The running tasks of a worker, as processes; `lease_loop` writes their ends to the store."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class LeaseWriter(Protocol):
     """Writes to the store what a running task asks for."""
 
     def extend_now(self, task: RunningTask) -> bool:
-        """Extend the task's lease; whether it was still held.
+        """Extend the task's lease; return whether it was still held.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -33,7 +33,7 @@ class LeaseWriter(Protocol):
         ...
 
     def update_data(self, task: RunningTask, data: str) -> bool:
-        """Replace the payload of the task's schedule; whether its lease was still held.
+        """Replace the payload of the task's schedule; return whether its lease was still held.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -51,7 +51,7 @@ class TaskTable:
 
     Attributes:
         started: how many tasks have been started so far.
-        no_forks: the outage during which no process can be forked.
+        no_forks: logs when no process can be forked, and tells whether that is so now.
     """
 
     def __init__(self, pool: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
@@ -123,7 +123,7 @@ class TaskTable:
         runner.link.send(message, _stored(row.data))
 
     def remove(self, key: str) -> RunningTask:
-        """The lease of a task has ended: forget the task, and return it."""
+        """Forget a task whose lease has ended, and return it."""
         return self._tasks.pop(key)
 
     def receive(self, writer: LeaseWriter) -> None:
@@ -134,7 +134,7 @@ class TaskTable:
         """
         for task in self:
             if task.empty:
-                continue  # its runner may have another task by now
+                continue  # its runner may run another task by now
             link = task.runner.link
             link.flush()
             self._handle(task, link.receive(), writer)
@@ -143,7 +143,7 @@ class TaskTable:
         self._reap(writer)
 
     def _reap(self, writer: LeaseWriter) -> None:
-        """See which runners have ended, and which of their trees are gone."""
+        """Note which runners have ended, and which of their trees are gone."""
         by_runner = {task.runner: task for task in self if not task.empty}
         for runner in self._pool.reap():
             if (task := by_runner.get(runner)) is not None:
@@ -184,7 +184,7 @@ class TaskTable:
     def _handle(
         self, task: RunningTask, messages: Sequence[Mapping[str, Any]], writer: LeaseWriter
     ) -> None:
-        """Do what a runner says; it waits for the answer before it says anything else."""
+        """Act on a runner's message; the runner sends no other before it has the answer."""
         if not messages:
             return
         if len(messages) > 1 or task.over or task.runner.link.unsent:
@@ -215,7 +215,7 @@ class TaskTable:
 
 
 def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) -> bool:
-    """Do what a task asks for; whether its lease is held."""
+    """Do what a task asks for; return whether its lease is held."""
     if "extend" in message:
         return writer.extend_now(task)
     if "update_data" in message:
@@ -230,7 +230,7 @@ def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) ->
 def _stored(data: str | bytes | None) -> bytes:
     """A payload as the row holds it; the runner decompresses and parses it."""
     if isinstance(data, str):
-        # Half a surrogate pair is not text; the runner reports that.
+        # Half a surrogate pair is not text; the runner reports the error.
         data = data.encode(errors="surrogatepass")
     return data or b"{}"
 

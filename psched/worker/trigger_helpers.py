@@ -49,7 +49,7 @@ _MOST_SLOW_OF_ONE = 4
 """How many of them may be for triggers of the same class."""
 
 _MOST_KILLS = 2
-"""How many processes a row may cost before it is given up."""
+"""How many processes may be killed for one row before it is given up."""
 
 _FORK_PAUSE = 1.0
 """Seconds until the next try when the system had no process to give."""
@@ -81,7 +81,7 @@ class Question:
 
 
 class TriggerHelpers:
-    """The worker's side of them; owns the questions.
+    """The worker's side of these processes; owns the questions.
 
     Args:
         tasks: has a process forked, after the running tasks were guarded.
@@ -108,7 +108,8 @@ class TriggerHelpers:
         Returns:
             A question, if its trigger has to be asked: a later `receive` sets its ``answer``.
         """
-        # Also if the row could be run at once, because its trigger would be asked after the run.
+        # A question is needed even if the row could run at once, because the trigger is asked after
+        # the run.
         if row.status == WAITING and row.cron and is_custom(row.cron) and self._is_full(row.cron):
             return postpone(row, ceil(DEADLINE))
         try:
@@ -122,8 +123,8 @@ class TriggerHelpers:
     ) -> Settlement | None:
         """The settlement of a lease after a run, see `policy.after_run`; None: not known yet.
 
-        To be called again until it is known; then `forget`. For each version of a row, the first
-        ``now`` counts.
+        Call this again until the settlement is known, and then `forget`. For each version of a row,
+        the ``now`` of the first call counts.
         """
         key = (leased.key, leased.token, current.version)
         if key not in self._ends:
@@ -145,12 +146,12 @@ class TriggerHelpers:
         )
 
     def forget(self, row: Row) -> None:
-        """The lease of a row has ended."""
+        """Forget a row whose lease has ended."""
         for end in [end for end in self._ends if end[:2] == (row.key, row.token)]:
             self.drop(self._ends.pop(end))
 
     def drop(self, question: Question) -> None:
-        """The answer is not needed any more."""
+        """Drop a question whose answer is not needed any more."""
         if question in self._queue:
             self._queue.remove(question)
         if question.helper is not None and question in self._asked:
@@ -158,12 +159,12 @@ class TriggerHelpers:
             self._pool.kill(question.helper)
 
     def is_reserved(self, question: Question) -> bool:
-        """Whether room is to be kept for a row's task: its answer is there, or is due at once."""
+        """Whether to keep room for a row's task, because its answer is there or is due at once."""
         young = self._clock.monotonic() < question.since + MOMENT
         return young or question.answer is not None
 
     def is_stuck(self, question: Question) -> bool:
-        """Whether a question has not been sent yet, because no process can be forked."""
+        """Whether a question waits because no process can be forked."""
         unasked = question in self._queue and not question.kills and question.helper is None
         return unasked and self._clock.monotonic() < self._fork_at
 
@@ -171,7 +172,8 @@ class TriggerHelpers:
         """Receive the answers, kill the processes that do not answer, and send what waits."""
         self._received = self._clock.monotonic()
         for helper in [*self._idle]:
-            # It has nothing to say: what arrives is garbage, or the end of the stream.
+            # A process without a question must not speak: what arrives is garbage, or the end of
+            # the stream.
             if helper.exit is not None or helper.link.receive() or helper.link.closed:
                 self._idle.remove(helper)
                 self._pool.kill(helper)
@@ -185,13 +187,13 @@ class TriggerHelpers:
         moments = [question.sent + DEADLINE for question in self._asked]
         if self._queue:
             moments += [self._fork_at, *(question.sent + MOMENT for question in self._asked)]
-        # Room is kept for a task for a moment only.
+        # Room is kept for a task only for `MOMENT`.
         moments += [question.since + MOMENT for question in (*self._asked, *self._queue)]
-        # What was due at the last call has been done.
+        # Times that had passed at the last call have been handled.
         return min((moment for moment in moments if moment > self._received), default=inf)
 
     def dismiss(self) -> None:
-        """Let the process exit that waits for a question."""
+        """Let the process that waits for a question exit."""
         for helper in self._idle:
             helper.link.close()
         self._idle.clear()
@@ -242,12 +244,12 @@ class TriggerHelpers:
                 definition = parse_row(row, self._settings)
             question.answer = Run(definition, row.next_time or 0)
         elif found.status == QUARANTINED and not question.fresh:
-            # Another trigger may have spoilt the process.
+            # Another trigger may have spoilt the process, so a fresh one is asked next.
             question.fresh = True
             self._queue.append(question)
         else:
             question.answer = found
-        # One process that waits for a question is enough.
+        # Only one process is kept waiting for questions.
         ends = message["last"] or helper.link.closed or self._idle
         if not ends and self._pool.clear(helper):
             self._idle.append(helper)
@@ -270,7 +272,7 @@ class TriggerHelpers:
             question.answer = question.case.quarantine(why)
 
     def _send(self) -> None:
-        """Send the questions that wait, one at a time: the next one while the last is slow."""
+        """Send the waiting questions; each waits until the one before is answered or slow."""
         while self._queue and self._clock.monotonic() >= self._fork_at:
             if any(not self._is_slow(question) for question in self._asked):
                 return
@@ -293,7 +295,7 @@ class TriggerHelpers:
         return helper
 
     def _is_full(self, trigger: str) -> bool:
-        """Whether a further row with this trigger is to be put off."""
+        """Whether a further row with this trigger must be put off."""
         slow = [question for question in self._asked if self._is_slow(question)]
         name = class_name(trigger)
         same = sum(question.name == name for question in slow)

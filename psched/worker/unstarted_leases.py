@@ -44,27 +44,27 @@ class UnstartedLeases:
         return bool(self._waiting or self._settlements or self._releases)
 
     def wait(self, row: Row, deadlines: Deadlines, question: Question) -> None:
-        """A row's trigger is being asked."""
+        """Add a lease whose row's trigger is being asked."""
         self._waiting[row.key] = WaitingLease(row, deadlines, question=question)
 
     def waited(self, key: str) -> None:
-        """What to do with a row whose trigger was asked has been decided."""
+        """Drop a waiting lease, because it has been decided what to do with its row."""
         del self._waiting[key]
 
     def settle(self, settlement: Settlement) -> None:
-        """There is nothing to run: the lease is to be ended like this."""
+        """Add a settlement that ends a lease on which there is nothing to run."""
         self._settlements[settlement.key] = settlement
 
     def settled(self, key: str) -> None:
-        """The settlement was written, or came too late."""
+        """Drop a settlement that was written, or came too late."""
         del self._settlements[key]
 
     def release(self, row: Row) -> None:
-        """The row is not to be run here: it is to be given back."""
+        """Add a row that is to be given back, because it is not run here."""
         self._releases[row.key] = row
 
     def released(self, key: str) -> bool:
-        """A row was given back, or is another's by now; false: it was not to be given back."""
+        """Drop a row that was given back or lost; false: it was not to be given back."""
         return self._releases.pop(key, None) is not None
 
     def holds(self, row: Row) -> bool:

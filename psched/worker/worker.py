@@ -31,10 +31,10 @@ LEFT_BEHIND = 69
 """Exit status: the store was away, and leases are left to expire (sysexits.h: EX_UNAVAILABLE)."""
 
 _HEARTBEAT = 1.0
-"""Seconds between two heartbeats to the master at least, while there is news."""
+"""The least seconds between two heartbeats to the master, while there is news."""
 
 _LONGEST_SILENCE = 10.0
-"""Seconds between two heartbeats at most, while there is none."""
+"""The most seconds between two heartbeats, while there is no news."""
 
 _LONGEST_SETTLING = 10.0
 """Seconds that a stopping worker whose tasks are gone goes on trying to settle them."""
@@ -113,7 +113,7 @@ class Worker:
         self._next_heartbeat = 0.0
         self._last_heartbeat = 0.0
         self._last_news: Mapping[str, Any] = {}
-        # It may be blocked for two driver timeouts, and must not seem to hang.
+        # The worker may be blocked for two driver timeouts, and must not seem to hang.
         spare = settings.child_heartbeat_limit - 2 * settings.driver_timeout
         self._silence = min(_LONGEST_SILENCE, max(_HEARTBEAT, spare / 4))
 
@@ -126,13 +126,13 @@ class Worker:
         Returns:
             The exit status.
         """
-        # What is here now stays, and need not be searched for garbage again and again.
+        # The objects that exist now stay, and need not be searched for garbage again and again.
         gc.freeze()
         self.begin(reported)
         while self.exit_status is None:
             timeout = self.tick()
             if self.exit_status is None:
-                # Before its admission, the worker does not see to its runners.
+                # Before its admission, the worker reads nothing from its runners.
                 runners = self._tasks.links if self._admitted else ()
                 self._inbox.watch([self._link, *runners])
                 self._inbox.sleep(timeout)
@@ -148,7 +148,7 @@ class Worker:
             self.exit_status = BAD_HANDLERS
             return
         except OSError:
-            pass  # it has been logged, and is tried again before each claim
+            pass  # logged; tried again before each claim
         self._link.send({"ready": reported})
 
     def tick(self) -> float:
@@ -159,8 +159,8 @@ class Worker:
         """
         self._receive()
         if not self._admitted or self.exit_status is not None:
-            # The master may have to refuse what was reported. What it has said meanwhile, such as
-            # that there is a newer generation by now, is to be obeyed before the first claim.
+            # The master may refuse the reported settings. Its orders meanwhile, such as to drain
+            # because there is a newer generation, are obeyed before the first claim.
             return _LONGEST_SILENCE
         timeout = self._lease_loop.tick()
         now = self._clock.monotonic()
@@ -177,7 +177,7 @@ class Worker:
         if signal.SIGTERM in arrived or signal.SIGQUIT in arrived:
             self._stop(None)
         self._link.flush()
-        # Until there is no more: only then is the end of the stream seen.
+        # Read until nothing is left, because only then the end of the stream is seen.
         while messages := self._link.receive():
             for message in messages:
                 self._obey(message)
@@ -221,7 +221,7 @@ class Worker:
         self._lease_loop.stop(timeout, hurry=hurry)
 
     def _see_whether_it_is_done(self, now: float) -> None:
-        """Exit if nothing is held any more, or if the store has been away for too long."""
+        """Set the exit status if nothing is held any more, or the store was away for too long."""
         if self._lease_loop.idle:
             self.exit_status = DRAINED
         elif self._tasks.alive or self._lease_loop.asks:
@@ -264,7 +264,7 @@ def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:
     log.recent.clear()
     log_uncaught()
     with suppress(AttributeError, ValueError):
-        # What handlers print is to be seen at once. The runners inherit this.
+        # Handlers' output must be seen at once; the runners inherit this setting.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     set_title(f"{place}: starting")
     # A worker that hangs is sent ABRT first, and then logs where it hangs.
@@ -277,7 +277,7 @@ def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:
 
 
 def clean_up(store: Store, settings: Config, nonces: Sequence[str]) -> int:
-    """Release what dead workers still hold; the life of a process that is forked for that."""
+    """Release what dead workers still hold: the whole life of a cleaner process."""
     wait = settings.retry_wait
     try:
         for nonce in nonces:

@@ -1,4 +1,4 @@
-"""A worker without a store: real runners run handlers, and what that comes to is told.
+"""A worker without a store: real runners run handlers, and a ledger records their requests.
 
 To be used in a function that runs isolated (see `support.isolated`), since runners are forked.
 """
@@ -28,11 +28,11 @@ CLOCK = SystemClock()
 
 
 class Ledger:
-    """In the store's place: grants everything, and takes it down.
+    """Stands in for the store: grants every request, and records it.
 
     Attributes:
-        refuses: but for new data: that lease is lost.
-        extended: how often a lease was.
+        refuses: whether requests for new data are refused, as with a lost lease.
+        extended: how often a lease was extended.
         data: the payloads that were written.
     """
 
@@ -42,12 +42,12 @@ class Ledger:
         self.data: list[str] = []
 
     def extend_now(self, _task: RunningTask) -> bool:
-        """As `psched.worker.task_table.LeaseWriter`."""
+        """Record an extend; see `psched.worker.task_table.LeaseWriter`."""
         self.extended += 1
         return True
 
     def update_data(self, _task: RunningTask, data: str) -> bool:
-        """As `psched.worker.task_table.LeaseWriter`."""
+        """Record a payload; see `psched.worker.task_table.LeaseWriter`."""
         self.data.append(data)
         return not self.refuses
 
@@ -56,14 +56,14 @@ class Bench:
     """Runs tasks as a worker does; at most one in this process.
 
     Args:
-        handlers: by the types of tasks.
-        log_file: where lines are logged; default: standard error.
+        handlers: the handlers, by the types of tasks.
+        log_file: the log's file; default: standard error.
         cgroup: this process's, below which each runner is given one.
         open_schedules: opens the schedules for a task; default: none does.
         settings: psched's.
 
     Attributes:
-        ledger: what was asked of the store.
+        ledger: the requests to the store.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Bench:
         """Start a task.
 
         Args:
-            type: which handler runs it.
-            key: the schedule's; default: the type.
+            type: the type, which selects the handler.
+            key: the schedule's key; default: the type.
             data: the payload.
         """
         return self.start_row(type, encode("data", data), key)
@@ -105,7 +105,7 @@ class Bench:
         stored: str | bytes,
         key: str | None = None,
     ) -> RunningTask:
-        """Start a task whose payload is stored like this; see `start`."""
+        """Start a task with this payload, as a store returns it; see `start`."""
         row = Row(
             key=type if key is None else key,
             type=type,
@@ -121,7 +121,7 @@ class Bench:
         return self.tasks[row.key]
 
     def turn(self, timeout: float = 0.05) -> None:
-        """One turn of a worker's loop."""
+        """Take one turn of a worker's loop, at most so many seconds long."""
         self.tasks.receive(self.ledger)
         wakes = self.tasks.guard() - CLOCK.monotonic()
         self.inbox.wait(max(0, min(timeout, wakes)), self.tasks.links)
@@ -139,18 +139,18 @@ class Bench:
         return self.pool.start().pid
 
     def close(self) -> None:
-        """Let runners and fork server go, and wait for their ends."""
+        """Dismiss the runners and the fork server, and wait for their ends."""
         self.tasks.dismiss()
         self.until(lambda: not self.tasks.links)
 
     def finish(self, task: RunningTask) -> str:
-        """Work until nothing is left of a task; how its lease would be settled."""
+        """Run the loop until nothing is left of a task; return how its lease would be settled."""
         self.until(lambda: task.empty)
         self.tasks.remove(task.row.key)
         return str(task.conclusion)
 
     def run(self, type: str, key: str | None = None, **data: object) -> str:  # noqa: A002
-        """Run a task to its end; how its lease would be settled."""
+        """Run a task to its end; return how its lease would be settled."""
         return self.finish(self.start(type, key, **data))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, TextClause, text
 
 OPERATIONS = 100
-"""Of SQLite's machine; what a row costs, roughly. One that is merely passed by costs ten."""
+"""Operations of SQLite's virtual machine per row, roughly; a row that is skipped costs ten."""
 
 _SCANNED = {
     "sqlite": re.compile(r"\bSCAN psched\b"),
@@ -29,9 +29,9 @@ def fill(
 
     Args:
         connection: to the database.
-        kind: which it is.
-        rows: how many.
-        table: into which.
+        kind: which database it is.
+        rows: how many rows.
+        table: the table's name.
         columns: SQL for each column, in which ``i`` is the row's number, from 0 on.
     """
     if kind == "mariadb":
@@ -55,7 +55,7 @@ def joined(kind: str, *texts: str) -> str:
 
 
 def take_statistics(connection: Connection, kind: str) -> None:
-    """Have the planner's statistics made; from then on they stay as they are."""
+    """Have the database compute the planner's statistics, and never update them."""
     if kind == "mariadb":
         connection.exec_driver_sql("ALTER TABLE psched STATS_AUTO_RECALC = 0")
         connection.exec_driver_sql("ANALYZE TABLE psched").close()
@@ -65,18 +65,18 @@ def take_statistics(connection: Connection, kind: str) -> None:
 
 
 class Cost:
-    """What a statement is going to do, and what it then did; it is undone.
+    """What a statement costs: its plan, and the rows that it reads when run. The run is undone.
 
     Args:
-        connection: as psched has it, with its session's settings.
+        connection: a connection with the session's settings that psched makes.
         kind: which database.
         statement: one statement.
         values: its bound values.
 
     Attributes:
-        plan: what the planner said.
-        scans: it reads the whole table.
-        sorts: it sorts.
+        plan: the planner's answer, as text.
+        scans: whether it reads the whole table.
+        sorts: whether it sorts rows.
         examined: how many rows it has read, roughly.
     """
 

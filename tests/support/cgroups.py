@@ -1,4 +1,4 @@
-"""A cgroup of a test's own, in which what it starts may make further ones."""
+"""A cgroup for one test, in which the programs that the test starts can make further ones."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from support.waiting import PATIENCE, wait_until
 
 
 def _mounted() -> Path | None:
-    """Where cgroup2 is mounted, if it is."""
+    """Where cgroup2 is mounted; None if it is not."""
     mounts = Path("/proc/self/mounts").read_text()
     found = re.search(r"^\S+ (\S+) cgroup2 ", mounts, re.MULTILINE)
     return Path(found[1]) if found else None
@@ -26,9 +26,9 @@ def _own(mounted: Path) -> Path:
 
 @contextlib.contextmanager
 def own_cgroup(name: str) -> Iterator[Path]:
-    """Make a cgroup, as if systemd had delegated it; nothing is left of it.
+    """Make a cgroup, as if systemd had delegated it; it is removed at the end.
 
-    Where the kernel has no cgroup2 that may be written to, the test is skipped.
+    If the kernel has no cgroup2 that can be written to, the test is skipped.
     """
     mounted = _mounted()
     if mounted is None:
@@ -52,19 +52,19 @@ def own_cgroup(name: str) -> Iterator[Path]:
 
 
 def populated(group: Path) -> bool:
-    """Whether there is a process in it, or below."""
+    """Whether a process is in a cgroup, or below it."""
     return "populated 1" in (group / "cgroup.events").read_text()
 
 
 def leave(cgroup: Cgroup, group: str) -> None:
-    """Go back into the test's cgroup from one below it, and remove that."""
+    """Move back to the test's cgroup from a cgroup below it, and remove the latter."""
     Path(group, "cgroup.procs").write_text("0")
-    assert cgroup.wait_until_empty(PATIENCE)  # a fork server may still be on its way out
+    assert cgroup.wait_until_empty(PATIENCE)  # a fork server may still be exiting
     cgroup.remove()
 
 
 def below(group: Path) -> list[str]:
-    """The names of all cgroups below."""
+    """The names of all cgroups below a cgroup."""
     return sorted(
         str(Path(folder).relative_to(group))
         for folder, _, _ in os.walk(group)
@@ -73,7 +73,7 @@ def below(group: Path) -> list[str]:
 
 
 def members(group: Path) -> list[int]:
-    """The processes in it and below."""
+    """The processes in a cgroup and below it."""
     return [
         int(pid)
         for folder, _, _ in os.walk(group)

@@ -28,7 +28,7 @@ def client_of(url: str) -> list[str]:
     """The command line of a database's own client; it reads SQL on its standard input.
 
     Raises:
-        MissingServerError: it is not on this machine.
+        MissingServerError: the client is not on this machine.
     """
     place = sqlalchemy.make_url(url)
     kind = place.get_backend_name()

@@ -12,10 +12,10 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk(home: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
-    """A disk of its own; only root can make one, for others the test is skipped.
+    """A small disk; only root can make one, so for other users the test is skipped.
 
     Args:
-        home: where its folder is to be.
+        home: the folder in which the disk is mounted.
 
     Yields:
         The folder, and a function that leaves so many megabytes on the disk.

@@ -1,4 +1,4 @@
-"""Workers that a test drives, on a real SQLite database; host and database have one clock."""
+"""Workers that a test drives, on a real SQLite database; host and database share one clock."""
 
 import contextlib
 from collections import Counter
@@ -16,11 +16,11 @@ from support.store_clock import StoreClock, store_clock
 from support.stores import Sql, make_store
 
 START = 1_700_000_000
-"""Unix seconds, when these tests begin."""
+"""Unix seconds at which these tests begin."""
 
 
 class SharedClock(ManualClock):
-    """A host's clocks; the store's time passes with them.
+    """A host's clocks; the store's clock moves with them.
 
     Args:
         store_clock: the store's.
@@ -37,16 +37,16 @@ class SharedClock(ManualClock):
 
 
 class Remote:
-    """A real store, some way off.
+    """A real store behind a network that a test controls.
 
     Args:
-        store: the real one.
-        clock: moves on while the store takes its time.
+        store: the real store.
+        clock: moves on by the time that an answer takes.
 
     Attributes:
-        away: requests fail, and nothing is applied.
+        away: whether requests fail without being applied.
         answer: seconds that each request takes.
-        requests: how often each was sent.
+        requests: how often each request was sent, by its name.
     """
 
     def __init__(self, store: Any, clock: ManualClock) -> None:
@@ -73,7 +73,7 @@ class DrivenHost:
     """A host with a database, on which workers are driven.
 
     Attributes:
-        clock: the host's, and the database's.
+        clock: the clock of the host and of the database.
         schedules: the schedules, for the test.
     """
 
@@ -84,7 +84,7 @@ class DrivenHost:
         self._open = contextlib.ExitStack()
 
     def remote(self) -> Remote:
-        """Another connection to the database."""
+        """The store, on another connection to the database."""
         store = make_store(self._url, clock=self.clock)
         self._open.callback(store.disconnect)
         return Remote(store, self.clock)

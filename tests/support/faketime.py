@@ -1,4 +1,4 @@
-"""Hosts whose clock is wrong: programs that libfaketime tells another time.
+"""Hosts whose clock is wrong: programs to which libfaketime shows another time.
 
 Only the time of day is wrong. The clocks that count running time are the machine's own, as they
 are on a host whose clock somebody has set; so the run log's stamps stay comparable.
@@ -8,15 +8,15 @@ import importlib.util
 from pathlib import Path
 
 _LIBRARY = "libfaketime/src/libfaketime.so.1"
-"""Of the package on PyPI, which is compiled without the faked sleep that breaks Python's."""
+"""The library of the package on PyPI, compiled without the faked sleep that breaks Python's."""
 
 
 class HostClock:
     """A clock of a host, which can be set while programs run on it.
 
     Args:
-        path: a file for it; it need not exist.
-        ahead: seconds by which it is fast; negative: by which it is slow.
+        path: a file for the clock's setting; it need not exist.
+        ahead: seconds by which the clock is fast; negative if it is slow.
     """
 
     def __init__(self, path: Path, ahead: int = 0) -> None:
@@ -24,9 +24,10 @@ class HostClock:
         self.set(ahead)
 
     def set(self, ahead: int) -> None:
-        """Step it; running programs notice within a second or so."""
+        """Set the clock; running programs notice within a second or so."""
         fresh = self._path.with_suffix(".new")
-        # All of one length: threads of a server may read it at the same time into one buffer.
+        # Every content has the same length, because threads of a server may read the file at the
+        # same time into one buffer.
         fresh.write_text(f"{ahead:+06d}\n")
         fresh.replace(self._path)
 
@@ -40,8 +41,8 @@ class HostClock:
             f"LD_PRELOAD={Path(package.origin).with_name('vendor') / _LIBRARY}",
             f"FAKETIME_TIMESTAMP_FILE={self._path}",
             "FAKETIME_DONT_FAKE_MONOTONIC=1",
-            # The file is read again once a second. Not at each call (FAKETIME_NO_CACHE): a server's
-            # threads would parse it into one buffer all the time, and read nonsense now and then.
+            # The file is read once a second, not at each call (FAKETIME_NO_CACHE): a server's
+            # threads would parse it into one buffer all the time, and sometimes read nonsense.
             "FAKETIME_CACHE_DURATION=0",
             *map(str, words),
         ]

@@ -14,7 +14,7 @@ def fork_server(
     hold_up: float = 20,
     before_fork: Callable[[], object] = list,
 ) -> ForkServer:
-    """One that forks what runs ``main``."""
+    """A fork server whose children run ``main``."""
     return ForkServer(
         main,
         places=200,

@@ -19,7 +19,7 @@ CONTROLS = "\x00\x07\x08\x1b\x7f\x85\x9b\u200b\u200e\u2028\u202e\u2066\ufeff\uff
 """Characters that terminals, logs or databases treat specially."""
 
 TERMINAL = "\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\u202egnp.exe", "a\x85b", "\r\nforged line"
-"""What somebody would write into a row to change what another person sees."""
+"""Texts that somebody could write into a row to change what another person sees."""
 
 NUMBERS = (
     0, 1, -1, 2**31 - 1, 2**31, -(2**31), 2**53, 2**62, 2**63 - 1, -(2**63), 10**10,
@@ -31,8 +31,8 @@ class Fuzz(random.Random):
     """One case: a source of odd values.
 
     Args:
-        name: of the suite.
-        number: of the case.
+        name: the suite's name.
+        number: the case's number.
     """
 
     def __init__(self, name: str, number: int) -> None:
@@ -44,7 +44,7 @@ class Fuzz(random.Random):
         return self.random() < share
 
     def text(self, most: int = 40) -> str:
-        """Text of any kind: words, control characters, other scripts, punctuation."""
+        """A text of any kind: words, control characters, other scripts, punctuation."""
         kind = self.randrange(6)
         length = self.randrange(most)
         if kind == 0:
@@ -57,7 +57,7 @@ class Fuzz(random.Random):
             return "".join(self.choices("*/-,0123456789LW#@ ", k=length))
         if kind == 4:
             return self.choice(TERMINAL) + "".join(self.choices(string.ascii_letters, k=3))
-        # Surrogates are no characters: no file and no database holds them.
+        # Surrogates are left out, because they are no characters: no file or database stores them.
         ranges = ((1, 0x7F), (0x80, 0x2FF), (0x300, 0xD7FF), (0xE000, 0x1FFFF))
         return "".join(chr(self.randint(*self.choice(ranges))) for _ in range(length))
 
@@ -81,7 +81,7 @@ class Fuzz(random.Random):
         return {self.text(8): self.json(depth + 1) for _ in range(self.randrange(4))}
 
     def json_text(self) -> str:
-        """JSON, or what is nearly JSON."""
+        """A text that is JSON, or almost."""
         kind = self.randrange(6)
         if kind == 0:
             depth = self.choice((10, 101, 1000, 50_000))
@@ -111,10 +111,10 @@ class Fuzz(random.Random):
 
 
 def cases(name: str, count: int) -> Iterator[Fuzz]:
-    """So many cases, times ``PSCHED_FUZZ_FACTOR``.
+    """Yield ``count`` cases, times ``PSCHED_FUZZ_FACTOR``.
 
     Args:
-        name: of the suite.
+        name: the suite's name.
         count: how many.
     """
     for number in range(count * FACTOR):
@@ -123,7 +123,7 @@ def cases(name: str, count: int) -> Iterator[Fuzz]:
 
 @contextmanager
 def told(case: Fuzz, *seen: object) -> Iterator[None]:
-    """Whatever is raised here names the case, and what it was given."""
+    """Add the case and its input to any exception raised in the block."""
     try:
         yield
     except BaseException as error:

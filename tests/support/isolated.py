@@ -1,4 +1,4 @@
-"""A function of a test's in a process of its own: a fresh interpreter with a single thread.
+"""Runs a function of a test in a process of its own: a fresh interpreter with a single thread.
 
 psched does not fork beside a second thread, and the process that runs the tests may have one.
 
@@ -8,8 +8,8 @@ psched does not fork beside a second thread, and the process that runs the tests
     def test_doubling():
         assert isolated(doubled, 21) == 42
 
-The function is found by its module's file and its name; arguments and result travel as JSON.
-Whatever the function starts dies with the test at the latest, and warnings in it are errors.
+The process finds the function by its module's file and its name; arguments and result are sent as
+JSON. Whatever the function starts dies with the test at the latest, and warnings in it are errors.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ class IsolatedCall(OwnedProcess):
     """A function that runs isolated.
 
     Args:
-        function: of a module's, not a nested one.
-        arguments: for it.
-        folder: an empty one; the function's current folder.
-        options: for the interpreter.
+        function: a function of a module, not a nested one.
+        arguments: the function's arguments.
+        folder: an empty folder, which becomes the function's current folder.
+        options: the interpreter's options.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class IsolatedCall(OwnedProcess):
         work = folder / "work"
         work.mkdir()
         subject = [function.__code__.co_filename, function.__name__, json.dumps(arguments)]
-        # What a function leaves open goes with its process.
+        # Files that a function leaves open are closed with its process: no warning.
         warnings = ["-W", "error", "-W", "ignore::ResourceWarning"]
         interpreter = [sys.executable, "-P", *warnings, *options]
         super().__init__(
@@ -64,11 +64,11 @@ class IsolatedCall(OwnedProcess):
 
     @property
     def text(self) -> str:
-        """All that it has written to its standard output and error."""
+        """All that the function has written to standard output and standard error."""
         return self._output.read_text(errors="replace")
 
     def said(self, beginning: str, *, timeout: float = PATIENCE) -> str:
-        """Wait for a line that begins with this; the rest of it."""
+        """Wait for a line that begins with this; return the rest of the line."""
 
         def rest() -> list[str]:
             whole = self.text.rpartition("\n")[0].splitlines()
@@ -80,10 +80,11 @@ class IsolatedCall(OwnedProcess):
         return rest()[0].removeprefix(beginning).strip()
 
     def result(self, *, timeout: float = PATIENCE) -> Any:
-        """Wait for its end; what the function returned.
+        """Wait for the function's end; return its result.
 
         Raises:
-            AssertionError: it raised, or has died; with all that it has written.
+            AssertionError: the function raised, or its process died; the text has all that was
+                written.
         """
         status = self.wait(timeout=timeout)
         assert status == 0, f"ended with {status}:\n{self.text}"
@@ -91,7 +92,7 @@ class IsolatedCall(OwnedProcess):
 
 
 def _environment() -> dict[str, str]:
-    """The tests' own, but for what changes the interpreter's ways."""
+    """The tests' own environment, without variables that change the interpreter's behaviour."""
     plain = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     return plain | {"PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
 

@@ -28,7 +28,7 @@ _SHORT = {
 
 
 def next_time(cron, before, timezone="UTC", *, minutes=4 * 366 * 1440):
-    """The first minute after an instant that the line matches; None: not in so many minutes.
+    """The first minute after an instant that the line matches; None: none of so many matches.
 
     Raises:
         ValueError: chrono refuses the line.
@@ -66,7 +66,7 @@ def _numbers(place, text):
         return set()
     items = text.split(",")
     if len(items) > 1 and place != 4:
-        # Ruby's split leaves out what is empty at the end.
+        # Ruby's split omits empty parts at the end.
         items = [*itertools.dropwhile(lambda item: not item, reversed(items))]
     if len(items) == 1 and "," in text:
         raise ValueError(text)

@@ -25,14 +25,14 @@ DAEMON = "setsid sh -c 'setsid sleep 1000 & sleep 1000' & sleep 1000 &"
 
 
 class BrokenError(Exception):
-    """Cannot even be printed."""
+    """An error that cannot even be printed."""
 
     def __str__(self):
         raise RuntimeError("no text")
 
 
 class BrokenCommandError(BrokenError, CommandError):
-    """Nor this one."""
+    """A command's error that cannot be printed."""
 
 
 def returns(_task):
@@ -101,7 +101,7 @@ def closes_everything_and_stays(task):
 
 
 def has_files_in_their_place(_task):
-    """What daemons do; the numbers of what they have inherited are their own files' then."""
+    """Close the inherited descriptors and open files, which get their numbers, as daemons do."""
     os.closerange(3, 1000)
     while os.open("mine", os.O_RDWR | os.O_CREAT, 0o600) < 100:
         pass
@@ -122,7 +122,7 @@ def loses_its_output(_task):
 
 
 def leaves_threads(task):
-    """Threads that never end; one of them speaks for the task when that is over."""
+    """Leave threads that never end; one sends requests for the task even when it is over."""
     never = threading.Event()
     for daemon in True, False:
         threading.Thread(target=never.wait, daemon=daemon).start()
@@ -179,7 +179,7 @@ def updates(task):
 
 
 def asks_from_threads(task):
-    """Eight threads ask at once, and each gets its answers."""
+    """Send requests from eight threads at once; each must get its own answers."""
     answered = []
 
     def ask():
@@ -196,7 +196,7 @@ def asks_from_threads(task):
 
 
 def asks_while_away(task):
-    """Asks until the store has answered again after it was away."""
+    """Send requests until the store has answered again after an outage."""
     refused = 0
     while True:
         try:
@@ -209,7 +209,7 @@ def asks_while_away(task):
 
 
 def learns_that_nobody_knows(task):
-    """Fails unless it is told that its update may have been written."""
+    """Fail unless the answer is that the update may have been written."""
     try:
         task.update_data({"a": 1})
     except UnknownOutcomeError:
@@ -221,7 +221,7 @@ def learns_that_nobody_knows(task):
 
 
 def forks(task):
-    """A child comes back from the handler, in its way; the handler itself fails."""
+    """Fork a child that leaves the handler in the given way; then fail in the parent."""
     child = os.fork()
     if child == 0:
         comes_back(task, task.data["way"])
@@ -231,7 +231,7 @@ def forks(task):
 
 
 def forks_and_waits(_task):
-    """Its child has whatever it has."""
+    """Fork a child, which has all that the parent has, and wait."""
     if os.fork() == 0:
         signal.pause()
     signal.pause()
@@ -247,7 +247,7 @@ def comes_back(task, way):
 
 
 def uses_a_pool(_task):
-    """Leaving the block terminates the pool's processes, by TERM."""
+    """Use a pool, whose processes are terminated by TERM when the block is left."""
     with multiprocessing.get_context("fork").Pool(2) as pool:
         assert pool.map(abs, [-1, -2]) == [1, 2]
 
@@ -264,14 +264,14 @@ def terminates_a_process(_task):
 
 
 def shows_descriptors(task):
-    """What is open, besides /dev/null, and what an executed program finds open."""
+    """Show the open descriptors, except /dev/null, and those of an executed program."""
     found = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
             target = str(descriptor.readlink())
         except FileNotFoundError:
             continue
-        # The listing itself is of a folder.
+        # The listing itself opens a folder.
         if target != os.devnull and not target.startswith("/proc/"):
             found[descriptor.name] = target
     listing = subprocess.run(
@@ -281,7 +281,7 @@ def shows_descriptors(task):
 
 
 def shows_signals(task):
-    """The masks of a program that it executes; and what it receives itself."""
+    """Show the signal masks of an executed program, and the signals that this process receives."""
     own = Path("/proc/self/status").read_text()
     status = subprocess.run(["cat", "/proc/self/status"], stdout=subprocess.PIPE, check=True)
     ours, fields = (
@@ -293,7 +293,7 @@ def shows_signals(task):
 
 
 def shows_itself(task):
-    """Its pid, and who is below it."""
+    """Show the pid, and the processes below this one."""
     below = subprocess.run(
         ["ps", "-o", "pid=,stat=", "--ppid", str(os.getpid())], stdout=subprocess.PIPE, check=False
     )
@@ -309,7 +309,7 @@ def prints(task):
 
 
 def wait_for(task):
-    """Stay until a file exists."""
+    """Wait until a file exists."""
     gate = Path(task.data["gate"])
     while not gate.exists():
         time.sleep(0.01)
@@ -319,12 +319,12 @@ def wait_for(task):
 
 
 def note(text):
-    """Write a line that a test can read, whatever becomes of this process."""
+    """Write a line that a test can read even if this process dies."""
     os.write(1, f"{text}\n".encode())
 
 
 def cleans_up(task):
-    """Is interrupted once, and takes its time to clean up."""
+    """Be interrupted once, and clean up slowly."""
     note("working")
     try:
         wait_for(task)
@@ -338,7 +338,7 @@ def cleans_up(task):
 
 
 def clings(task):
-    """Takes no notice of being stopped."""
+    """Ignore all requests to stop."""
     note("working")
     while True:
         try:
@@ -348,7 +348,7 @@ def clings(task):
 
 
 def decides_when_stopped(task):
-    """Asks all the time; when it is stopped, asks for something that is refused, and decides."""
+    """Send requests all the time; when stopped, send one that is refused, and decide."""
     note("working")
     try:
         while True:
@@ -361,7 +361,7 @@ def decides_when_stopped(task):
 
 
 class Listens:
-    """Has a ``kill`` of its own, and asks all the time."""
+    """Has a ``kill`` of its own, and sends requests all the time."""
 
     def __init__(self, task):
         self.task = task
@@ -440,4 +440,4 @@ HANDLERS = {
         Refuses,
     )
 }
-"""By their types, which are their names."""
+"""The handlers by their types, which are the functions' names."""

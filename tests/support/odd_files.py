@@ -6,13 +6,13 @@ import stat
 from pathlib import Path
 
 EMPTY = ("fifo", "socket", "link to a file", "link to a fifo", "link to itself", "folder")
-"""Kinds of what holds nothing."""
+"""The kinds of things that hold no data."""
 
 KINDS = (*EMPTY, "full folder", "device")
 
 
 def leave(kind: str, path: Path) -> None:
-    """Put something in the place of a file, as a task can."""
+    """Put a thing of this kind in place of a file, as a task can."""
     match kind:
         case "fifo":
             os.mkfifo(path)

@@ -29,7 +29,7 @@ _NEWER = ", resource VARCHAR(255), max_running INT, owner BIGINT NOT NULL DEFAUL
 
 
 class OldTable:
-    """A table of an old system's, which any client may write.
+    """A table of an old system, which any client may write.
 
     Args:
         url: the database's.
@@ -45,7 +45,7 @@ class OldTable:
         self._connection.close()
 
     def __call__(self, statement, **values):
-        """Run one statement; the rows it returns, or how many it changed."""
+        """Run one statement; return its rows, or the number of rows that it changed."""
         result = self._connection.execute(text(statement), values)
         return result.mappings().all() if result.returns_rows else result.rowcount
 
@@ -71,7 +71,7 @@ class OldTable:
         return [*self.rows]
 
     def claim(self, now, limit=4):
-        """Take one due row, as a worker does: the row, or None."""
+        """Lease one due row, as an old worker does; return the row, or None."""
         due = self(
             "SELECT * FROM schedules WHERE timeout <= :now ORDER BY timeout LIMIT :limit",
             now=now,
@@ -86,7 +86,7 @@ class OldTable:
         return None
 
     def finish(self, row):
-        """Settle a row that was taken."""
+        """Settle a row that `claim` has returned."""
         line = trigger.parse(row["cron"], row["timezone"] or "UTC", dst_policy="wallclock")
         following = line.next_after(row["next_time"])
         return self(
@@ -100,13 +100,13 @@ class OldTable:
 
 
 def schedule(key, *, at, **columns):
-    """A waiting row of PerfectSched's, by default one of every minute."""
+    """Insert a waiting schedule of PerfectSched, by default one that runs every minute."""
     row = {"id": key, "timeout": at, "next_time": at, "cron": "* * * * *", "delay": 0}
     return {**row, "data": b'{"type":"t.x","n":1}', "timezone": None, **columns}
 
 
 def task(key, *, at, **columns):
-    """A waiting row of PerfectQueue's."""
+    """Insert a waiting task of PerfectQueue."""
     return {"id": key, "timeout": at, "data": b'{"type":"t.x","n":1}', "created_at": 7, **columns}
 
 
@@ -156,7 +156,7 @@ def _note(log, system, key, scheduled_time):
 
 
 def runs(log):
-    """What has run: for each key, the scheduled times in the order of the runs."""
+    """The scheduled times that have run, by key, in the order of the runs."""
     lines = sorted(line.split()[1:] for line in Path(log).read_text().splitlines())
     return {
         key: [int(time) for _, time in group]

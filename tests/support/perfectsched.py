@@ -1,10 +1,10 @@
-"""A worker as PerfectSched's are, in what it asks of the table: a peer for psched, not a mock.
+"""A worker that uses the table just as PerfectSched's workers do: a peer for psched, not a mock.
 
     perfectsched.py URL TABLE RUN_LOG ALIVE_TIME SECONDS
 
 Its statements are those of PerfectSched's rdb_compat backend, one task at a time, by this host's
-clock; nothing extends a lease, as nothing does there. A task takes SECONDS and is noted in the
-run log. Ended by a signal.
+clock; it never extends a lease, and neither does PerfectSched. A task takes SECONDS and is noted in
+the run log. The worker runs until a signal ends it.
 """
 
 import json
@@ -25,7 +25,7 @@ COLUMNS = "id, timeout, next_time, cron, delay, data, timezone"
 
 
 class Peer:
-    """One worker of PerfectSched's.
+    """One worker like PerfectSched's.
 
     Args:
         url: the database's.
@@ -33,7 +33,7 @@ class Peer:
         run_log: where its tasks are noted.
         alive_time: the length of its leases, seconds.
         seconds: how long a task takes.
-        now: the clock it goes by.
+        now: the worker's clock.
     """
 
     def __init__(self, url, table, run_log, alive_time, seconds, *, now=time.time):
@@ -46,11 +46,11 @@ class Peer:
         self._connection = self._connect()
 
     def close(self):
-        """Close its connection."""
+        """Close the worker's connection."""
         self._connection.close()
 
     def run(self):
-        """Work for ever."""
+        """Run due tasks for ever."""
         print(os.getpid(), "works", flush=True)  # noqa: T201  # to who has started us
         while True:
             row = self.acquire()
@@ -76,7 +76,7 @@ class Peer:
                 return None
 
     def process(self, row):
-        """Run a task."""
+        """Run a task: note it, and take some seconds."""
         self._note(row, "start")
         time.sleep(self._seconds)
         self._note(row, "end", how="returned")
@@ -88,7 +88,7 @@ class Peer:
         self._change(statement, *columns.values(), key)
 
     def finish(self, row):
-        """Move the row to its next occurrence; whether it was still where it had been."""
+        """Move the row to its next occurrence; return whether its ``next_time`` was unchanged."""
         key, _, scheduled_time, cron, delay, _, timezone = row
         following = next_time(cron, scheduled_time, timezone)
         return self._change(

@@ -59,7 +59,7 @@ def _start(command: list[str], output: str) -> int:
             (os.POSIX_SPAWN_OPEN, 1, output, append, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
-        # As by a shell with job control: it leads a group of its own.
+        # The command leads a process group, as in a shell with job control.
         setpgroup=0,
         setsigmask=[],
     )

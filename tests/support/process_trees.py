@@ -7,7 +7,7 @@ DEAF = "trap '' TERM INT HUP; setsid sh -c 'sleep 1000; sleep 1000' & sleep 1000
 REGROUPED = "set -m; sleep 1000 & sh -c 'sleep 1000 & wait' & set +m; sleep 1000"
 
 STORM = "f() { [ $1 -gt 9 ] && exec sleep 1000; f $(($1 + 1)) & f $(($1 + 1)) & }; f 1; wait"
-"""A thousand processes, each of which forks two; whoever has done so exits."""
+"""A thousand processes: each forks two and exits."""
 
 COMET = "f() { [ $1 -gt 30000 ] && exit; f $(($1 + 1)) & exit; }; f 1 & exec sleep 1000"
 """One process that forks and exits, and so has ever new pids, for some seconds."""

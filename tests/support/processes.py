@@ -34,13 +34,13 @@ def descendants(pid: int) -> list[int]:
 
 
 def runners(worker: int) -> list[int]:
-    """The living runners of a worker: of its fork server."""
+    """The living runners of a worker: the children of its fork server."""
     servers = [pid for pid in children(worker) if title(pid) == "psched fork server"]
     return [pid for server in servers for pid in children(server)]
 
 
 def title(pid: int) -> str:
-    """What ``ps`` shows of a process."""
+    """The title of a process, as ``ps`` shows it."""
     try:
         command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -27,6 +27,6 @@ def run_work(service: Service, *options: object, generation: int = 1) -> Master:
 
 
 def lines(service: Service, name: str) -> list[str]:
-    """What the program has noted: what it ran, or what it has done."""
+    """The program's notes: what it has begun to run, or what it has finished."""
     file = service.folder / name
     return file.read_text().splitlines() if file.exists() else []

@@ -1,4 +1,4 @@
-"""A TCP proxy before a server that, when it is told to, loses what it should pass on.
+"""A TCP proxy in front of a server; on demand, it loses requests or answers.
 
 with Proxy(server.port) as proxy:
     store = make_store(f"mysql+pymysql://root@127.0.0.1:{proxy.port}/{name}")
@@ -21,26 +21,26 @@ from support.waiting import HANG_TIMEOUT
 LOOPBACK = "127.0.0.1"
 _CHUNK = 1 << 16
 _PERIOD = 0.02
-"""Seconds in which it sees that it is told something."""
+"""Seconds within which the proxy notices an order."""
 
 _DRIP = 0.5
 """Seconds between two bytes of an answer that drips."""
 
 
 class Fault(Enum):
-    """What becomes of a request."""
+    """What happens to a request."""
 
     LOSE_REQUEST = auto()
-    """The connection breaks before the server has it."""
+    """The connection breaks before the server gets the request."""
 
     LOSE_REPLY = auto()
-    """The server executes it; the connection breaks instead of the answer."""
+    """The server executes the request; then the connection breaks, and the answer is lost."""
 
     HOLD_REQUEST = auto()
-    """It goes on only at `Proxy.release`, whether or not the client still waits."""
+    """The request is passed on only at `Proxy.release`, even if the client has left."""
 
     HOLD_REPLY = auto()
-    """The server executes it; the client waits for an answer that does not come."""
+    """The server executes the request; the client waits for an answer that does not arrive."""
 
 
 class _Line:
@@ -63,15 +63,15 @@ class _Line:
 
 
 class Proxy:
-    """Passes everything on but for what it is told to lose. A context manager.
+    """Passes everything on, except for the faults that are ordered. A context manager.
 
     Args:
-        server: port on this host.
+        server: the server's port on this host.
 
     Attributes:
-        port: what clients connect to.
+        port: the port that clients connect to.
         heard: how often a client has connected, or sent something.
-        answers: how many requests the server has answered; what it says first counts, too.
+        answers: how many requests the server has answered; its greeting counts, too.
     """
 
     def __init__(self, server: int) -> None:
@@ -108,7 +108,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def fault(self, fault: Fault, request: bytes) -> Iterator[None]:
-        """The first request in this context that contains these bytes meets this fault."""
+        """Apply a fault to the first request that contains these bytes, within this context."""
         self._armed = (fault, request)
         try:
             yield
@@ -118,7 +118,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def black_hole(self) -> Iterator[None]:
-        """In this context nothing passes, in either direction, and nothing is refused."""
+        """Within this context, pass nothing on in either direction, and refuse nothing."""
         self._passing.clear()
         try:
             yield
@@ -127,7 +127,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def drip(self) -> Iterator[None]:
-        """In this context answers come so slowly that they never end, but never cease to come."""
+        """Within this context, pass answers on byte by byte, so that they never end."""
         self._dripping = True
         try:
             yield
@@ -136,7 +136,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def slow(self, seconds: float) -> Iterator[None]:
-        """In this context each answer arrives so many seconds later."""
+        """Within this context, delay each answer by so many seconds."""
         self._delay = seconds
         try:
             yield
@@ -144,7 +144,7 @@ class Proxy:
             self._delay = 0.0
 
     def release(self) -> None:
-        """Let the request go on that was held; returns when the server has answered it."""
+        """Pass on the request that was held; return when the server has answered it."""
         self._late.clear()
         self._releasing = True
         assert self._late.wait(HANG_TIMEOUT), "no request was held"
@@ -171,7 +171,7 @@ class Proxy:
                     line.released = True
 
     def _rest(self) -> float:
-        """Seconds until something is to be done at the latest."""
+        """The most seconds to wait: until the next late answer is due."""
         late = [line.late[0][0] - time.monotonic() for line in self._lines if line.late]
         return max(0.0, min(late, default=_PERIOD))
 
@@ -231,7 +231,7 @@ class Proxy:
             line.client.sendall(data)
 
     def _answer_a_little(self, line: _Line) -> None:
-        """A byte at a time while the answers drip, then all that is left."""
+        """Pass on one byte while the answers drip, then all that is left."""
         now = time.monotonic()
         if self._dripping and now < line.next_drop:
             return
@@ -244,7 +244,7 @@ class Proxy:
         del line.answer[:size]
 
     def _answer_late(self, line: _Line) -> None:
-        """What has been kept back for long enough."""
+        """Pass on the answers that were delayed for long enough."""
         try:
             while line.late and line.late[0][0] <= time.monotonic():
                 line.client.sendall(line.late.popleft()[1])

@@ -36,7 +36,7 @@ class Recorder(Base):
     """Does what the schedule's data say, and records it."""
 
     def run(self) -> None:
-        """Run it."""
+        """Run the task."""
         data = self.task.data
         self.note("start", worker=self.worker)
         how = "unclear"
@@ -65,7 +65,7 @@ class Recorder(Base):
         return int(stat.rpartition(")")[2].split()[1])
 
     def stay(self, gate: Path) -> None:
-        """Wait until the file exists."""
+        """Wait until a file exists."""
         if self.task.data.get("stubborn"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while not gate.exists():

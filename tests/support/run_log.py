@@ -29,11 +29,11 @@ class Run:
         fence: as the handler saw it: no two runs of a schedule have the same.
         pid: the runner's.
         worker: its worker's.
-        started: when it began.
-        last_sign: when any process of it was last known to live.
+        started: when the run began.
+        last_sign: when a process of the run was last known to live.
         end: how the handler was left, "returned" or what was raised; None: it was killed, or
             is still running.
-        notes: all that was noted about it.
+        notes: all notes about the run.
     """
 
     key: str
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def occurrence(self) -> tuple[str, int]:
-        """What it was a run of."""
+        """The occurrence of which this is a run."""
         return self.key, self.scheduled_time
 
     @property
@@ -122,7 +122,7 @@ def completed(number: int) -> Callable[[list[Run]], bool]:
 
 
 def never_two_at_once(runs: Iterable[Run]) -> None:
-    """Nothing of a schedule's run lived any more when the next one started.
+    """Check that no process of a run lived any more when the schedule's next run started.
 
     Raises:
         AssertionError: two runs of one schedule overlap.
@@ -132,7 +132,7 @@ def never_two_at_once(runs: Iterable[Run]) -> None:
 
 
 def in_order(runs: Iterable[Run]) -> None:
-    """No schedule went back to an occurrence it had left.
+    """Check that no schedule went back to an earlier occurrence.
 
     Raises:
         AssertionError: one did.
@@ -144,7 +144,7 @@ def in_order(runs: Iterable[Run]) -> None:
 
 
 def never_early(runs: Iterable[Run]) -> None:
-    """No run began before its scheduled time, by this machine's true clock.
+    """Check that no run began before its scheduled time, by this machine's true clock.
 
     Raises:
         AssertionError: one did.
@@ -156,7 +156,7 @@ def never_early(runs: Iterable[Run]) -> None:
 
 
 def exactly_once(runs: Iterable[Run], occurrences: Iterable[tuple[str, int]]) -> None:
-    """Each of these occurrences was run once, to its end, and no other.
+    """Check that exactly these occurrences were run, each once and to its end.
 
     Raises:
         AssertionError: one was missed, cut short or run again, or there were others.
@@ -184,7 +184,7 @@ def _run(notes: Sequence[dict[str, Any]]) -> Run:
 
 
 def _neighbours(runs: Iterable[Run]) -> Iterable[tuple[Run, Run]]:
-    """Runs of the same schedule that followed one another."""
+    """Pairs of successive runs of the same schedule."""
     by_key = sorted(runs, key=lambda run: (run.key, run.started))
     return ((one, other) for one, other in itertools.pairwise(by_key) if one.key == other.key)
 

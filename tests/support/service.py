@@ -1,4 +1,4 @@
-"""One installation of psched as a person has it: a folder, a psched.yml, handlers, masters.
+"""One installation of psched, as a user has it: a folder, a psched.yml, handlers, masters.
 
 Commands and masters are started as from a shell, with `sys.executable -m`; what a master's
 processes do is seen from outside: exit statuses, the log, /proc and the run log.
@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, Any] = {
     "load_path": ".",
     "dispatch": "recorder:Dispatch",
 }
-"""Those of a new service, besides its url; so that no test waits for long."""
+"""The settings of a new service, besides its url; short times, so that no test waits long."""
 
 
 class Master(OwnedProcess):
@@ -46,10 +46,10 @@ class Master(OwnedProcess):
 
     Args:
         command: its command line.
-        log: where its log is.
+        log: the path of its log.
         folder: the folder it was started in.
         env: its environment.
-        leave_zombies: its orphans are not reaped.
+        leave_zombies: whether its orphans are left unreaped.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Master(OwnedProcess):
 
     @property
     def text(self) -> str:
-        """All that it has logged, and what was printed."""
+        """All that the master has logged and printed."""
         return self.log.read_text()
 
     def wait_for_log(self, pattern: str, *, count: int = 1, timeout: float = PATIENCE) -> str:
-        """Wait until a pattern was logged, so many times; all that was logged by then."""
+        """Wait until a pattern was logged so many times; return the whole log."""
 
         def found() -> bool:
-            # Asked first: what it has logged before its end is there when it has ended.
+            # The status is read before the log, which is complete if the master has ended by then.
             over = self.status is not None
             if len(re.findall(pattern, self.text)) >= count:
                 return True
@@ -94,7 +94,7 @@ class Master(OwnedProcess):
         self.wait_for_workers(wanted, generation=number)
 
     def wait_for_workers(self, number: int, *, generation: int | None = None) -> list[int]:
-        """Wait until there are exactly so many workers, all of them ready; their pids."""
+        """Wait until there are exactly so many workers, all of them ready; return their pids."""
 
         def ready() -> bool:
             titles = [title(pid) for pid in self.workers(generation)]
@@ -119,16 +119,16 @@ class Master(OwnedProcess):
                 kill(pid, number)
 
     def wait_until_nothing_is_left(self) -> None:
-        """Wait until everything that came of it has ended."""
+        """Wait until the master and all its descendants have ended."""
         wait_until(lambda: not self.descendants, what=f"the end of all below {self.pid}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send it a signal and wait for its end; the exit status."""
+        """Send the master a signal and wait for its end; return the exit status."""
         self.send(number)
         return self.wait()
 
     def kill(self) -> None:
-        """KILL it, and wait until nothing of it is left."""
+        """KILL the master, and wait until none of its descendants is left."""
         self.send(signal.SIGKILL)
         self.wait()
         self.wait_until_nothing_is_left()
@@ -136,7 +136,7 @@ class Master(OwnedProcess):
 
 @contextlib.contextmanager
 def services(folder: Path) -> Iterator[Callable[..., "Service"]]:
-    """A function that makes services below a folder, on a database; closed at the end."""
+    """Yield a function that makes services below a folder, on a database; close them at the end."""
     with contextlib.ExitStack() as made:
         numbers = itertools.count()
 
@@ -152,8 +152,8 @@ class Service:
     """A folder with all that psched needs; masters are stopped when it is closed.
 
     Args:
-        folder: an empty one.
-        url: the database's.
+        folder: an empty folder.
+        url: the database's url.
         settings: for psched.yml, besides or instead of `SETTINGS`.
 
     Attributes:
@@ -171,7 +171,8 @@ class Service:
             "HOME": str(folder),
             "RUNTIME_DIRECTORY": str(folder / "run"),
             "LANG": "C.UTF-8",
-            # Tests rewrite a module faster than the compiled form's time stamp can tell.
+            # Compiled modules are not written, because tests rewrite a module faster than a time
+            # stamp shows.
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         self._settings: dict[str, object] = {**SETTINGS, "url": url}
@@ -183,13 +184,13 @@ class Service:
     # --- files -----------------------------------------------------------------------
 
     def configure(self, **settings: object) -> None:
-        """Change settings in psched.yml; None takes one out."""
+        """Change settings in psched.yml; None removes a setting."""
         self._settings |= settings
         given = {name: value for name, value in self._settings.items() if value is not None}
         self.config.write_text(yaml.safe_dump(given))
 
     def write(self, name: str, text: str) -> Path:
-        """Write a file, such as a module with handlers; its path."""
+        """Write a file, such as a module with handlers; return its path."""
         path = self.folder / name
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(dedent(text))
@@ -212,7 +213,7 @@ class Service:
             schedules.add(key, type, **fields)
 
     def row(self, key: str) -> psched.ScheduleMetadata:
-        """A schedule as it stands."""
+        """A schedule as the store has it now."""
         with self.schedules() as schedules:
             return schedules[key].metadata()
 
@@ -223,7 +224,7 @@ class Service:
         *,
         timeout: float = PATIENCE,
     ) -> psched.ScheduleMetadata:
-        """Wait until a schedule fulfils a condition; the schedule."""
+        """Wait until a schedule fulfils a condition; return the schedule."""
 
         def fulfilled() -> psched.ScheduleMetadata | None:
             seen = self.row(key)
@@ -234,12 +235,12 @@ class Service:
         return found
 
     def wait_for_finish(self, key: str) -> psched.ScheduleMetadata:
-        """Wait until a schedule that runs once has run."""
+        """Wait until a schedule that runs once has finished."""
         return self.wait_for_row(key, lambda seen: seen.status == "finished")
 
     @contextlib.contextmanager
     def sql(self) -> Iterator[sqlite3.Connection]:
-        """A connection to the SQLite database, past psched: any client may write rows."""
+        """A connection to the SQLite database, for statements of a client other than psched."""
         connection = sqlite3.connect(str(self._settings["url"]).removeprefix("sqlite:///"))
         with contextlib.closing(connection), connection:
             yield connection
@@ -261,7 +262,7 @@ class Service:
         return self.run(*self.psched_command, *arguments)
 
     def invoke(self, *arguments: str) -> Result:
-        """Run psched in this very process: for many cases of one kind."""
+        """Run psched in this process, which is faster, for many cases of one kind."""
         command = ["-c", str(self.config), *arguments]
         return CliRunner().invoke(psched_command, command, prog_name="psched")
 
@@ -293,9 +294,9 @@ class Service:
 
         Args:
             command: the command line; default: ``psched-master`` with our psched.yml.
-            log: the file its output goes to; default: one of its own.
-            generation: wait until this one serves; 0: do not wait.
-            leave_zombies: what comes of it and is orphaned is not reaped when it ends.
+            log: the file for its output; default: a new one.
+            generation: wait until this generation serves; 0: do not wait.
+            leave_zombies: whether its orphans are left unreaped when they end.
         """
         words = command or (*self.master_command, "-c", self.config.name)
         master = Master(
@@ -311,7 +312,7 @@ class Service:
         return master
 
     def close(self) -> None:
-        """Kill whatever was started and is still there, and show the logs to a failed test."""
+        """Kill every process that is left, and print the logs for a failed test."""
         with contextlib.ExitStack() as closing:
             for master in self._masters:
                 closing.callback(master.close)

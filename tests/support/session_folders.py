@@ -13,7 +13,7 @@ from pathlib import Path
 PREFIX = "psched-servers-"
 MEMORY = Path("/dev/shm")  # noqa: S108 - what goes there is a folder made by mkdtemp
 ROOM = 2**30
-"""Bytes. A server takes some 40 MB; containers often have no more than 64 MB of it at all."""
+"""Bytes. A server needs some 40 MB; many containers have only 64 MB of shared memory in all."""
 
 YOUTH = 60
 """Seconds for which a folder that nobody has locked is left alone: it may just be made."""
@@ -28,7 +28,7 @@ def session_folder() -> Iterator[Path]:
     storage = _storage()
     _sweep(storage)
     home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=storage))
-    home.chmod(0o711)  # a server that refuses to be root is another user, with a folder in it
+    home.chmod(0o711)  # servers that refuse to run as root have a folder in it
     holder = os.open(home, os.O_RDONLY)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX)
@@ -72,7 +72,7 @@ def drop_shared_memory(folder: Path) -> None:
     used = {(int(key) % 2**32, piece) for key, piece in pieces}
     for lock in locks:
         line = lock.read_text().splitlines()[6:7]
-        for key, piece in map(str.split, line):  # unless it was killed before it had one
-            # The number alone may by now be another's.
+        for key, piece in map(str.split, line):  # missing if it was killed early
+            # The number alone is not enough: another segment may have it by now.
             if (int(key) % 2**32, piece) in used:
                 subprocess.run(["ipcrm", "--shmem-id", piece], check=False)

@@ -1,4 +1,4 @@
-"""A database whose clock a test sets: everything else about it is real."""
+"""A real database whose clock a test sets."""
 
 import contextlib
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class StoreClock:
     """The clock by which stores judge what is due: a table that their statements read.
 
     Args:
-        url: the database's.
+        url: the database's url.
         start: Unix seconds.
     """
 
@@ -44,12 +44,12 @@ class StoreClock:
 
 @contextlib.contextmanager
 def store_clock(url, *, start, **changes) -> Iterator[StoreClock]:
-    """Stores that are made in here go by such a clock.
+    """Within this context, new stores read such a clock.
 
     Args:
-        url: the database's.
+        url: the database's url.
         start: Unix seconds.
-        changes: of the dialect, beyond that.
+        changes: further changes of the dialect.
     """
     dialect = changed(
         dialect_of(make_url(url)),

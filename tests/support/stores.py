@@ -49,7 +49,7 @@ class Sql:
     """Plain SQL on a database, as any client would send it.
 
     Args:
-        url: the database's.
+        url: the database's url.
         table: what ``{table}`` in a statement stands for.
     """
 
@@ -58,7 +58,7 @@ class Sql:
         self._table = self._engine.dialect.identifier_preparer.quote(table)
 
     def __call__(self, statement, **values):
-        """Run one statement; the rows it returns, if it returns rows."""
+        """Run one statement; return its rows, if it has any."""
         with self._engine.connect() as connection:
             result = connection.execute(self._text(statement), values)
             return result.all() if result.returns_rows else []
@@ -74,15 +74,15 @@ class Sql:
 
 
 SOME = ("b'o\"o", "ours")
-"""Types, for `takes_some_types`."""
+"""The types that the second store of `takes_some_types` claims."""
 
 
 def takes_some_types(store, some):
-    """A store that takes some types leaves the others to others.
+    """Check that a store that claims some types leaves the rows of other types alone.
 
     Args:
-        store: takes all.
-        some: takes only `SOME`.
+        store: claims all types.
+        some: claims only the types `SOME`.
     """
     soon = int(store.now()) + 2
     rows = [
@@ -102,7 +102,7 @@ def takes_some_types(store, some):
 
 
 def decision_of(row: Row, settings: Config) -> Decision:
-    """How a worker's runner ends a task that does nothing: what cannot be read is not run."""
+    """How a runner ends a task that does nothing: quarantined if its payload is invalid."""
     try:
         parse_payload(row.data, settings.data_limit)
     except InvalidError as error:

@@ -1,9 +1,9 @@
 """A machine of its own with a real systemd, on which psched is installed as its unit file says.
 
-systemd runs as process 1 of private namespaces: its processes, mounts, control groups and names
-are apart from those of the machine that it runs on, whose programs it shares. It sees an ``/etc``,
+systemd runs as process 1 of private namespaces: its processes, mounts, control groups and names are
+apart from those of the machine that it runs on, whose programs it shares. It sees an ``/etc``,
 ``/opt`` and ``/var`` of its own, which the tests see as folders. There is no D-Bus and no journal:
-systemctl speaks to systemd by itself, and what a journal would hold goes to files.
+systemctl talks to systemd directly, and output that a journal would store goes to files.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ FILES = Path(__file__).resolve().parents[2] / "systemd"
 """The files that the repository ships."""
 
 CGROUPS = "psched-test-"
-"""How our control groups begin on the machine that the tests run on."""
+"""The prefix of our control groups' names on the machine that runs the tests."""
 
 PACKAGES = (("nsenter", "util-linux"), ("systemctl", "systemd"), ("logrotate", "logrotate"))
-"""The programs that are needed, and the packages that they are in."""
+"""The programs that are needed, and the packages that contain them."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
 }
-"""Of what runs there; nothing of the tests' own."""
+"""The environment of the programs in the machine; nothing of the tests' own is in it."""
 
 BOOT = r"""
 set -eu
@@ -75,7 +75,7 @@ exec unshare --fork --kill-child=SIGKILL --pid --mount --propagation private --c
             "$SYSTEMD" --system --unit=default.target --show-status=no --log-target=null
     '
 """
-"""Says "allowed" once the machine has let us; what follows is no matter of permission."""
+"""Boots systemd; prints "allowed" after the last step that may lack permission."""
 
 PROGRAM = """\
 #!/bin/sh
@@ -91,7 +91,7 @@ StandardOutput=append:/var/log/psched-output
 StandardError=inherit
 ExecStopPost=/bin/echo ended: ${SERVICE_RESULT}
 """
-"""A drop-in that changes nothing of what is tested."""
+"""A drop-in for quick restarts and readable output; it changes nothing that is tested."""
 
 
 class ForbiddenError(Exception):
@@ -99,14 +99,14 @@ class ForbiddenError(Exception):
 
 
 class Machine:
-    """Boots it; `close` ends all of it.
+    """A machine with systemd, booted; `close` ends all its processes.
 
     Args:
         home: an empty folder.
 
     Raises:
         MissingServerError: a package is missing.
-        ForbiddenError: the kernel or a container's rules do not let us.
+        ForbiddenError: the kernel or a container's rules forbid it.
     """
 
     def __init__(self, home: Path) -> None:
@@ -133,7 +133,7 @@ class Machine:
         _remove_groups(self._group)
 
     def run(self, *command: object, status: int | None = 0) -> str:
-        """Run a program there as root, and wait for its end; its output.
+        """Run a program in the machine as root, and wait for its end; return its output.
 
         Args:
             command: the command line.
@@ -182,7 +182,7 @@ class Machine:
         self._install()
 
     def _install(self) -> None:
-        """Do what the head of the unit file tells to do."""
+        """Follow the installation steps at the head of the unit file."""
         etc = self.root / "etc"
         shutil.copy(FILES / "psched.service", etc / "systemd/system/psched.service")
         shutil.copy(FILES / "psched.sysusers.conf", etc / "sysusers.d/psched.conf")
@@ -231,7 +231,7 @@ class Unit:
     """psched.service on such a machine, fresh for each test; `close` ends it.
 
     Args:
-        machine: where.
+        machine: where the unit runs.
         settings: for psched.yml, see `support.service.Service`.
 
     Attributes:
@@ -251,8 +251,8 @@ class Unit:
         self.drop_in("quick", QUICK)
 
     def close(self) -> None:
-        """End it, show what it has said, and clear everything away."""
-        # To all its processes: none is to clean up.
+        """End the unit, print its logs, and remove all its files."""
+        # KILL goes to all its processes, so that none cleans up.
         self.machine.systemctl("kill", "-s", "KILL", "psched", status=None)
         self.machine.systemctl("stop", "psched", status=None)
         self.machine.systemctl("reset-failed", "psched", status=None)
@@ -271,10 +271,10 @@ class Unit:
         return self.logs / "psched.log"
 
     def configure(self, **settings: object) -> None:
-        """Change settings, in the folder's psched.yml and in /etc/psched."""
+        """Change settings, both in the service's psched.yml and in /etc/psched."""
         self.service.configure(**settings)
         given: dict[str, Any] = yaml.safe_load(self.service.config.read_text())
-        # The same file has another path there, which is the default.
+        # In the machine, the database file has another path, the default one.
         del given["url"]
         config = self.machine.root / "etc/psched/psched.yml"
         config.write_text(yaml.safe_dump(given))
@@ -288,7 +288,7 @@ class Unit:
     # --- what is done to it ----------------------------------------------------------
 
     def start(self, *options: str) -> None:
-        """Start it; returns when it is ready, unless an option says otherwise."""
+        """Start the unit; return when it is ready, unless an option says otherwise."""
         self.machine.systemctl("start", *options, "psched")
 
     def kill(self, number: signal.Signals, whom: str = "main") -> None:
@@ -322,13 +322,13 @@ class Unit:
         """The pids of all that belongs to the unit, and the control group that each is in."""
         found = {}
         for procs in self.group.rglob("cgroup.procs"):
-            # It may go while we look.
+            # The process may end while it is read.
             with contextlib.suppress(OSError):
                 found |= {int(pid): procs.parent for pid in procs.read_text().split()}
         return found
 
     def group_of(self, pid: int) -> Path:
-        """The control group that a process is in, by the pid that it has there."""
+        """The control group of a process, given the process's pid in the machine."""
         [found] = [group for ours, group in self.processes.items() if _inner_pid(ours) == pid]
         return found
 
@@ -339,7 +339,7 @@ class Unit:
 
 
 def _inner_pid(pid: int) -> int | None:
-    """The pid that a process has in its own namespace; None: it is gone."""
+    """The pid of a process in its own namespace; None: the process is gone."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         return int(re.findall(r"^NSpid:.*\t(\d+)$", status, re.MULTILINE)[0])
@@ -354,7 +354,7 @@ def _systemd() -> str:
 
 
 def _interpreter() -> str:
-    """The interpreter's path below /opt/python, where its whole prefix stands."""
+    """The interpreter's path below /opt/python, where its whole prefix is mounted."""
     executable = Path(os.path.realpath(sys.executable))
     return str("/opt/python" / executable.relative_to(os.path.realpath(sys.base_prefix)))
 
@@ -379,7 +379,7 @@ def _remove_groups(group: Path) -> None:
 
 
 def _rmdirs(group: Path) -> None:
-    """Remove control groups, as far as nobody is in them any more."""
+    """Remove the control groups that are empty."""
     below = sorted((path for path in group.rglob("*") if path.is_dir()), reverse=True)
     for folder in [*below, group]:
         with contextlib.suppress(OSError):

@@ -105,7 +105,7 @@ class Deadline:
 
 
 def wait_until(condition: Callable[[], T], *, timeout: float = PATIENCE, what: str) -> T:
-    """Ask until the condition is true, and return what it returned.
+    """Check a condition until it is true, and return its value.
 
     Args:
         condition: asked at once, then ever less often, and once more after the deadline, so
@@ -131,7 +131,7 @@ def wait_until(condition: Callable[[], T], *, timeout: float = PATIENCE, what: s
 
 
 def stays(condition: Callable[[], object], *, seconds: float = 1.0, what: str) -> None:
-    """See that a condition is true for a while: that something does not happen.
+    """Check that a condition stays true for a while.
 
     Raises:
         AssertionError: it was not.
@@ -155,18 +155,18 @@ def wait_for_text(path: Path, text: str, *, timeout: float = PATIENCE) -> str:
     try:
         return wait_until(content_with_text, timeout=timeout, what=f"{text!r} in {path}")
     except AssertionError as error:
-        # Half the time the file says why.
+        # The file often tells the reason.
         error.add_note(f"{path} contains:\n{content()}")
         raise
 
 
 def wait_for_end(pid: int, *, timeout: float = PATIENCE) -> None:
-    """Wait until the process, which need not be a child of ours, runs no more."""
+    """Wait until a process, which need not be our child, has ended."""
     wait_until(lambda: has_ended(pid), timeout=timeout, what=f"the end of process {pid}")
 
 
 def has_ended(pid: int) -> bool:
-    """Whether the process runs no more; who has to reap it is not our concern."""
+    """Whether a process has ended; a zombie counts as ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

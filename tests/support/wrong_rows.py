@@ -30,7 +30,7 @@ ODD = {
     **dict.fromkeys(TEXTS, lambda case: case.text()),
     **dict.fromkeys(COUNTERS, lambda case: case.number()),
 }
-"""What may stand in a column, besides what belongs there."""
+"""Odd values for each column."""
 
 
 def wrong_row(case, number):
@@ -51,7 +51,7 @@ BIDI = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def problems(columns):
-    """The columns that make no sense, judged without psched."""
+    """The columns that are invalid, judged without psched."""
     return {name for name, is_sound in SOUND.items() if not is_sound(columns.get(name))}
 
 
@@ -72,12 +72,13 @@ def refuse(constant):
 
 
 SOUND = {
-    # A key of plain SQL may be longer than one of psched's, or end with a blank.
+    # A key that plain SQL inserted may be longer than psched allows, or end with a blank.
     "id": lambda key: not any(unicodedata.category(c) == "Cc" or c in BIDI for c in key),
     "type": lambda type_: type_ is None or is_name(type_),
     "data": is_object,
     "options": is_object,
-    # Only texts that are known to be wrong: there is no second parser of cron lines here.
+    # Only texts that are known to be invalid are recognised, because there is no second parser of
+    # cron lines here.
     "cron": lambda cron: cron not in BAD_CRONS,
     "timezone": lambda zone: not zone or zone in zoneinfo.available_timezones(),
     "delay": lambda delay: delay is None or 0 <= delay <= 366 * 86_400,

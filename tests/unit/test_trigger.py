@@ -200,7 +200,7 @@ def test_a_day_found_by_counting_does_not_go_with_another_day_field(line):
     [
         ("60 * * * *", "cron: minute '60' is not allowed; use 0-59, "),
         ("0 5-x * * *", "cron: hour 'X' is not allowed; use 0-23, "),
-        ("0 0 0 * *", "cron: day of month '0' is not allowed; use 1-31, a mere L, 15W alone, "),
+        ("0 0 0 * *", "cron: day of month '0' is not allowed; use 1-31, or just L, or just 15W, "),
         ("0 0 1 MON *", "cron: month 'MON' is not allowed; use 1-12, JAN-DEC, "),
         ("0 0 * * MO", "cron: day of week 'MO' is not allowed; use 0-7, SUN-SAT, "),
         ("0 0 * * 5L,1", "cron: day of week '5L,1' mixes FRI#3 or 5L with others; use one"),

@@ -56,7 +56,7 @@ def configure(
 
 
 def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
-    """Settings as a file has them: a ``${`` of the command line is escaped, and no reference."""
+    """Settings as text for a file; a ``${`` is escaped, so that it is no reference there."""
 
     def escaped(value: object) -> object:
         if isinstance(value, str):
@@ -67,12 +67,12 @@ def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
 
 
 def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]:
-    """Those of the settings that name files, with absolute paths."""
+    """The settings that name files, with absolute paths."""
     found: dict[str, object] = {}
     for name in written:
         value = getattr(whole, name)
         if name == "url" and not whole.url.startswith("sqlite"):
-            continue  # it names no file
+            continue  # the value names no file
         if isinstance(value, Path):
             found[name] = str(value)
         elif isinstance(value, (str, tuple)):

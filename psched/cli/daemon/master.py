@@ -5,7 +5,7 @@ from psched.process import early_signals
 if __name__ == "__main__":
     early_signals.receive()
 
-from pathlib import Path  # after it, because these imports take time
+from pathlib import Path  # imported after `receive`, because the imports take time
 
 import click
 

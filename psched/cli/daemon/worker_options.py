@@ -23,7 +23,7 @@ _TIMEOUT = 600
 
 
 def _seconds(*names: str, text: str, type_: type = float) -> Callable[[F], F]:
-    """An option with a number of seconds, for the setting whose name is the last of the names."""
+    """An option for a number of seconds; the last of its names is that of the setting."""
     return click.option(*names, type=type_, metavar="SEC", help=f"{text} Setting: {names[-1]}.")
 
 
@@ -154,7 +154,7 @@ def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, obj
     settings = {
         name: value
         for name, value in given.items()
-        if value is not None  # 0 is a value
+        if value is not None  # 0 counts as given
         and value != ()
         and name not in ("heartbeat_interval", "daemon", "verbose")
     }
@@ -179,7 +179,7 @@ def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, obj
 def with_timeout(
     overrides: Mapping[str, object], set_in_file: Callable[[], Collection[str]]
 ) -> dict[str, object]:
-    """The same settings; if --exec or --script is given, with PerfectQueue's timeout by default.
+    """The overrides; with --exec or --script, PerfectQueue's timeout is the default.
 
     Args:
         overrides: the settings of the command line.

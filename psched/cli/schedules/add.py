@@ -105,7 +105,7 @@ def add(
         raise click.UsageError("CRON or --every is missing")
     settings = read_config(*location)
     zone = settings.timezone if timezone is None else timezone
-    find_zone(zone)  # refuses an empty name, as of an unset variable, rather than use the default
+    find_zone(zone)  # an empty name, as from an unset variable, is refused
     more = {"every": every, "jitter": jitter, "catchup": catchup, "dst_policy": dst_policy}
     with open_schedules(settings) as schedules:
         added = schedules.add(

@@ -22,7 +22,7 @@ _HEADINGS = (
     "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "created_at", "data",
 )  # fmt: skip
 _WIDTHS = (26, 15, 18, 7, 11, 28, 28, 28)
-"""Of the columns; PerfectSched's, and for created_at that of the other times."""
+"""The widths of the columns, as in PerfectSched; created_at is as wide as the other times."""
 
 _LONGEST_LISTED = 2000
 """Bytes or characters of a payload in one line of the list."""
@@ -96,7 +96,7 @@ def list_(
             if as_json:
                 click.echo(json.dumps(_object(row)))
                 continue
-            if number == 1:  # the headings wait until the database has answered
+            if number == 1:  # printed only now that the database has answered
                 click.echo(_line(_HEADINGS))
             click.echo(_line(_cells(row)))
     if not as_json:

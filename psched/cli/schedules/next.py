@@ -21,7 +21,7 @@ from psched.core.shorthands import instant
 from psched.triggers.zone import find_zone
 
 _WARNED_AHEAD = 400 * 86_400
-"""Seconds; a little more than a year, so that they include every clock change of a year."""
+"""Seconds; a little more than a year, so that every clock change of a year is included."""
 
 _MOST_WARNINGS = 4
 
@@ -85,7 +85,7 @@ def next_(
         _show_schedule(key, number, settings, as_json=as_json)
         return
     zone = settings.timezone if timezone is None else timezone
-    find_zone(zone)  # refuses an empty name, as of an unset variable
+    find_zone(zone)  # an empty name, as from an unset variable, is refused
     own = settings if dst_policy is None else settings.with_settings(dst_policy=dst_policy)
     trigger = parse_row(Row(key="next", cron=cron, timezone=zone), own).trigger
     now = CLOCK.wall()
@@ -99,7 +99,7 @@ def next_(
 
 
 def warn_of_clock_changes(row: Row, settings: Config) -> None:
-    """Warn on standard error of what the clock changes of the next year do to a schedule."""
+    """Warn on standard error how the clock changes of the next year affect a schedule."""
     trigger, start = parse_row(row, settings).trigger, row.next_time or 0
     found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
     for odd in islice(found, _MOST_WARNINGS):

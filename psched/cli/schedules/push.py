@@ -21,16 +21,16 @@ from psched.core.model import DEFAULT_TYPE, FINISHED
 from psched.core.schedule import Schedule
 
 _OPTIONS = {"alive_time": "timeout", "next_time": "at"}
-"""Fields whose option has another name, and that name; for errors."""
+"""For errors: the names of options that differ from the names of their fields."""
 
 _FIX = """write a JSON object in quotes, such as '{"text": "hello"}', or add --raw"""
 
 _MOST_WORDS = 3
-"""A task's key, type and data."""
+"""The most arguments: a task's key, type and data."""
 
 
 class _UnfinishedError(click.ClickException):
-    """The command stops waiting, but the task has not ended, as far as it knows."""
+    """The command stops waiting, although the task has not ended as far as is known."""
 
     exit_code = 3
 
@@ -152,11 +152,11 @@ def _task(words: tuple[str, ...]) -> tuple[str, str, str]:
 
 
 def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any], str | None]:
-    """The data as fields, and the form in which fields carry a payload that is not a JSON object.
+    """The fields that hold the data, and how they carry a payload that is not a JSON object.
 
     See `psched.base.payload`.
     """
-    stored = os.fsencode(data)  # the bytes of the argument, whatever the locale
+    stored = os.fsencode(data)  # the argument's bytes, in any locale
     if data == "-":
         if sys.stdin is None:
             raise InvalidError("data", "standard input is closed")

@@ -1,4 +1,4 @@
-"""``psched import-crontab``: writes, or applies, the schedules that a crontab becomes."""
+"""``psched import-crontab``: converts a crontab to schedules, and writes or applies them."""
 
 import pwd
 import sys
@@ -116,7 +116,7 @@ def host_zone(link: Path = _LOCALTIME) -> str:
         ConfigError: /etc/localtime does not tell the name of the zone.
     """
     if not link.exists():
-        return "UTC"  # as in the C library
+        return "UTC"  # the C library does the same
     name = str(link.resolve()).partition("/zoneinfo/")[2]
     if name not in zone_names():
         raise ConfigError(f"{link} does not tell this host's time zone; give it with -t")
@@ -124,7 +124,7 @@ def host_zone(link: Path = _LOCALTIME) -> str:
 
 
 def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | None]:
-    """Whether the file is a system crontab, and the user that it belongs to otherwise."""
+    """Whether the file is a system crontab; if not, the user that it belongs to."""
     if system or user:
         return system, user
     path = file.absolute()

@@ -32,12 +32,12 @@ _SHELL_WORDS = frozenset([
     *("if", "then", "else", "elif", "fi", "for", "in", "while", "do", "done", "test", "command"),
     *("exec", "env", "cd", "nice", "ionice", "sudo"),
 ])  # fmt: skip
-"""Words at the beginning of a command that are not the program that it is about."""
+"""Words that may precede a command's main program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrontabContext:
-    """What a crontab itself does not tell.
+    """What a crontab itself does not tell about its commands.
 
     Attributes:
         name: the name of the crontab, with which keys begin.
@@ -97,7 +97,7 @@ def convert(
 def _fields(
     entry: Entry, user: str | None, context: CrontabContext, settings: Config
 ) -> tuple[dict[str, Any], list[str]]:
-    """The fields of a command's schedule, and texts about what differs from cron."""
+    """The fields of a command's schedule, and texts on how its runs differ from cron's."""
     odd = list[str]()
     home = context.home(user) if user is not None else None
     own = {"HOME": home, "LOGNAME": user}
@@ -131,7 +131,7 @@ def _fields(
 
 
 def _note(entry: Entry, user: str | None) -> str | None:
-    """The comment, and the user that cron ran the command as, if psched runs it as another."""
+    """The command's comment, and cron's user for it if psched runs the command as another user."""
     lines = [*([entry.note] if entry.note else []), *([f"cron ran it as {user}"] if user else [])]
     note = "".join(c if c.isprintable() or c == "\n" else " " for c in "\n".join(lines))
     return note[:TEXT_LENGTH].strip() or None
@@ -149,7 +149,7 @@ def _key(entry: Entry, name: str, taken: dict[str, dict[str, Any]]) -> str:
 
 
 def _program_of(command: str) -> str:
-    """Guess the program that a command is about."""
+    """Guess a command's main program."""
     bare = re.sub(r"(?<!\S)\w+=\S*", " ", command)
     for word in re.findall(r"[\w./+@:-]+", bare):
         name = word.rstrip("/").rpartition("/")[2]

@@ -132,7 +132,7 @@ def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
 
 
 def _setting_remarks(name: str, value: str) -> Iterator[str]:
-    """What psched does not do that a setting asks for."""
+    """Remarks on what a setting asks for and psched does not do."""
     if name == "MAILTO" and value:
         yield f"MAILTO={value}: psched sends no mail; what a command writes goes to psched's log"
     elif name in {"RANDOM_DELAY", "START_HOURS_RANGE"}:
@@ -191,7 +191,7 @@ def _split_time(line: str) -> tuple[str, str]:
 
 
 def _check_field(text: str) -> None:
-    """Refuse what crontab(5) does not describe, and what means something else to psched."""
+    """Refuse a field that crontab(5) does not describe, or that psched reads differently."""
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         numbers = [_number(word) for word in match.group("begin", "end") if word] if match else []

@@ -31,7 +31,7 @@ class DriverConnection(Connection):
         self._path = path
         self._tls = tls
         self._budget = budget
-        # No retries, and no requests of the driver's own.
+        # Neither retries nor requests of the driver's own are allowed.
         super().__init__(protocol=2, driver_info=None, health_check_interval=0, **how)
 
     def _connect(self) -> socket.socket:

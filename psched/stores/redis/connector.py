@@ -54,7 +54,7 @@ _SHARE_OF_WAIT = 0.8
 
 
 class Server(NamedTuple):
-    """What a server says about itself."""
+    """What a server has reported about itself."""
 
     version: str
     mode: str
@@ -169,7 +169,7 @@ class Connector:
             self._sentinels.close()
 
     def _confirm(self, connection: DriverConnection) -> None:
-        """Check that a failover does not lose an acknowledged write.
+        """Check that a failover will not lose the write that was acknowledged.
 
         Raises:
             UnknownOutcomeError: the write may be lost.
@@ -182,7 +182,7 @@ class Connector:
         if not self.replicas:
             return
         try:
-            # The rest of the time is for the answer to arrive.
+            # The rest of the time is left for the answer to arrive.
             wait = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
             # WAIT counts replicas that have all writes of this connection.
             followed = connection.ask("WAIT", self.replicas, wait)
@@ -200,7 +200,7 @@ class Connector:
             )
 
     def _try(self, connection: DriverConnection) -> None:
-        """Check before the first write: a script that a refused command stops is not undone."""
+        """Check rights before the first write: a script is not undone if a command is refused."""
         refused = self._evaluate(connection, scripts.TRY_COMMANDS, writing=False)
         if refused:
             commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
@@ -220,7 +220,8 @@ class Connector:
             try:
                 return connection.ask("EVALSHA", script.digest, *request)
             except NoScriptError:
-                # A server that was restarted, or another one, must be sent the source once.
+                # A server that does not know the script, such as a restarted one, is sent the
+                # source once.
                 return connection.ask("EVAL", script.text, *request)
         except RedisError as error:
             raise self._failure(error, writing=writing) from None
@@ -234,7 +235,7 @@ class Connector:
     def _connected(self) -> DriverConnection:
         """Begin a request: the connection, opened if need be.
 
-        With a slow server, the next request resumes what this one leaves undone.
+        If the server is slow, the next request continues with the steps that are left.
         """
         if self._connection is not None and not self._connection.is_connected:
             # An exception in the middle of a request makes the driver close the connection. The

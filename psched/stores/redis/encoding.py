@@ -69,7 +69,7 @@ def settle_arguments(end: Settlement) -> Sequence[Argument]:
         text(end.seen_status or ""),
         optional_number(end.next_time),
         end.not_before or 0,
-        # One more, because scripts read the clock to the second, and that second has begun.
+        # One second is added, because scripts read whole seconds, and the current one has begun.
         end.wait + 1 if end.wait else 0,
         int(end.rest),
         int(end.remove),
@@ -81,7 +81,7 @@ def settle_arguments(end: Settlement) -> Sequence[Argument]:
 
 
 def text(value: str) -> bytes:
-    """A text that is not absent. Half of a surrogate pair cannot be encoded: it becomes ``?``."""
+    """A required text as bytes; half of a surrogate pair cannot be encoded and becomes ``?``."""
     return value.encode(errors="replace")
 
 

@@ -18,7 +18,7 @@ from redis.exceptions import (
 from psched.base.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 
 _LOST = (ReadOnlyError, MasterDownError)
-"""This server is not the primary, or no longer: another must be found."""
+"""This server is not, or no longer, the primary, which must be looked for again."""
 
 _PASSING = {
     "BUSY": "somebody's script keeps it busy",
@@ -51,15 +51,15 @@ _DETAILS = re.compile(r"\.? ?script: \w{40}.*|, with args beginning with:.*", re
 
 def breaks(error: RedisError) -> bool:
     """Whether the connection must be closed after this error."""
-    # A primary without replicas may have been replaced: the replicas follow another one.
+    # A primary without replicas may have been replaced, so that its replicas follow another.
     if isinstance(error, _LOST) or _code(error) == "NOREPLICAS":
         return True
-    # Other exceptions are the driver's own, which has closed the connection.
+    # Other exceptions come from the driver itself, which has closed the connection.
     return not isinstance(error, ResponseError)
 
 
 def exception_of(error: RedisError, *, writing: bool) -> StoreError:
-    """The exception to raise instead.
+    """The exception to raise in place of the driver's.
 
     Args:
         error: the driver's.

@@ -4,8 +4,7 @@ A script runs alone, applies all of its writes or none, and reads the clock of i
 about a lease names the lease's whole token. ``prelude.lua`` describes the layout of the data, and
 stands in front of each script. The first line of a file has the flags of its script
 (https://redis.io/docs/latest/develop/programmability/lua-api/#script-flags): ``no-writes``, and
-``allow-oom`` for scripts that may run when the server's memory is full, which are all that do not
-bring more data.
+``allow-oom`` for scripts that may run when the server's memory is full: all those that add no data.
 """
 
 import hashlib
@@ -29,7 +28,8 @@ class Script:
 
 
 def _script(name: str) -> Script:
-    # A replica refuses every script with such a first line that may write, even one that would not.
+    # A replica refuses each script whose first line does not say ``no-writes``, even one that would
+    # not write.
     flags, _, body = (_FOLDER / f"{name}.lua").read_text().partition("\n")
     text = f"{flags}\n{_PRELUDE}\n{body}"
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()

@@ -42,14 +42,15 @@ _CHANNELS = (
 )
 
 _PROMOTING = "failover_in_progress"
-"""The flag of a primary while the Sentinel that was asked replaces it."""
+"""The flag of a primary that is being replaced by the Sentinel that was asked."""
 
 
 class Answer(NamedTuple):
     """What a Sentinel says about the primary.
 
     Attributes:
-        epoch: the number of the failover that made this server the primary; it grows.
+        epoch: the number of the failover that made this server the primary; it grows with each
+            failover.
         host: the primary's host.
         port: the primary's port.
         promoting: a failover is about to replace this primary.
@@ -111,17 +112,18 @@ class Sentinels:
         answers: list[Answer] = []
         failure: StoreError | None = None
         for number, place in enumerate([*self._hosts]):
-            # A Sentinel that does not answer must leave time for the others and for the primary.
+            # Each Sentinel gets a share of the time, so that time is left for the others and the
+            # primary.
             share = 1 / (len(self._hosts) - number + 1)
             try:
                 with self._budget.part(share):
                     answers.append(self._ask(place))
             except StoreError as error:
                 failure = error
-                # Those that answered are asked first the next time.
+                # The Sentinels that answered are asked first the next time.
                 self._hosts.remove(place)
                 self._hosts.append(place)
-                # The others are asked now, so what this one published before is settled.
+                # The others are asked now, so its earlier messages need no further attention.
                 if not self._is_quiet(place):
                     self._unsubscribe(place)
         if not answers:
@@ -141,7 +143,8 @@ class Sentinels:
         """Whether a Sentinel has published something, or has closed its connection."""
         if not all(map(self._is_quiet, self._connections)):
             return True
-        # A Sentinel that does not answer may have published a message that has not arrived.
+        # The primary is not sure if a Sentinel does not answer, because its messages may not have
+        # arrived.
         if self._connections and not self._unanswered:
             self.sure = self._clock.wall()
         return False
@@ -160,13 +163,13 @@ class Sentinels:
         except StoreError:
             self._unanswered = True
             self.sure = min(self.sure, self._answered)
-            return False  # the next one may know
+            return False  # the next Sentinel may answer
         self._has_answered()
         newer = answer.epoch >= self._current.epoch and answer.place != self._current.place
         return newer or answer.promoting
 
     def __str__(self) -> str:
-        """How many there are, and how many cannot be reached."""
+        """The number of Sentinels, and how many cannot be reached."""
         unreachable = len(self._hosts) - len(self._connections)
         missing = (
             f"; {unreachable} cannot be reached: a failover by it is heard of late"
@@ -202,9 +205,9 @@ class Sentinels:
     def _ask(self, place: tuple[str, int]) -> Answer:
         """Subscribe to a Sentinel, then ask it.
 
-        In this order, and on two connections, so that no message that it publishes after its answer
-        is missed: `heard` sees what is in the socket, not what the driver has already read. If the
-        Sentinel does not answer, the older subscription stays: the Sentinel may be busy, and
+        This order, and two connections, make sure that no message which it publishes after its
+        answer is missed: `heard` sees what is in the socket, not what the driver has already read.
+        If the Sentinel does not answer, the older subscription stays: the Sentinel may be busy, and
         publish something later.
         """
         connection = self._dial(*place)
@@ -232,7 +235,7 @@ class Sentinels:
         return answer
 
     def _answer(self, asking: DriverConnection, place: tuple[str, int]) -> Answer:
-        # Both at once, because a promotion between two requests would mix two answers.
+        # Both questions are sent at once, because a promotion in between would mix two answers.
         asking.send_packed_command(
             asking.pack_commands(
                 [
@@ -249,7 +252,7 @@ class Sentinels:
         host, port = found[0].decode(), int(found[1])
         words = [word.decode() for word in asking.read_response()]
         facts = dict(zip(words[::2], words[1::2], strict=True))
-        # After the promotion the flag stands until the failover ends, beside the old address.
+        # After the promotion, the flag stays beside the old address until the failover ends.
         old = (facts["ip"], int(facts["port"])) == (host, port)
         promoting = old and _PROMOTING in facts["flags"].split(",")
         return Answer(int(facts["config-epoch"]), host, port, promoting)

@@ -29,7 +29,7 @@ from psched.stores.redis.scripts import Script
 T = TypeVar("T")
 
 BATCH = 200
-"""Rows in one script at most, because the server serves no other client while a script runs."""
+"""The most rows in one script, because the server serves no other client while it runs."""
 
 MOST_ADDED = 10_000
 """Rows that one `add` takes, all or none; the server serves no other client for about 0.3 s."""
@@ -148,7 +148,8 @@ class RedisStore(Store):
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         try:
-            # As a write: the answer must not come from a primary that a failover has replaced.
+            # Checked like a write, because the answer must not come from a primary that was
+            # replaced.
             found = self._connector.run(scripts.HELD, encoding.text(owner), writing=True)
         except UnknownOutcomeError as error:
             raise StoreUnavailableError(str(error)) from None
@@ -216,7 +217,7 @@ class RedisStore(Store):
 
     @override
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        # The clock is read to the second: one more, because the current second has begun.
+        # One second is added, because scripts read whole seconds, and the current one has begun.
         wait = ceil(retry_wait) + 1 if retry_wait else 0
         released: list[str] = []
         after: Any = b""
@@ -243,7 +244,7 @@ class RedisStore(Store):
 def _in_batches(
     items: Sequence[Any], write: Callable[[Sequence[Any]], Mapping[str, T]]
 ) -> dict[str, T]:
-    """Write items a batch at a time; what became of each, by key."""
+    """Write items a batch at a time; return the result of each by its key."""
     answered: dict[str, T] = {}
     for start in range(0, len(items), BATCH):
         try:
@@ -251,7 +252,7 @@ def _in_batches(
         except StoreUnavailableError as error:
             if not answered:
                 raise
-            # Some batches were applied: of the whole request nobody knows.
+            # Some batches were applied, so the outcome of the whole request is unknown.
             raise UnknownOutcomeError(str(error)) from None
     return answered
 

@@ -61,7 +61,7 @@ def write_in_batches(
             answered.update(write(batch))
         except InvalidValueError as error:
             if len(batch) == 1:
-                _log.error("%s", error)  # its text says all
+                _log.error("%s", error)  # the error's text is complete
             return False
         except StoreBusyError as error:
             busy = error
@@ -82,12 +82,12 @@ def write_in_batches(
 
 
 def insert_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Rows in their order, as many at a time as one statement may insert."""
+    """Split rows, in their order, into batches that one statement may insert."""
     return split(rows, lambda row: len(row.data or "") + len(row.options or ""))
 
 
 def split(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Items in their order, in parts of at most `INSERT_BATCH` items and `INSERT_SIZE` characters.
+    """Split items, in their order, into parts of `INSERT_BATCH` items and `INSERT_SIZE` characters.
 
     Args:
         items: what is to be split.

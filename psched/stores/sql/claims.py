@@ -9,8 +9,8 @@ node.
 Compare-and-swap, everywhere else: one statement reads what is due, one claims what is still as it
 was read. No lock is held between the two: of two workers that read the same row, the second finds
 that its fence has grown. Any database can do that, SQLite and several nodes of a Galera cluster
-included. PostgreSQL claims by it, too, where a value of some due row makes the database refuse the
-one statement, because it finds out which row that is.
+included. PostgreSQL uses it, too, when a value in some due row makes the database refuse the one
+statement, because compare-and-swap finds out which row that is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,14 +44,14 @@ from psched.stores.sql.statements import (
 )
 
 _REPLACED = "\ufffd"
-"""Read in the place of bytes that are not UTF-8."""
+"""The character that is read in place of bytes that are not UTF-8."""
 
 
 class Strategy(Protocol):
     """A way to claim the due rows of one table."""
 
     name: str
-    """As in the setting ``claim_strategy``."""
+    """The strategy's name in the setting ``claim_strategy``."""
 
     def claim(self, owner: str, limit: int, lease: Mapping[str, int], horizon: float) -> Claimed:
         """Claim rows that are due, as `psched.core.store_protocol.Store.claim` does.
@@ -163,7 +163,7 @@ class CompareAndSwap(Strategy):
         now = float(rows[0][NOW])
         if not self._checks_clock:
             return now, rows
-        # The clock may have been set between the first reading and the database's own.
+        # The host's clock may have been set between our first reading and the database's.
         since_step = self._connector.clock_steps.seconds_since()
         return now, [
             columns
@@ -177,7 +177,7 @@ class CompareAndSwap(Strategy):
         """Claim rows that are still as they were read.
 
         Returns:
-            Those that were won, as they were read, in the same order.
+            The rows that were claimed, as they were read, in the same order.
 
         Raises:
             ClaimUnknownError: some of them may have been claimed.
@@ -192,7 +192,7 @@ class CompareAndSwap(Strategy):
         except InvalidValueError as error:
             return self._swap_one_by_one(owner, due, lease, error)
         if won == len(due):
-            # Each was exactly as it was read, so none needs to be read again.
+            # Each row was still exactly as it was read, so none needs to be read again.
             return due
         try:
             rows = rows_held_by(owner, self._connector, self._sql) if won else ()
@@ -206,7 +206,7 @@ class CompareAndSwap(Strategy):
     def _swap_one_by_one(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: InvalidValueError
     ) -> Sequence[Columns]:
-        """Claim rows of which the database refuses one: that one is quarantined."""
+        """Claim rows one by one, because the database refuses one of them; quarantine that one."""
         if len(due) == 1:
             self._write(self._sql.quarantine, {**as_seen(due[0]), "reason": str(error)})
             return []
@@ -233,7 +233,7 @@ _WHOLE = len(COLUMNS)
 
 
 def _claimed(seen: Columns, owner: str) -> Row:
-    """A row as its claim has left it, except for the end of its lease."""
+    """The row after its claim, but with the old ``next_run_time``, not the lease's end."""
     columns = [*seen[:_WHOLE]]
     columns[OWNER] = owner
     columns[FENCE] += 1

@@ -21,7 +21,7 @@ class ClockSteps:
         self._last = -2.0 * LONGEST_ALIVE_TIME
 
     def seconds_since(self) -> float:
-        """Seconds since the clock was last set; more than any lease has if it never was."""
+        """Seconds since the clock was last set; longer than any lease if it never was."""
         boot = self._clock.boottime()
         offset = self._clock.wall() - boot
         if abs(offset - self._offset) > _SMALLEST_STEP:

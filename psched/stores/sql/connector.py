@@ -1,8 +1,8 @@
 """One connection to the database, opened when it is needed and dropped when it has broken.
 
-There is no pool, and hardly a transaction: nearly every write of psched is one statement,
-conditional on what it expects to find, that commits by itself. That takes one round trip instead
-of three, and leaves no half-done work behind, whatever dies.
+There is no pool, and there are few transactions: nearly every write of psched is one statement,
+which commits by itself and is conditional on the row being as expected. That takes one round trip
+instead of three, and leaves no half-done work behind, whatever dies.
 
 A url may name several servers, of which one can be written. Each request that needs a connection
 tries one of them, so that no request takes longer because there are more.
@@ -88,7 +88,7 @@ class Connector:
             self.dialect: Dialect = dialect_of(self.url)
             self._engines = deque(self._engine(host, timeout, tls) for host in hosts)
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
-            # The last two: for example an option after the question mark that is no number.
+            # The last two errors: for example an option after the question mark is no number.
             raise ConfigError(f"url: {_explain_url(error)}") from None
         self.clock_steps = ClockSteps(clock)
         self._clock = clock
@@ -97,7 +97,7 @@ class Connector:
         self._unreachable = self.dialect.unreachable + (f" {tls.checklist}" if tls else "")
         self._is_read_only = text(f"SELECT {self.dialect.read_only}")
         self._connection: Connection | None = None
-        self._prepared = 0  # how many steps of `_connected` the present connection has behind it
+        self._prepared = 0  # steps of `_connected` completed so far
         self.server_info = ServerInfo()
 
     @property
@@ -112,7 +112,7 @@ class Connector:
 
     @property
     def server(self) -> Hashable:
-        """The server and its version: the key under which to keep what it was found to support."""
+        """The server and its version: a key for what this server was found to support."""
         return self._engines[0].url, self.server_info.version
 
     def _engine(self, url: str, timeout: float, tls: Tls | None) -> Engine:
@@ -124,8 +124,8 @@ class Connector:
             connect_args=dict(self.dialect.connect_args(timeout, tls)),
             # Errors must not carry a payload into the log.
             hide_parameters=True,
-            # A flag that SQLAlchemy has for its own tests: it sends nothing on a new connection.
-            # `Dialect.begin_session` sends what a session needs, in fewer requests.
+            # With this flag, which SQLAlchemy has for its own tests, it sends nothing on a new
+            # connection. `Dialect.begin_session` sends what a session needs, in fewer requests.
             _initialize=self._reflects or not ours,
             **self.dialect.engine_args,
         )
@@ -143,7 +143,7 @@ class Connector:
     def request(self) -> Iterator[None]:
         """Give all work within one request's time, two timeouts at most; see `Budget`.
 
-        It is for requests for whose answer other tasks wait.
+        Requests for which other tasks wait use it.
         """
         if self._in_request:
             yield
@@ -179,7 +179,7 @@ class Connector:
                 connection = self._connected()
                 self._step()
                 if self.is_replica and (writing or len(self._engines) > 1):
-                    self._update_replica(connection)  # it may have been promoted
+                    self._update_replica(connection)  # it may be a primary by now
                     self.refuse_read_only(self.is_replica)
                 return work(connection)
             except DBAPIError as error:
@@ -245,7 +245,7 @@ class Connector:
         Raises:
             StoreUnavailableError: the server lags, and takes too long.
         """
-        self.read(lambda _connection: None)  # connects, which tells what the server is
+        self.read(lambda _connection: None)  # this connects, and so learns what the server is
         if self.in_cluster:
             self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 
@@ -277,7 +277,7 @@ class Connector:
         return self._engines[0].dialect.identifier_preparer.quote(name)
 
     def refuse_read_only(self, read_only: object) -> None:
-        """Leave a replica, because what is written there, if it can be, is lost.
+        """Leave a replica, because anything that is written there is lost.
 
         Args:
             read_only: what the database has answered to `Dialect.read_only`.
@@ -294,7 +294,8 @@ class Connector:
         """Close the connection; the next work opens another."""
         connection, self._connection, self._prepared = self._connection, None, 0
         if connection is not None:
-            # Without the protocol's goodbye, which waits: the other end may not be listening.
+            # The protocol's goodbye is skipped, because it may wait for a server that does not
+            # listen.
             connection.invalidate()
             connection.close()
 
@@ -353,7 +354,7 @@ class Connector:
         try:
             self._budget.step(answers=answers)
         except TimeoutError as error:
-            # Nothing was sent, and the connection is as good as it was.
+            # Nothing was sent, so the connection is kept.
             raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     @contextmanager
@@ -364,7 +365,7 @@ class Connector:
             yield
         except DBAPIError as error:
             if self._classify(error) is ErrorKind.TRANSIENT:
-                raise  # SQLite: another process is just opening or closing the file
+                raise  # SQLite: another process opens or closes the file at this moment
             # Whatever the error was, no statement has been sent yet.
             raise StoreUnavailableError(
                 f"{shown}: {self._explain(error)}; {self._unreachable}"
@@ -383,7 +384,7 @@ class Connector:
         self.server_info = replace(self.server_info, replica=replica)
 
     def _leave_desynced(self, error: DBAPIError) -> None:
-        """Leave a node of a Galera cluster whose locks hold up all writes, if there are others.
+        """Leave a Galera node that blocks writes, as during a backup, if there are other nodes.
 
         Raises:
             StoreUnavailableError: it is such a node; the next connection is to another.
@@ -391,7 +392,7 @@ class Connector:
         if self._connection is None or not self.in_cluster or len(self._engines) == 1:
             return
         try:
-            # The step before may have spent nearly all its time waiting for the lock.
+            # The previous step may have used nearly all its time waiting for the lock.
             self._budget.step()
         except TimeoutError:
             return

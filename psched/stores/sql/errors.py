@@ -1,4 +1,4 @@
-"""What a database's error says about the request that met it, and psched's exception for it.
+"""The kinds of database errors, by their meaning for the request, and psched's exception for each.
 
 Each dialect classifies its driver's errors by number; nothing else looks at a number, and nothing
 at all at an error's text.
@@ -21,7 +21,7 @@ from psched.base.errors import (
 
 
 class ErrorKind(Enum):
-    """What an error says about the request that met it."""
+    """What an error means for the request that failed with it."""
 
     TRANSIENT = "transient"
     """Not applied, for a reason that passes (a lock, a deadlock): send the request again."""
@@ -55,11 +55,11 @@ class ErrorKind(Enum):
 
 
 class UnsupportedStatementError(StoreError):
-    """The server does not understand such a statement."""
+    """The server does not understand a statement of this kind."""
 
 
 class InvalidValueError(StoreError):
-    """A value does not fit; the fault of its row alone, so other rows can still be written."""
+    """A value does not fit. Only its own row is at fault, so other rows can still be written."""
 
 
 _EXCEPTIONS: dict[ErrorKind, tuple[type[StoreError | ScheduleError], str]] = {

@@ -33,8 +33,9 @@ class Listing(Iterator[Row]):
         read: reads from the store; what it raises is passed on.
         parts: for each part of the table the statement for its first page, and the statement for
             the page after a row, which is given as ``:id`` and, if it has a time, ``:time``. Both
-            return the key as it is stored (a key that is not text would be read as another, and
-            the next page would begin elsewhere), the time, and the arguments of ``row_of``.
+            return the stored bytes of the key, the time, and the arguments of ``row_of``. (A key
+            that is not text would be read as a different key, and the next page would begin
+            elsewhere.)
         row_of: makes a row of what was read of it.
     """
 

@@ -26,7 +26,7 @@ Columns = Sequence[Any]
 def rows(
     connection: Connection, statement: ClauseElement, values: Mapping[str, Any]
 ) -> Sequence[Columns]:
-    """Send a query; all rows of its result.
+    """Send a query; return all rows of its result.
 
     Raises:
         DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
@@ -35,7 +35,7 @@ def rows(
 
 
 def count(connection: Connection, statement: ClauseElement, values: Mapping[str, Any]) -> int:
-    """Send a statement that writes; the number of rows that it matched.
+    """Send a statement that writes; return the number of rows that it matched.
 
     Raises:
         DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
@@ -44,7 +44,7 @@ def count(connection: Connection, statement: ClauseElement, values: Mapping[str,
 
 
 def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
-    """Send statements without values as one request; the rows of the only query among them.
+    """Send statements without values as one request; return the rows of the only query.
 
     Raises:
         DBAPIError: it wraps the driver's exception, as SQLAlchemy would.

@@ -79,7 +79,7 @@ class Schema:
                 raise StoreError(f"the database cannot be used: {problem}")
         found = self._version(connection)
         self._refuse_newer(found or 0)
-        # Here, so that a worker does not load it; see there.
+        # Imported here, so that a worker does not load it; see `psched.stores.sql.tables`.
         from psched.stores.sql.tables import complete, info_table, schedules_table  # noqa: PLC0415
 
         info = info_table(self._name)

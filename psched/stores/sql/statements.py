@@ -27,7 +27,7 @@ COLUMNS = (
     "fence", "settled_by", "attempt", "status", "reason", "version", "created_at", "alive_time",
     "options", "retain_until",
 )  # fmt: skip
-"""In the order of the fields of `psched.core.model.Row`."""
+"""The columns, in the order of the fields of `psched.core.model.Row`."""
 
 KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
     COLUMNS.index,
@@ -36,11 +36,11 @@ KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
 """The positions of some columns in the rows of a query."""
 
 PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
-"""What `Statements.due` returns after the columns: see `psched.stores.sql.dialects.Dialect`."""
+"""Positions of what `Statements.due` returns after the columns; see `dialects.dialect.Dialect`."""
 
 _PAYLOADS = ("data", "options")
 
-# The same as psched.base.lease_times.lease_time.
+# SQL that computes the same as psched.base.lease_times.lease_time.
 _OWN = "COALESCE(alive_time, :alive_time)"
 _LEASE = (
     f"CASE WHEN {_OWN} < :shortest THEN :shortest"
@@ -89,7 +89,7 @@ class Statements:
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
         self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
-        # None of these changes anything, but each needs the right to.
+        # None of these statements changes anything, but each needs the right to do so.
         self.rights = {
             "SELECT": text(f"SELECT id FROM {table} WHERE 1 = 0"),
             "INSERT": text(f"INSERT INTO {table} (id) SELECT id FROM {table} WHERE 1 = 0"),
@@ -136,7 +136,7 @@ class Statements:
             f" next_run_time = {lease_end}"
         )
         self._claim = f"UPDATE {table} {lease} WHERE "
-        # Not MIN: a planner that expects few rows may read them all for it.
+        # MIN is avoided, because a planner that expects few rows may read all of them for it.
         next_due = (
             f"SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
             f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1"
@@ -199,7 +199,8 @@ class Statements:
             f"UPDATE {table} SET data = :data, version = version + 1"
             " WHERE id = :id AND owner = :owner AND fence = :fence"
         )
-        # With a host's clock the caller says which leases have expired: see `SqlStore.delete`.
+        # If the store's clock is a host's, the caller decides which leases have expired; see
+        # `SqlStore.delete`.
         expired_at = ":expired_at" if dialect.host_clock else now
         self.delete = text(
             f"DELETE FROM {table} WHERE id = :id"
@@ -217,7 +218,7 @@ class Statements:
 
     def _build_settlement(self, table: str, dialect: Dialect) -> None:
         now, integer = dialect.now_floor, dialect.integer.format
-        # A row that was inserted by plain SQL need not say when.
+        # A row that was inserted by plain SQL need not have a ``created_at``.
         self._settle = (
             f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
         )
@@ -232,7 +233,7 @@ class Statements:
             ("reason", ":reason{reason}"),
             ("settled_by", ":settled_by{settled_by}"),
             ("retain_until", f"{now} + {integer(':retain{retain}')}"),
-            # NULL for a row at rest: both bounds are NULL then, and so is the ELSE branch.
+            # For a row at rest this is NULL, because both bounds and the ELSE branch are NULL.
             ("next_run_time", next_run_time),
         )
         self._remove = f"DELETE FROM {table} WHERE "
@@ -272,7 +273,7 @@ class Statements:
         names = _numbered((self._place, *_SEEN), len(seen))
         values = dict(zip(names, chain.from_iterable(map(_values_of, seen)), strict=True))
         values["owner"] = owner
-        # Another row may have come to a row's place since.
+        # A different row may be at the same place by now.
         condition = f"id = :id{{0}} AND {_AS_SEEN}"
         return _conditional_text(self._claim, condition, len(seen), self._place), values
 
@@ -286,7 +287,7 @@ class Statements:
     def settle(self, ends: Sequence[Settlement]) -> Request:
         """End leases that are still held, of rows that are still as defined."""
         given = {name: [value(end) for end in ends] for name, value in _DECIDED.items()}
-        # Most values are the same for all rows.
+        # Most values are the same for all rows, and are bound once.
         same = frozenset(name for name, each in given.items() if each.count(each[0]) == len(each))
         values = _held_values(ends)
         for name, each in given.items():
@@ -303,7 +304,7 @@ _values_of = itemgetter(PLACE, KEY, FENCE, VERSION, DUE)
 
 
 def as_seen(columns: Columns) -> dict[str, Any]:
-    """The values by which `Statements.quarantine` knows that a due row is still as it was read."""
+    """The values with which `Statements.quarantine` checks that a row is still as it was read."""
     return dict(zip(_SEEN, _values_of(columns)[1:], strict=True))
 
 
@@ -383,7 +384,7 @@ def _conditional_text(head: str, condition: str, count: int, place: str = "id") 
 def _settle_text(
     head: str, settled: tuple[tuple[str, str], ...], count: int, same: frozenset[str]
 ) -> TextClause:
-    """A statement that settles ``count`` rows, of which the values named in ``same`` are equal."""
+    """A statement that settles ``count`` rows; the values named in ``same`` are equal for all."""
     numbers = [{name: 0 if name in same else i for name in _DECIDED} for i in range(count)]
 
     def assigned(value: str) -> str:
@@ -397,8 +398,8 @@ def _settle_text(
 
 
 def _fulfils(condition: str, count: int, place: str = "id") -> str:
-    """A row is one of ``count``, and fulfils the condition with that one's values."""
-    # Found by its place first and compared then, because not every planner looks up the
+    """SQL: a row is one of ``count``, and fulfils the condition with its own values."""
+    # A row is first found by its place and then compared, because not every planner looks up the
     # alternatives of an OR one by one.
     cases = " ".join(f"WHEN :{place}{i} THEN {condition.format(i)}" for i in range(count))
     return f"{_is_one_of(count, place)} AND CASE {place} {cases} END"

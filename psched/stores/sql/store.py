@@ -90,7 +90,7 @@ class SqlStore(TableStore[Statements]):
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
-        # By server, so that a reconnect does not probe again what the server supports.
+        # The strategy by server, so that a reconnect does not probe again what the server supports.
         self._known_strategies: dict[Hashable, Strategy] = {}
 
     @override
@@ -102,7 +102,7 @@ class SqlStore(TableStore[Statements]):
             self._connector.transact(lambda c: self._insert(c, inserts))
 
     def join_transaction(self, connection: Connection) -> CallersTransaction:
-        """See `JoinsTransactions.join_transaction`."""
+        """Join a transaction; see `JoinsTransactions.join_transaction`."""
         if not isinstance(connection, Connection):
             raise InvalidError(
                 "connection",
@@ -131,10 +131,9 @@ class SqlStore(TableStore[Statements]):
     def delete(self, key: str) -> bool:
         values: dict[str, object] = {"id": key}
         if self._connector.dialect.host_clock:
-            # The time is read before the steps are asked for, so that a step in between is
-            # noticed. The row does not say how long its lease is, so after a step no lease counts
-            # as expired; the worker that may later take the lease over finds the mark, and removes
-            # the row.
+            # The time is read before `clock_steps`, so that a step in between is noticed. The row
+            # does not tell how long its lease is, so no lease counts as expired after a step. The
+            # worker that later takes the row over finds the mark, and removes the row.
             values["expired_at"] = floor(self._clock.wall())
             if self._connector.clock_steps.seconds_since() <= LONGEST_ALIVE_TIME:
                 values["expired_at"] = -1
@@ -147,7 +146,7 @@ class SqlStore(TableStore[Statements]):
             raise NotFoundError(f"no schedule has the key {key!r}")
         if row.status == DELETING:
             return False
-        # It was settled between the two statements: it is free now.
+        # The lease was settled between the two statements, so the row is free now.
         return self.delete(key)
 
     @override
@@ -268,7 +267,7 @@ class SqlStore(TableStore[Statements]):
     def _claim_strategy(self) -> Strategy:
         if self._strategy is None:
             chosen = choose(self._connector, self._sql, self._wanted_strategy)
-            # The server is asked for last, because the choice itself may have connected.
+            # The server is read last, because the choice itself may have connected.
             self._strategy = self._known_strategies[self._connector.server] = chosen
         return self._strategy
 
@@ -287,7 +286,7 @@ class SqlStore(TableStore[Statements]):
 
 
 def _result_of(end: Settlement, row: Row | None) -> Settled:
-    """What became of a settlement, by the row that was read after the write."""
+    """The result of a settlement, according to the row that was read after the write."""
     if row is None:
         return Settled.DONE if end.remove else Settled.PREEMPTED
     if row.settled_by == str(end.token):

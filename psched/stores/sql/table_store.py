@@ -68,7 +68,7 @@ class TableStore(Store, Generic[S]):
 
     @abc.abstractmethod
     def _make(self, connection: Connection) -> Sequence[str]:
-        """Create or upgrade the table; what was done, for people."""
+        """Create or upgrade the table; return what was done, for people."""
 
     @abc.abstractmethod
     def _describe_claims(self) -> str:
@@ -130,7 +130,7 @@ class TableStore(Store, Generic[S]):
         ]
 
     def request(self) -> AbstractContextManager[None]:
-        """Send what follows as parts of one request; see `Connector.request`."""
+        """Within the block, treat all statements as one request; see `Connector.request`."""
         return self._connector.request()
 
     @override
@@ -142,5 +142,5 @@ class TableStore(Store, Generic[S]):
         return self._connector.read(lambda c: raw_execute.rows(c, statement, values))
 
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
-        """Send one statement that writes; the number of rows that it matched."""
+        """Send one statement that writes; return the number of rows that it matched."""
         return self._connector.run(lambda c: raw_execute.count(c, statement, values))

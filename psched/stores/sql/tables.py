@@ -104,9 +104,10 @@ def schedules_table(name: str) -> Table:
         Column("options", _payload()),
         # The time from which a finished row may be deleted.
         Column("retain_until", _seconds()),
-        # With the key, because a listing must continue within a million rows of the same time.
+        # The key is included, because a listing must continue within a million rows of the same
+        # time.
         Index(f"{name}_due", "next_run_time", "id"),
-        # For the rows that an owner holds; an index that can leave rows out has only leased ones.
+        # For the rows that an owner holds; a partial index contains only leased rows.
         Index(f"{name}_owner", "owner", sqlite_where=_LEASED, postgresql_where=_LEASED),
         Index(f"{name}_retain", "retain_until", sqlite_where=_ENDED, postgresql_where=_ENDED),
         mysql_engine="InnoDB",
@@ -131,12 +132,12 @@ def info_table(name: str) -> Table:
 
 
 def complete(connection: Connection, table: Table) -> Sequence[str]:
-    """Create the table, or add the columns and indexes that it lacks; what was done, for people."""
+    """Create the table, or add the columns and indexes that it lacks; return what was done."""
     if not inspect(connection).has_table(table.name):
         try:
             connection.execute(CreateTable(table, if_not_exists=True))
         except DBAPIError:
-            # In PostgreSQL, of two that create it at once, the second gets an error.
+            # If two processes create the table at once, PostgreSQL refuses the second.
             if not inspect(connection).has_table(table.name):
                 raise
         for index in table.indexes:
@@ -167,7 +168,7 @@ def _parts(connection: Connection, table: Table) -> set[str | None]:
 
 def _add(connection: Connection, table: Table, part: str | None, statement: Executable) -> None:
     """Add a column or an index."""
-    # Without IF NOT EXISTS, which MySQL lacks: of two `init` at once, the second gets an error.
+    # MySQL lacks IF NOT EXISTS here, so the second of two simultaneous `init` gets an error.
     try:
         connection.execute(statement)
     except DBAPIError:

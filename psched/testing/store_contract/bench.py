@@ -16,7 +16,7 @@ LEASE = 60
 """Seconds: a lease that does not end during a test."""
 
 MOMENT = {"alive_time": 0, "shortest": 0}
-"""For a claim: its leases end with the current second."""
+"""Arguments of a claim whose leases end with the current second."""
 
 LONG_AGO = 1_000_000_000
 """An instant in the past, for rows that are to be due."""
@@ -105,7 +105,7 @@ def wait_for_end(store: Store, key: str) -> None:
 
 
 def ending(row: Row, **changes: Any) -> Settlement:  # noqa: ANN401  # a Settlement's fields
-    """A settlement: run the same occurrence again, at once, unless ``changes`` say otherwise."""
+    """A settlement that runs the same occurrence again at once, unless ``changes`` differ."""
     return changed(Settlement.of(row), **changes)
 
 
@@ -116,7 +116,7 @@ def payload(stored: str | bytes | None) -> str | None:
 
 @contextmanager
 def refused(kind: type[Exception]) -> Iterator[None]:
-    """A block that must raise this error."""
+    """Check that the block raises this error."""
     try:
         yield
     except kind:

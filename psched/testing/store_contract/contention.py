@@ -55,7 +55,7 @@ def _patient(store: Store) -> Store:
 
 
 def _at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -> list[T]:
-    """Several workers do this at the same time, each in its own thread with its own instance."""
+    """Run a function at the same time in several threads, each with its own store instance."""
     start = Barrier(_WORKERS)
 
     def run(number: int) -> T:

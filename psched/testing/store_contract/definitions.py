@@ -117,7 +117,7 @@ class Definitions:
 
 
 class Replacements:
-    """Only who has seen a row as it stands can change its definition."""
+    """Only a client that has seen the row as it stands can change its definition."""
 
     def test_a_replacement_changes_the_definition_and_the_times(
         self, backend_factory: BackendFactory

@@ -22,7 +22,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Deletion:
-    """A key is free again if, and only if, no task of its can be running."""
+    """A key is free again only when no task of its schedule can be running."""
 
     def test_a_row_that_nobody_holds_is_removed(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()

@@ -18,7 +18,7 @@ from psched.testing.store_contract.bench import (
 
 
 def _attempts(store: Store, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:
-    """Every write that names a token; true if the store refused it."""
+    """Send every write that names a token; yield for each whether the store refused it."""
     row = Row(key=key, next_time=5, owner=token.owner, fence=token.fence, version=version)
     yield "extend", store.extend({key: token}, alive_time=LEASE, shortest=1) == frozenset()
     yield "update_data", not store.update_data(key, token, '{"stale":true}')
@@ -83,7 +83,8 @@ class Fencing:
         before = found(store, "k")
         assert store.extend({"k": held.token}, alive_time=LEASE, shortest=1) == frozenset()
         assert not store.update_data("k", held.token, "{}")
-        # The settlement stands, whatever its holder sends now; a repeated one gets the same answer.
+        # The settlement stands, whatever the former holder sends now; repeating it gets the same
+        # answer.
         for end in (ending(held), ending(held, rest=True), ending(held, wait=60)):
             assert store.settle([end]) == {"k": Settled.DONE}
         store.settle([ending(held, remove=True)])

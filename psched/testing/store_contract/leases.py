@@ -20,7 +20,7 @@ from psched.testing.store_contract.bench import (
 
 
 class Leases:
-    """Only who names the whole token of a lease can extend it, or replace the row's payload."""
+    """Only a client that names a lease's whole token can extend it, or replace the payload."""
 
     def test_extending_moves_the_end_and_nothing_else(
         self, backend_factory: BackendFactory

@@ -1,4 +1,4 @@
-"""Stores whose rows record their state: owner, fence, attempt, status, version, insert."""
+"""Stores whose rows record their state: owner, fence, attempt, status, version, nonce."""
 
 from dataclasses import replace as changed
 from typing import Any
@@ -200,7 +200,8 @@ class Records:
         ends = [ending(kept, not_before=LONG_AGO, reason="once"), ending(gone, remove=True)]
         for store in (one, one, other):
             assert store.settle(ends) == {"kept": Settled.DONE, "gone": Settled.DONE}
-        # It is recognised also while the row is leased again, and does not touch that lease.
+        # A repeated settle is recognised even while the row is leased again, and leaves that lease
+        # alone.
         claim(other, "w.2")
         leased_again = found(other, "kept")
         assert leased_again.owner == "w.2"

@@ -60,7 +60,7 @@ class Retention:
         add(store, "gone")
         (again,) = claim(store, "w.2").rows
         assert (again.key, again.fence, again.retain_until) == ("gone", 1, None)
-        # A repetition that arrives late ends nobody else's lease, whatever its answer is.
+        # A settle that is repeated late must not end another lease, whatever its answer is.
         store.settle(ends[:1])
         assert found(store, "gone").token == again.token
 
@@ -106,6 +106,6 @@ class Retention:
             seen = found(person, key)
             assert person.replace(seen, changed(seen, status=mark))
         assert worker.marked([*held, "missing"]) == marks
-        # A mark raises the version, so that the holder reads the row.
+        # A mark raises the version, which makes the holder read the row.
         results = worker.settle([ending(row) for row in held.values()])
         assert results == {**dict.fromkeys(marks, Settled.REDEFINED), "other": Settled.DONE}

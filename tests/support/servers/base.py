@@ -22,7 +22,7 @@ from support.waiting import HANG_TIMEOUT, wait_until
 LOOPBACK = "127.0.0.1"
 
 REACHABLE = 0o711
-"""Rights of a folder in which another user, as whom a server may run, has a folder."""
+"""The mode of a folder that holds a folder of the other user that a server may run as."""
 
 
 class MissingServerError(Exception):
@@ -30,15 +30,15 @@ class MissingServerError(Exception):
 
 
 def find_binary(name: str, packages: str, *, folders: Sequence[Path] = ()) -> str:
-    """The path of a server's binary, also where only root has its folder on the PATH.
+    """The path of a server's binary, even if only root has the binary's folder on the PATH.
 
     Args:
-        name: the binary's.
-        packages: what is to be installed if it is missing.
+        name: the binary's name.
+        packages: the packages to install if it is missing.
         folders: where it may be if it is not on the PATH, best first.
 
     Raises:
-        MissingServerError: it is not on this machine.
+        MissingServerError: the binary is not on this machine.
     """
     path = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
     found = shutil.which(name, path=os.pathsep.join([path, *map(str, folders)]))
@@ -49,13 +49,14 @@ def find_binary(name: str, packages: str, *, folders: Sequence[Path] = ()) -> st
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that nobody else is given in this context, also while nobody listens on it.
+    """Reserve a port within this context, even while nobody listens on it.
 
-    It leaves room above: a Redis Cluster's server uses the port 10,000 above its own, too.
+    The port is low enough for a Redis Cluster's server, which also uses the port 10,000 above its
+    own.
     """
     with _bound() as holder:
-        # From now on, whoever binds to it with this option may have it, too, as servers do; whoever
-        # wants any port at all is given another.
+        # Set after binding, this option lets a server that sets it, too, bind to the port, while
+        # the kernel gives the port to nobody who asks for any free one.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         yield holder.getsockname()[1]
 
@@ -72,7 +73,7 @@ def _bound() -> socket.socket:
 
 
 class Block(abc.ABC):
-    """What runs from the beginning of a with statement to its end, and leaves nothing behind."""
+    """A context manager for something that runs within the block, and leaves nothing behind."""
 
     def __enter__(self) -> Self:
         try:
@@ -87,18 +88,18 @@ class Block(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start; it may be half done if that fails."""
+        """Start; a failure may leave it half started."""
 
 
 def run_tool(command: Sequence[str], *, told: str = "") -> str:
-    """Run one of a server's tools to its end; what it says.
+    """Run one of a server's tools to its end; return its output.
 
     Args:
         command: the tool and its arguments.
-        told: what it is to read.
+        told: the tool's standard input.
 
     Raises:
-        AssertionError: it failed; the text has what it said.
+        AssertionError: the tool failed; the text has its output.
     """
     done = subprocess.run(
         command,
@@ -116,15 +117,15 @@ def run_tool(command: Sequence[str], *, told: str = "") -> str:
 class Server(Block):
     """A private server: its folder, its port and, between start and stop, its process.
 
-    The port is its own from the beginning to the end of its block, whether it runs or not.
+    The port belongs to the server during the whole block, whether the server runs or not.
 
     As a context manager it starts on entering and leaves nothing behind. Start it in the main
     thread: the kernel ties its life to the thread that started it.
 
     Args:
         home: the folder under which this one makes its own, and keeps a template of fresh data.
-        flags: for the server's command line, after ours.
-        certificates: offer TLS to those who ask for it, with these; without them, offer none.
+        flags: appended to the server's command line.
+        certificates: for TLS, which clients may then use; None: no TLS.
     """
 
     kind: ClassVar[str]
@@ -146,7 +147,7 @@ class Server(Block):
     @classmethod
     @abc.abstractmethod
     def _initialise(cls, data: Path) -> None:
-        """Make a data folder as the server wants it; it is copied for every instance."""
+        """Make the template of a data folder, which is copied for every instance."""
 
     @abc.abstractmethod
     def _command(self) -> list[str]:
@@ -154,18 +155,18 @@ class Server(Block):
 
     @abc.abstractmethod
     def _answers(self) -> bool:
-        """Whether it answers."""
+        """Whether the server answers."""
 
     @classmethod
     def _privileges(cls) -> list[str]:
-        """With which of our privileges the server runs: setpriv's options."""
+        """The options of setpriv that set the server's user and privileges."""
         return []
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ
 
     def __exit__(self, *_: object) -> None:
-        # Killed, not shut down: nobody will read its data again.
+        # The server is killed, not shut down, because nobody will read its data again.
         self.kill()
         shutil.rmtree(self.folder)
         self._reserved.close()
@@ -178,14 +179,14 @@ class Server(Block):
 
     @property
     def running(self) -> bool:
-        """Whether the process is there; it need not answer."""
+        """Whether the process exists; it need not answer."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
         """Start, and wait for an answer.
 
         Raises:
-            AssertionError: it ended instead, or had to be ended; the text has what it said.
+            AssertionError: the server ended, or did not answer in time; the text has its output.
         """
         told = self.log.stat().st_size if self.log.exists() else 0
         if not self._launch():
@@ -194,7 +195,7 @@ class Server(Block):
             raise AssertionError(f"{self.kind} does not start, {limit}:\n{said}")
 
     def stop(self) -> None:
-        """Shut down cleanly, whoever is connected, and wait for the end."""
+        """Shut down cleanly, even if clients are connected, and wait for the end."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(HANG_TIMEOUT)
@@ -207,7 +208,7 @@ class Server(Block):
 
     @contextlib.contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Its process runs, and does nothing."""
+        """Within the block, the server's process is stopped: it exists, but does nothing."""
         os.kill(self.pid, signal.SIGSTOP)
         try:
             yield
@@ -220,7 +221,7 @@ class Server(Block):
         self.start()
 
     def _reserve_port(self) -> int:
-        """A port that is this server's own."""
+        """Reserve a port for this server."""
         return self._reserved.enter_context(reserved_port())
 
     def _launch(self) -> bool:
@@ -251,7 +252,7 @@ class Server(Block):
         return self.running
 
     def _fill(self, home: Path) -> None:
-        """Make this server's data. Several times faster with cp than with shutil."""
+        """Make this server's data, by cp, which is several times faster than shutil."""
         run_tool(["cp", "-a", str(self._template(home)), str(self.data)])
 
     @classmethod
@@ -266,7 +267,7 @@ class Server(Block):
 
 
 class SqlServer(Server):
-    """A server with databases, of which each test has its own."""
+    """A server on which each test has a database of its own."""
 
     def __init__(self, home: Path, *flags: str, certificates: Certificates | None = None) -> None:
         super().__init__(home, *flags, certificates=certificates)
@@ -274,32 +275,32 @@ class SqlServer(Server):
 
     @abc.abstractmethod
     def url(self, database: str = "") -> str:
-        """What psched is told to reach a database on this server as its administrator."""
+        """The url of a database on this server, for its administrator."""
 
     @abc.abstractmethod
     def query(self, sql: str, *, database: str = "") -> list[tuple[object, ...]]:
-        """Run one statement as the administrator, on a connection of its own; its rows.
+        """Run one statement as the administrator, on a new connection; return its rows.
 
         Args:
             sql: the statement.
-            database: on which; none in particular if it is left out.
+            database: the database; default: none in particular.
         """
 
     @abc.abstractmethod
     def create_user(
         self, name: str, password: str, *, proof: Literal["", "tls", "certificate"] = ""
     ) -> None:
-        """Create a user who may do everything, by password.
+        """Create a user with all rights, who logs in by password.
 
         Args:
-            name: the user's.
+            name: the user's name.
             password: the user's.
-            proof: what is asked for besides: a connection by TLS, or a client's certificate.
+            proof: what the server requires besides: a connection by TLS, or a client's certificate.
         """
 
     @abc.abstractmethod
     def drop_database(self, name: str) -> None:
-        """Drop a database; fails where a test has left a transaction open on it."""
+        """Drop a database; fail if a test has left a transaction open on it."""
 
     def create_database(self) -> str:
         """Create an empty database and return its name."""

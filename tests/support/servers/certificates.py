@@ -9,19 +9,19 @@ import trustme
 
 
 class Certificates:
-    """An authority, and what it has signed, as files in PEM.
+    """An authority, and certificates that it has signed, as files in PEM.
 
     Args:
-        folder: where to put them; it exists and is empty.
+        folder: an empty folder for the files.
 
     Attributes:
-        authority: what a client trusts.
+        authority: the certificate of the authority that clients trust.
         stranger: another authority, which has signed nothing here.
-        certificate: a server's, for 127.0.0.1 and localhost.
+        certificate: a server's certificate, for 127.0.0.1 and localhost.
         key: its private key.
-        client_certificate: a client's.
+        client_certificate: a client's certificate.
         client_key: its private key.
-        stranger_certificate: a client's that the other authority has signed.
+        stranger_certificate: a client's certificate that the other authority has signed.
         stranger_key: its private key.
     """
 
@@ -44,10 +44,10 @@ class Certificates:
         )
 
     def with_server(self, name: str, *hosts: str, not_after: datetime | None = None) -> Self:
-        """The same, but for the server's certificate.
+        """A copy with another certificate for the server.
 
         Args:
-            name: of its files.
+            name: the name of the new files.
             hosts: the names that it is for.
             not_after: its end.
         """
@@ -63,5 +63,5 @@ def _write(folder: Path, name: str, issued: trustme.LeafCert) -> tuple[Path, Pat
     for blob in issued.cert_chain_pems:
         blob.write_to_path(certificate, append=True)
     issued.private_key_pem.write_to_path(key)
-    key.chmod(0o600)  # libpq and PostgreSQL want it so
+    key.chmod(0o600)  # libpq and PostgreSQL require this mode
     return certificate, key

@@ -19,8 +19,8 @@ LIBRARIES = (
     Path("/usr/lib64/galera/libgalera_smm.so"),
 )
 
-# As short as a busy machine allows: a node that is not heard of for suspect_timeout is voted
-# out, and until then nobody can commit. Forming takes a round of join_retrans_period or two.
+# Times as short as a busy machine allows. A node that is silent for suspect_timeout is voted out,
+# and until then nobody can commit. Forming a cluster takes a round of join_retrans_period or two.
 GROUP = {
     "evs.keepalive_period": "PT0.3S",
     "evs.inactive_check_period": "PT0.2S",
@@ -29,8 +29,8 @@ GROUP = {
     "evs.inactive_timeout": "PT3S",
     "evs.install_timeout": "PT3S",
     "pc.announce_timeout": "PT0.3S",
-    "pc.recovery": "no",  # who founds the cluster anew is decided here
-    "gcache.size": "16M",  # what a node may have missed and still be brought up with
+    "pc.recovery": "no",  # the tests decide which node founds the cluster anew
+    "gcache.size": "16M",  # writes that a node can miss and still catch up on
 }
 
 STATE = """\
@@ -40,15 +40,15 @@ uuid:    {cluster}
 seqno:   {write}
 safe_to_bootstrap: {founds}
 """
-"""The file in which a node that is down keeps what it has, and whether it may found anew."""
+"""The state file of a node that is down: its last write, and whether it may found a cluster."""
 
 
 class Node(MariaDB):
     """One server of a cluster.
 
-    Data is never copied from node to node: all begin with the same, and one that was away is
-    brought up with the writes that it missed. That takes no more than a script, wsrep_sst_ist;
-    the scripts that copy are in a package that starts a server.
+    No node copies all data from another. All begin with the same data, and a node that was away
+    receives only the writes that it missed. The small script wsrep_sst_ist is enough for that; the
+    scripts that copy data are in a package that would start a server on installation.
     """
 
     kind = "galera"
@@ -65,16 +65,16 @@ class Node(MariaDB):
 
     @property
     def primary(self) -> bool:
-        """Whether it runs and is in that part of the cluster which may work."""
+        """Whether the node runs, in the part of the cluster that may write."""
         return self.running and self._status("wsrep_cluster_status") == "Primary"
 
     @property
     def members(self) -> int:
-        """How many are in that part of the cluster, as far as this one knows; 0 if it is not."""
+        """The number of nodes in the part of the cluster that may write, as this node knows it."""
         return int(str(self._status("wsrep_cluster_size"))) if self.primary else 0
 
     def position(self) -> tuple[str, int]:
-        """Of a node that is down: the cluster's id, and the number of the last write it has."""
+        """The state of a node that is down: the cluster's id, and the number of its last write."""
         said = run_tool([*self._command(), "--wsrep-recover"])
         found = re.search(r"Recovered position: (\S+):(-?\d+)", said)
         assert found, said
@@ -82,7 +82,7 @@ class Node(MariaDB):
 
     @classmethod
     def _initialise(cls, data: Path) -> None:
-        """Found a cluster of one, so that all copies belong to the same."""
+        """Found a cluster of one node, so that all copies of its data belong to one cluster."""
         super()._initialise(data)
         end = data.parent / "end.sql"
         end.write_text("SHUTDOWN;\n")
@@ -118,17 +118,17 @@ class Node(MariaDB):
         ]
 
     def _environment(self) -> Mapping[str, str]:
-        scripts = Path(__file__).parent  # where wsrep_sst_ist is
+        scripts = Path(__file__).parent  # the folder with wsrep_sst_ist
         return os.environ | {"PATH": f"{os.environ.get('PATH', os.defpath)}:{scripts}"}
 
     def _launch(self) -> bool:
-        # Who was to bring it up with the others may be voted out meanwhile, where the machine has
-        # stood still; then it ends.
+        # The node that was to send the missed writes may be voted out meanwhile, if the machine
+        # stood still. Then this node exits, and is started again.
         return any(self._launch_with_what_it_has() for _ in range(self.STARTS))
 
     def _launch_with_what_it_has(self) -> bool:
-        # After a kill, or an end while it was brought up, Galera does not know it by itself, and
-        # would want all data anew.
+        # After a kill, or an exit while it was catching up, the node does not know its position,
+        # and would request all data.
         cluster, write = self.position()
         founds = int(not any(peer.running for peer in self.peers))
         state = STATE.format(cluster=cluster, write=write, founds=founds)
@@ -169,8 +169,8 @@ class Galera(Block):
     def start(self) -> None:
         """Start the nodes that do not run; wait until all are members and have all data.
 
-        Where those that run cannot work, as too many others were killed, the cluster is founded
-        anew from the node that has the most.
+        If the running nodes cannot write, because too many others were killed, the cluster is
+        founded anew from the node with the latest write.
         """
         wait_until(self._agree, what="all nodes that run to know who else does")
         if not any(node.primary for node in self.nodes):
@@ -198,11 +198,11 @@ class Galera(Block):
         self.nodes[0].drop_database(name)
 
     def _agree(self) -> bool:
-        """Whether each node that runs knows of just those; the killed are members until missed."""
+        """Whether each running node counts just the running ones; killed ones count for a while."""
         running = [node for node in self.nodes if node.running]
         try:
             return {node.members for node in running} in (set(), {0}, {len(running)})
-        except pymysql.err.Error:  # it ends just now
+        except pymysql.err.Error:  # the node is just ending
             return False
 
 

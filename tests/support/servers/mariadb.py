@@ -10,7 +10,7 @@ from support.servers.base import LOOPBACK, SqlServer, find_binary, run_tool
 
 
 class MariaDB(SqlServer):
-    """A MariaDB server, durable as it comes, but small; user root, no password."""
+    """A MariaDB server, as durable as by default, but small; user root, no password."""
 
     kind = "mariadb"
 
@@ -26,22 +26,22 @@ class MariaDB(SqlServer):
     PROOFS: ClassVar = {"": "NONE", "tls": "SSL", "certificate": "X509"}
 
     def url(self, database: str = "") -> str:
-        """What psched is told to reach a database on this server as its administrator."""
+        """The url of a database on this server, for its administrator."""
         return f"mysql+pymysql://root@{LOOPBACK}:{self.port}/{database}"
 
     def create_user(
         self, name: str, password: str, *, proof: Literal["", "tls", "certificate"] = ""
     ) -> None:
-        """Create a user who may do everything, by password."""
+        """Create a user with all rights, who logs in by password."""
         self.query(f"CREATE USER {name} IDENTIFIED BY '{password}' REQUIRE {self.PROOFS[proof]}")
         self.query(f"GRANT ALL ON *.* TO {name}")
 
     def drop_database(self, name: str) -> None:
-        """Drop a database; fails where a test has left a transaction open on it."""
+        """Drop a database; fail if a test has left a transaction open on it."""
         self.query(f"DROP DATABASE {name}")
 
     def query(self, sql: str, *, database: str = "") -> list[tuple[object, ...]]:
-        """Run one statement as the administrator, on a connection of its own; its rows."""
+        """Run one statement as the administrator, on a new connection; return its rows."""
         with (
             pymysql.connect(
                 host=LOOPBACK,
@@ -62,7 +62,7 @@ class MariaDB(SqlServer):
 
     @classmethod
     def _initialise(cls, data: Path) -> None:
-        for helper in "mariadbd", "my_print_defaults":  # without which installing fails obscurely
+        for helper in "mariadbd", "my_print_defaults":  # without it, installing fails obscurely
             find_binary(helper, cls.PACKAGES)
         run_tool(
             [
@@ -75,7 +75,7 @@ class MariaDB(SqlServer):
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 "--skip-name-resolve",
-                "--force",  # a host that cannot look up its own name will do
+                "--force",  # for hosts that cannot look up their own name
                 *cls.SMALL,
             ]
         )
@@ -91,25 +91,27 @@ class MariaDB(SqlServer):
 
     @classmethod
     def _plain_command(cls, data: Path) -> list[str]:
-        """A server's command line, but for the network."""
+        """A server's command line, without the options for the network."""
         return [
             find_binary("mariadbd", cls.PACKAGES),
             "--no-defaults",
             *cls._as_ourselves(),
             f"--datadir={data}",
-            # Relative to the data: an absolute path may be longer than a socket's can be.
+            # The path is relative to the data folder, because an absolute one may be too long for a
+            # socket.
             "--socket=mariadb.sock",
             f"--pid-file={data.parent / 'pid'}",
             f"--tmpdir={data.parent}",
             "--skip-name-resolve",
-            # Kernel resources for asynchronous I/O are few and shared with all other servers.
+            # Asynchronous I/O is off, because the kernel's resources for it are few, and shared by
+            # all servers.
             "--skip-innodb-use-native-aio",
             *cls.SMALL,
         ]
 
     def _tls(self) -> list[str]:
         if self.certificates is None:
-            return ["--skip-ssl"]  # MariaDB 11 makes itself a certificate at every start, slowly
+            return ["--skip-ssl"]  # MariaDB 11 creates a certificate at every start, slowly
         return [
             "--ssl",
             f"--ssl-ca={self.certificates.authority}",
@@ -125,5 +127,5 @@ class MariaDB(SqlServer):
 
     @staticmethod
     def _as_ourselves() -> list[str]:
-        """MariaDB runs as root only where it is told so in words."""
+        """The option with which MariaDB agrees to run as root."""
         return ["--user=root"] if os.geteuid() == 0 else []

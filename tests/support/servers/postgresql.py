@@ -27,23 +27,23 @@ hostssl  all          +tls             all  scram-sha-256
 host     all          +tls             all  reject
 host     all          all              all  scram-sha-256
 """
-"""Who is let in how: see PostgreSQL.create_user."""
+"""Who may log in, and how; see `PostgreSQL.create_user`."""
 
 
 class PostgreSQL(SqlServer):
     """A PostgreSQL server, small; user postgres, no password.
 
-    It does not sync to the disk: what it has committed outlives a kill of all its processes, which
-    is what tests do to it, but not the machine.
+    It does not sync to the disk. Committed data survive a kill of all its processes, as tests do
+    it, but not a crash of the machine.
 
-    Its process is the postmaster, and has one child for each connection, and others. When the
-    tests are killed the kernel kills the postmaster, and its children see that and exit.
+    Its process is the postmaster, with one child for each connection, and others. When the tests
+    are killed, the kernel kills the postmaster, and its children notice and exit.
 
     Args:
         home: as for all servers.
-        flags: for the server's command line, after ours: ``--max-connections=10``.
+        flags: appended to the server's command line: ``--max-connections=10``.
         certificates: as for all servers.
-        primary: be a replica of that one, which runs, instead of a server with data of its own.
+        primary: a running server; this one becomes its replica. None: this one has data of its own.
     """
 
     kind = "postgresql"
@@ -52,7 +52,8 @@ class PostgreSQL(SqlServer):
 
     SMALL = (
         "--shared-buffers=16MB",
-        # Else in /dev/shm, where it outlives a server that was killed and is not started again.
+        # By default the shared memory is in /dev/shm, where it survives a server that is killed and
+        # not started again.
         "--dynamic-shared-memory-type=mmap",
     )
 
@@ -73,20 +74,20 @@ class PostgreSQL(SqlServer):
         super().__exit__(*exception)
 
     def url(self, database: str = "") -> str:
-        """What psched is told to reach a database on this server as its administrator."""
+        """The url of a database on this server, for its administrator."""
         return f"postgresql+psycopg://{ADMINISTRATOR}@{LOOPBACK}:{self.port}/{database}"
 
     def create_user(
         self, name: str, password: str, *, proof: Literal["", "tls", "certificate"] = ""
     ) -> None:
-        """Create a user who may do everything, by password."""
+        """Create a user with all rights, who logs in by password."""
         self.query(f"CREATE ROLE {name} LOGIN SUPERUSER PASSWORD '{password}'")
         if proof:
             self.query(f"GRANT {proof} TO {name}")
 
     def drop_database(self, name: str) -> None:
-        """Drop a database; fails where a test has left a transaction open on it."""
-        # A client that was killed may not be gone yet; others that are merely connected are cut.
+        """Drop a database; fail if a test has left a transaction open on it."""
+        # A killed client may not be gone yet; clients that are merely connected are disconnected.
         transactions = (
             f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608
             " AND backend_type = 'client backend' AND xact_start IS NOT NULL"
@@ -95,7 +96,7 @@ class PostgreSQL(SqlServer):
         self.query(f"DROP DATABASE {name} WITH (FORCE)")
 
     def query(self, sql: str, *, database: str = "") -> list[tuple[object, ...]]:
-        """Run one statement as the administrator, on a connection of its own; its rows."""
+        """Run one statement as the administrator, on a new connection; return its rows."""
         with psycopg.connect(
             host=LOOPBACK,
             port=self.port,
@@ -110,14 +111,14 @@ class PostgreSQL(SqlServer):
             return cursor.fetchall() if cursor.description else []
 
     def stop(self) -> None:
-        """Shut down cleanly, whoever is connected, and wait for the end."""
+        """Shut down cleanly, even if clients are connected, and wait for the end."""
         if self.running:
-            # Signal 15 would wait until the last client has gone.
+            # Signal 15 would make the server wait until its last client has left.
             self._process.send_signal(signal.SIGINT)
         super().stop()
 
     def kill(self) -> None:
-        """Kill all its processes with signal 9 and wait for their end."""
+        """Kill all of the server's processes with signal 9 and wait for their end."""
         children = self._stop_forking() if self.running else []
         for child in children:
             with contextlib.suppress(ProcessLookupError):
@@ -131,14 +132,14 @@ class PostgreSQL(SqlServer):
     def make_replica(self, *flags: str, certificates: Certificates | None = None) -> Self:
         """A replica of this server, not yet started.
 
-        It follows some milliseconds behind. Where the primary was started with the flag
-        ``--synchronous-standby-names=*``, nothing is committed before a replica has it too; nor
-        without one, so start that before anything is written.
+        It lags by some milliseconds. If the primary was started with the flag
+        ``--synchronous-standby-names=*``, no commit succeeds before a replica has it. So start the
+        replica before anything is written.
         """
         return type(self)(self._home, *flags, certificates=certificates, primary=self)
 
     def promote(self) -> None:
-        """Make a primary of a replica, and wait for it."""
+        """Promote this replica to a primary, and wait until it is one."""
         assert self.query("SELECT pg_promote()") == [(True,)]
 
     # --- how it is made --------------------------------------------------------------
@@ -154,7 +155,7 @@ class PostgreSQL(SqlServer):
             "--locale=C",
             "--auth=trust",
             "--no-sync",
-            "--wal-segsize=1",  # megabytes; there are two at least
+            "--wal-segsize=1",  # megabytes; two at least
         )
         (data / "pg_hba.conf").write_text(ACCESS)
         roles = "CREATE ROLE tls\nCREATE ROLE certificate\n"
@@ -176,7 +177,7 @@ class PostgreSQL(SqlServer):
                 "--no-sync",
             )
         if self.certificates is not None:
-            # It reads a key only if it owns it.
+            # PostgreSQL reads a key only if it owns the file.
             key = shutil.copy(self.certificates.key, self.data / "server.key")
             self._give_away(Path(key))
 
@@ -211,7 +212,7 @@ class PostgreSQL(SqlServer):
             return False
 
     def _stop_forking(self) -> list[int]:
-        """Stop the postmaster; the children that it has, and no more gets."""
+        """Suspend the postmaster, so that it forks no more; return the children that it has."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
@@ -257,8 +258,8 @@ class PostgreSQL(SqlServer):
 
     @classmethod
     def _binary(cls, name: str) -> str:
-        """All from one folder: the tools of another version would not do."""
-        # Debian has a folder for each version, which nobody has on the PATH.
+        """All binaries are taken from one folder, because tools of another version do not work."""
+        # Debian has a folder for each version, which is on nobody's PATH.
         versions = Path("/usr/lib/postgresql").glob("*/bin")
         newest_first = sorted(versions, key=lambda path: float(path.parent.name), reverse=True)
         server = Path(find_binary("postgres", cls.PACKAGES, folders=newest_first)).resolve()

@@ -14,14 +14,14 @@ SERVICE = "psched-test"
 """The name under which Sentinels know their servers."""
 
 DATABASES = 4096
-"""That a server has: each test is given its own."""
+"""The number of databases of a server; each test gets its own."""
 
 
 class Redis(Server):
     """A Redis server that saves every write; no password.
 
     Args:
-        primary: of which it is a replica, if of any.
+        primary: the server of which this is a replica; None: it is none.
     """
 
     kind = "redis"
@@ -39,11 +39,11 @@ class Redis(Server):
         return self.folder / "socket"
 
     def url(self, database: str = "0") -> str:
-        """What psched is told to reach a database on this server."""
+        """The url of a database on this server."""
         return f"redis://{LOOPBACK}:{self.port}/{database or 0}"
 
     def create_database(self) -> str:
-        """The number of an empty database."""
+        """Choose an empty database; return its number."""
         return str(next(self._numbers))
 
     def drop_database(self, name: str) -> None:
@@ -51,21 +51,21 @@ class Redis(Server):
         self.query("FLUSHDB", db=int(name))
 
     def query(self, *command, db: int = 0):
-        """Send a command, on a connection of its own; the answer."""
+        """Send a command on a new connection; return the answer."""
         retry = Retry(NoBackoff(), 0)
         with redis.Redis(LOOPBACK, self.port, db, protocol=2, retry=retry) as client:
             return client.execute_command(*command)
 
     def info(self, name: str) -> str:
-        """One of the things that the server says of itself."""
+        """The value of one field of the server's INFO."""
         return str(self.query("INFO").get(name))
 
     def follow(self, primary: "Redis | None") -> None:
-        """Be a replica from the next start on."""
+        """Make this server a replica from its next start on."""
         self._primary = primary
 
     def catch_up(self) -> None:
-        """Wait until this replica has all that its primary has."""
+        """Wait until this replica has all data of its primary."""
         assert self._primary is not None
         offset = int(self._primary.info("master_repl_offset"))
         name = "slave_repl_offset"
@@ -73,9 +73,9 @@ class Redis(Server):
 
     @property
     def role(self) -> str:
-        """What the server says it is: master or slave; nothing at the moment when that changes.
+        """The role that the server reports: master or slave; empty at the moment when it changes.
 
-        A Sentinel that changes it closes all connections to the server, the one of who asks too.
+        A Sentinel that changes the role closes all connections to the server, including this one.
         """
         try:
             return self.info("role")
@@ -84,7 +84,7 @@ class Redis(Server):
 
     @property
     def is_linked(self) -> bool:
-        """Whether a replica hears its primary."""
+        """Whether a replica is connected to its primary."""
         return self.info("master_link_status") == "up"
 
     @classmethod
@@ -93,7 +93,7 @@ class Redis(Server):
 
     @property
     def _program(self) -> str:
-        """The server. It is one program with redis-check-rdb, and goes by what it is called."""
+        """The server's binary. It is the same program as redis-check-rdb, and acts by its name."""
         link = self.folder / "redis-server"
         if not link.exists():
             link.symlink_to(find_binary("redis-check-rdb", "redis-tools"))
@@ -106,13 +106,13 @@ class Redis(Server):
             "dir": str(self.data),
             "unixsocket": str(self.socket),
             "databases": str(DATABASES),
-            # Only a server of a cluster opens it. By default it is 10,000 above the other port, and
-            # may be another program's.
+            # Only a server of a cluster opens this port. By default it is 10,000 above the other
+            # port, where another program may listen.
             "cluster-port": str(self._cluster_port),
             "appendonly": "yes",
             "appendfsync": "always",
             "save": "",
-            # A new replica is not to wait for others.
+            # A new replica must not wait for others.
             "repl-diskless-sync-delay": "0",
             **self._tls(),
         }
@@ -150,7 +150,7 @@ class Sentinel(Redis):
         self._file = self.folder / "sentinel.conf"
 
     def _command(self) -> list[str]:
-        if not self._file.exists():  # it keeps there what it learns
+        if not self._file.exists():  # the Sentinel stores its state in this file
             self._file.write_text(
                 f"bind {LOOPBACK}\nport {self.port}\ndir {self.data}\n"
                 f"sentinel monitor {SERVICE} {LOOPBACK} {self._watched.port} 2\n"
@@ -161,7 +161,7 @@ class Sentinel(Redis):
 
     @property
     def sees(self) -> dict[str, str]:
-        """What it knows of the primary."""
+        """What the Sentinel knows about the primary."""
         found = self.query("SENTINEL", "MASTER", SERVICE)
         if isinstance(found, dict):
             return {str(name): str(value) for name, value in found.items()}
@@ -170,7 +170,7 @@ class Sentinel(Redis):
 
 
 class Watched(Block):
-    """A primary, a replica and three Sentinels; for one failover. A context manager."""
+    """A primary, a replica and three Sentinels, for one failover. A context manager."""
 
     def __init__(self, home: Path) -> None:
         self.primary = Redis(home)
@@ -197,12 +197,12 @@ class Watched(Block):
         return [self.primary, self.replica, *self.sentinels]
 
     def be_patient(self) -> None:
-        """Take nothing for down any more, however busy this host is."""
+        """Let no Sentinel consider a server down any more, however busy this host is."""
         for sentinel in self.sentinels:
             sentinel.query("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "60000")
 
     def wait_for_switch(self) -> None:
-        """Wait until every Sentinel names the replica as the primary, and has published that."""
+        """Wait until every Sentinel names the replica as the primary, and has published it."""
         for sentinel in self.sentinels:
             wait_until(
                 lambda sentinel=sentinel: sentinel.sees["port"] == str(self.replica.port),
@@ -211,7 +211,7 @@ class Watched(Block):
             )
 
     def url(self, database: str = "0") -> str:
-        """What psched is told."""
+        """The url that leads to the primary through the Sentinels."""
         places = ",".join(f"{LOOPBACK}:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://{places}/{SERVICE}/{database}"
 

@@ -61,12 +61,12 @@ class NewRow:
 
     @classmethod
     def from_columns(cls, key: str, status: str, token: str | None, reason: str | None) -> Self:
-        """Read a row; one that is no intact copy counts as a schedule."""
+        """Read a row; a row that is not an intact copy counts as a schedule."""
         if status != MIGRATING:
             return cls(key)
         try:
             note = json.loads(reason or "")
-            status, next_run_time, why, *retain = note["then"]  # older copies have no retention
+            status, next_run_time, why, *retain = note["then"]  # copies of older versions have none
             final = (status, next_run_time, why, retain[0] if retain else None)
             return cls(key, token, note["moving from"], final)
         except (ValueError, KeyError, TypeError):

@@ -96,7 +96,7 @@ class Migrator:
             self._clock.sleep(_PAUSE)
 
     def run_pass(self, *, dry: bool = False) -> Report:
-        """Read the whole old table once, and move what can be moved unless ``dry``."""
+        """Read the whole old table once; unless ``dry``, move the rows that can be moved."""
         self._repair(dry=dry)
         total, last = Report(), None
         while True:
@@ -110,26 +110,27 @@ class Migrator:
             self._progress(total.seen, self.moved)
 
     def _repair(self, *, dry: bool) -> None:
-        """Finish what was interrupted: activate copies of marked rows, delete those without row."""
+        """Finish interrupted moves: activate copies of marked rows, delete copies without a row."""
         self.others.clear()
         last = ""
         while copies := self._retry(partial(self._destination.staged_after, last)):
             last = copies[-1].key
             ours = [copy for copy in copies if copy.origin == self._planner.origin]
-            # If it is not staged, it is no copy: somebody has set the row's status by SQL.
+            # A row that is not staged is no copy: somebody has set its status by SQL.
             others = (copy for copy in copies if copy.is_staged and copy not in ours)
             self.others.update(copy.origin for copy in others)
             if ours and not dry:
                 self._retry(partial(self._repair_page, ours))
 
     def _repair_page(self, copies: Sequence[NewRow]) -> None:
-        # The old rows are read after the copies: a copy that was made in between has a row.
+        # The old rows are read after the copies: a copy whose row is missing now is of a row that
+        # is gone.
         olds = self._source.read([copy.key for copy in copies])
         self._destination.delete_staged([copy for copy in copies if copy.key not in olds])
         self._activate([copy for copy in copies if self._is_marked(olds.get(copy.key))])
 
     def _move_page(self, after: OldRow | None, *, dry: bool) -> tuple[Sequence[OldRow], Report]:
-        """Read a page and move what can be moved of it; may be repeated after any failure."""
+        """Read a page and move the rows that can be moved; may be repeated after any failure."""
         page, report = self._source.page(after), Report()
         report.seen = len(page)
         existing = self._destination.read([old.key for old in page])
@@ -161,7 +162,7 @@ class Migrator:
         )
 
     def _insert(self, moves: Sequence[Move], report: Report) -> Sequence[Move]:
-        """Write the copies that are missing; returns the moves whose copies exist."""
+        """Write the copies that are missing; return the moves whose copies exist."""
         missing = [(move.row, move.copy) for move in moves if move.row is not None]
         try:
             self._destination.insert(missing)
@@ -178,7 +179,7 @@ class Migrator:
         return moves
 
     def _mark(self, moves: Sequence[Move], report: Report) -> None:
-        """Mark rows that are as their copies say, and activate these; delete the other copies."""
+        """Mark the rows that still equal their copies; activate those, delete other copies."""
         marked = moves
         if self._source.mark([move.old for move in moves]) < len(moves):
             olds = self._source.read([move.old.key for move in moves])

@@ -92,10 +92,11 @@ class Source:
         return {old.key: old for old in found}
 
     def mark(self, seen: Sequence[OldRow]) -> int:
-        """Mark the rows whose columns are all still as they were read; the number of these rows."""
+        """Mark the rows whose columns are all still as they were read; return their number."""
         if not seen:
             return 0
-        # SQL as text: for two thousand comparisons SQLAlchemy's objects take ten times as long.
+        # The SQL is text, because SQLAlchemy's objects for two thousand comparisons take ten times
+        # as long.
         values: dict[str, Any] = {}
         each = (f"({' AND '.join(self._as_seen(old, values))})" for old in seen)
         as_seen = text(" OR ".join(each)).bindparams(**values)
@@ -104,7 +105,7 @@ class Source:
         return self._connector.run(lambda c: c.execute(change).rowcount)
 
     def delete_marked(self, keys: Sequence[str]) -> int:
-        """Delete the rows among these that are marked; the number of these rows."""
+        """Delete those of the rows that are marked; return their number."""
         if not keys:
             return 0
         marks = (
@@ -166,7 +167,7 @@ class Source:
         raise SchemaError(f"the table {self._place} does not have the columns of {wanted}")
 
     def _as_seen(self, old: OldRow, values: dict[str, Any]) -> Iterator[str]:
-        """The conditions that a row is still as it was read; adds their parameters to values."""
+        """SQL conditions that a row is still as it was read; parameters are added to ``values``."""
         for name, value in old.values.items():
             stored = self._stored(name)
             if value is None:

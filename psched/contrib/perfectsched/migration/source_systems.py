@@ -48,7 +48,7 @@ _HORIZON = 1_300_000_000
 """PerfectQueue never claims a task whose ``timeout`` is not after this."""
 
 _OFFSET = 1_000_000_000
-"""Seconds that PerfectQueue 0.8 subtracts from the time when a finished task's retention ends."""
+"""Seconds; PerfectQueue 0.8 writes the end of a finished task's retention less this offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,8 @@ class PerfectSched(SourceSystem):
     name = "perfectsched"
     required_columns = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
     optional_columns = frozenset({"timezone"})
-    # Its workers claim rows whose timeout has passed, and name next_time to extend or finish.
+    # PerfectSched's workers claim rows whose timeout has passed, and name next_time to extend or
+    # finish.
     marks: Sequence[Values] = (MappingProxyType({"timeout": NEVER, "next_time": -1}),)
     overdue_note = (
         "schedules have missed more occurrences than catchup, catchup_limit and catchup_window"
@@ -165,7 +166,7 @@ class PerfectSched(SourceSystem):
             delay=0 if values["delay"] is None else values["delay"],
             next_time=next_time,
             next_run_time=check_number("timeout", values["timeout"], LATEST_TIME),
-            # A row without it counts as one that plain SQL inserted without its times.
+            # A row without next_run_time counts as inserted by plain SQL without its times.
             created_at=int(old.now),
             options=_options({} if same_policy else {"dst_policy": "wallclock"}, form),
         )
@@ -248,7 +249,7 @@ SYSTEMS: Mapping[str, SourceSystem] = {each.name: each for each in (PerfectSched
 
 
 def is_marked(system: SourceSystem, old: OldRow) -> bool:
-    """Whether a row is marked as moved; only its copy has its former values then."""
+    """Whether a row is marked as moved; then only its copy has its former values."""
     return any(
         all(old.values[name] == value for name, value in mark.items()) for mark in system.marks
     )
@@ -312,7 +313,7 @@ def _options(own: Mapping[str, Any], form: str | None) -> str | None:
 
 
 def _understood(row: Row, data: str, settings: Config) -> Definition:
-    """The definition of a row, if psched would accept such a row from a client.
+    """The definition of a row, checked as strictly as for a row that a client declares.
 
     Raises:
         InvalidError: psched would refuse it; the ``field`` names the column.

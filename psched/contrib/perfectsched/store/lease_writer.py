@@ -50,7 +50,7 @@ _CLOCK_STEP = 5
 """Seconds; if the store's clock was set back by more, nothing waits until it has caught up."""
 
 _PUT_OFF = 3600
-"""Seconds until a row that could not be understood is due again."""
+"""Seconds until an invalid row, which cannot be marked, is due again."""
 
 
 class LeaseWriter:
@@ -86,11 +86,11 @@ class LeaseWriter:
         next_due = near[len(due)].timeout if len(due) < len(near) else None
         rows, tried = self._claim_each(owner, due, limit, floor(now), length)
         more = tried < len(due) or len(due) == limit + _SPARE
-        # No row counts as `expired`: one that waited for a retry looks like one that was leased.
+        # No row is reported as `expired`, because a row that waited for a retry looks leased.
         return Claimed(rows=rows, now=now, next_due=next_due, more=more)
 
     def extend(self, tokens: Mapping[str, Token], length: int) -> set[str]:
-        """Move the end of leases to now + length; the keys of those that were still held."""
+        """Move the end of leases to now + length; return the keys of those that were still held."""
         found = {key: self.leases.get(key, token) for key, token in tokens.items()}
         held = {key: lease for key, lease in found.items() if lease and not lease.settled}
         for _ in range(_ROUNDS):
@@ -160,7 +160,7 @@ class LeaseWriter:
             return None, []
         self._connector.refuse_read_only(found[0][1])
         now, rows = float(found[0][0]), [StoredRow(*columns[2:]) for columns in found]
-        # The clock may have been set before the database read it.
+        # The host's clock may have been set before the database read it.
         if self._by_host_clock and self._connector.clock_steps.seconds_since() <= length:
             rows = [row for row in rows if row.never_leased]
         return now, rows
@@ -175,8 +175,8 @@ class LeaseWriter:
 
         Args:
             owner: the owner of the leases.
-            due: the rows that were due …
-            second: … in this second of the store's clock.
+            due: the due rows.
+            second: the second of the store's clock in which they were read.
             limit: how many rows to claim.
             length: the length of the leases, seconds.
 
@@ -222,7 +222,7 @@ class LeaseWriter:
             return False
 
     def _write_ends(self, leases: Mapping[str, Lease], now: float, length: int) -> bool:
-        """Write the new end of leases; whether all of them have it now."""
+        """Write the new end of leases; return whether all of them have it now."""
         # Once a lease has ended, another worker may claim the row and write the same end. So only
         # the answer to a statement about this one row tells whether the lease was extended.
         ended = {key: lease for key, lease in leases.items() if lease.timeout <= now}
@@ -233,7 +233,7 @@ class LeaseWriter:
         return done
 
     def _write_end(self, leases: Mapping[str, Lease], second: int, length: int) -> bool:
-        """Write the new end of leases in one statement; whether all of them have it now."""
+        """Write the new end of leases in one statement; return whether all of them have it now."""
         if not leases:
             return True
         until = second + length + 1
@@ -280,7 +280,7 @@ class LeaseWriter:
         return Settled.DONE
 
     def _write(self, statement: TextClause, values: Mapping[str, Any]) -> int:
-        """Send one statement that writes; the number of rows that it matched."""
+        """Send one statement that writes; return the number of rows that it matched."""
         return self._connector.run(lambda c: c.execute(statement, values).rowcount)
 
 
@@ -296,10 +296,10 @@ def _times_after(end: Settlement, lease: Lease, row: StoredRow, now: float) -> t
         _log.error("%s: is put at rest: the table holds no time after January 2038", end.key)
         return row.next_time, NEVER
     if end.next_time == row.next_time:
-        # Later than every second from which an end of this lease was computed, because the next
-        # lease could have the same end otherwise. See "The token" in `store`.
+        # The row is due later than every second from which an end of this lease was computed.
+        # Otherwise the next lease could have the same end. See "The token" in `store`.
         earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
     elif end.not_before is not None and not end.wait:
-        # Exactly then, also if that is past. See "The next occurrence" in `store`.
+        # The row is due exactly then, even if that is past. See "The next occurrence" in `store`.
         return end.next_time, not_before
     return end.next_time, min(max(not_before, earliest), LATEST)

@@ -7,12 +7,12 @@ from psched.contrib.perfectsched.store.rows import StoredRow, as_row
 from psched.core.model import Row, Token
 
 _CAPACITY = 10_000
-"""From this number of leases on, those that were settled are forgotten."""
+"""The number of leases from which on settled ones are forgotten."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease, and what is known about its row in the table.
+    """A lease, with all that this process knows about its row in the table.
 
     Attributes:
         token: the token that its holder names in every request.
@@ -84,7 +84,8 @@ class HeldLeases:
         if len(self._by_key) >= _CAPACITY:
             self._by_key = {key: each for key, each in self._by_key.items() if not each.settled}
         attempt = 1 if row.never_leased else 2
-        # An occurrence is never claimed twice in one second, but several of one row may be.
+        # One occurrence is never claimed twice in one second, but several occurrences of one row
+        # may be.
         fence = second << 31 | max(row.occurrence, 0)
         lease = Lease(Token(owner, fence), row.next_time, attempt, timeout, second)
         self._by_key[row.id] = lease
@@ -114,7 +115,7 @@ class HeldLeases:
 
 
 def may_be_leased(row: StoredRow, now: float, longest: float) -> bool:
-    """Whether any worker, also one of PerfectSched's, may hold this row.
+    """Whether any worker, including PerfectSched's, may hold this row.
 
     A row that waits for a retry looks like a leased one. But nobody runs an occurrence before its
     time, and no lease ends more than ``longest`` seconds from now.

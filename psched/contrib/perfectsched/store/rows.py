@@ -51,7 +51,7 @@ class StoredRow(NamedTuple):
 
     @property
     def never_leased(self) -> bool:
-        """Whether no worker has leased this occurrence yet.
+        """Whether no worker has leased the present occurrence yet.
 
         The settle that makes an occurrence the next one sets ``timeout`` to exactly ``next_time``
         plus ``delay``; every lease, retry and release sets ``timeout`` to something else.
@@ -142,7 +142,7 @@ def _object(stored: str | bytes | None) -> tuple[dict[str, Any], str | None]:
 
 
 def _joined(row: Row) -> bytes:
-    """The column ``data`` for a row, whose payload need not be a JSON object."""
+    """The column ``data`` for a row; the row's payload need not be a JSON object."""
     raw = raw_data(row)
     if raw == plain_text("data", row.data or "{}").encode():
         return join_data(row.type, row.data)

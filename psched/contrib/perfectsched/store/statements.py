@@ -35,10 +35,10 @@ class Statements:
         held = "id = :id AND next_time = :next_time AND timeout = :timeout"
 
         self.now = text(f"SELECT {dialect.now}")
-        # Fails if the table is not there, or lacks a column.
+        # This fails if the table does not exist, or lacks a column.
         self.check = text(f"SELECT {columns} FROM {table} WHERE 1 = 0")
         self.rows = text(f"{read} id IN :ids").bindparams(bindparam("ids", expanding=True))
-        # If the host's clock was set forward, leases may only seem to have ended.
+        # If the host's clock was set forward, leases may seem to have ended before they have.
         claimable = (
             " AND (timeout = next_time + delay OR :length < :even)" if dialect.host_clock else ""
         )
@@ -117,12 +117,12 @@ def read_rows(
     found = connector.read(lambda c: c.execute(sql.rows, {"ids": [*keys]}).all()) if keys else []
     now = float(found[0][0]) if found else 0.0
     wanted, rows = {*keys}, (StoredRow(*columns[1:]) for columns in found)
-    # The database's collation may take another key for one of these.
+    # The database's collation may treat a different key as equal to one of these.
     return now, {row.id: row for row in rows if row.id in wanted}
 
 
 def as_seen(row: StoredRow) -> dict[str, Any]:
-    """The values for the condition that a row is still as it was read."""
+    """The values for the SQL condition that a row is still as it was read."""
     return {**row._asdict(), "timezone": row.timezone or ""}
 
 

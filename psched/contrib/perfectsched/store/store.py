@@ -178,7 +178,7 @@ class PerfectSchedStore(TableStore[Statements]):
         Raises:
             NotFoundError: there is no such row.
         """
-        # The database's collation may take another key for this one.
+        # The database's collation may treat a different key as equal to this one.
         if self.get(key) is None or not self._write(self._sql.delete, {"id": key}):
             raise NotFoundError(f"no schedule has the key {key!r}")
         return True
@@ -232,7 +232,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def purge(self, limit: int) -> int:
-        """Remove nothing: no row has a retention time."""
+        """Remove nothing, because no row has a retention time."""
         return 0
 
     @override
@@ -242,7 +242,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        """Release nothing: the table does not tell which leases a dead worker held. They expire."""
+        """Release nothing, because the table does not tell which leases a dead worker held."""
         return ()
 
     @override
@@ -251,7 +251,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def _prepare(self) -> None:
-        """Create no folder: if there is none, PerfectSched's database is somewhere else."""
+        """Create no folder: if it is missing, PerfectSched's database is somewhere else."""
         place = self._connector.url.database
         if place and Path(place).parent.is_dir():
             super()._prepare()
@@ -297,7 +297,7 @@ def _checked(row: Row) -> StoredRow:
 
 
 def _is_as_seen(row: StoredRow, seen: Row, *, held: bool) -> bool:
-    """Whether a row is still as a client has seen it; an extended lease is no difference."""
+    """Whether a row is still as a client has seen it, apart from an extended lease."""
     was = as_row(row)
     if (was.version, was.next_time) != (seen.version, seen.next_time):
         return False

@@ -39,22 +39,22 @@ class Dialect:
         exact: makes a column compare byte by byte: 'A' is not 'a'.
         integer: makes sure that the database takes a bound value, NULL too, for a whole number.
         payload: reads a column, whose name is put in, that holds bytes or text.
-        packed: makes of compressed bytes what such a column can hold.
-        text: turns what ``payload`` has made of text into text again.
+        packed: converts compressed bytes to a value that such a column can hold.
+        text: converts text that was read through ``payload`` back to text.
         hex: the bytes of a text column as hexadecimal digits.
         after: whether two columns are after two values, in the form that lets the planner
             continue in the index of both columns.
         rest_order: the order by key of rows without a time, in the form that lets the planner
             use the index of times and keys.
-        place: the column by which a row that has just been read is found fastest; another row may
-            have come to that place since.
+        place: the column by which a row that was read before is found fastest; a different row may
+            be at that place by now.
         read_only: whether this server is a replica, or has been demoted to one. Servers let some
             users write in spite of that; what those write is lost.
         server: a query for the server's product and version, for people.
         isolation: a query whose last column is the session's isolation level.
         encryption: a query whose last column tells how the session is encrypted; empty: it is
             not.
-        aborts: whether an error aborts the transaction in which it occurs.
+        aborts: whether an error aborts its whole transaction.
         begin: begins a transaction that will write.
         catch_up: what is sent before a read, and after it, so that a node of a Galera cluster
             first applies what others have committed; None: there are no such clusters.

@@ -103,8 +103,8 @@ def _classify(error: BaseException) -> ErrorKind:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     if code in _ERROR_KINDS:
         return _ERROR_KINDS[code]
-    # The server's own numbers begin at 1000; it has then rolled the statement back. PyMySQL raises
-    # 0 or numbers in the 2000s itself, and leaves the connection in an unknown state.
+    # The server's own numbers begin at 1000; it has then rolled the statement back. PyMySQL itself
+    # raises 0 and numbers in the 2000s; the connection is then in an unknown state.
     return ErrorKind.UNKNOWN if code == 0 or 2000 <= code < 3000 else ErrorKind.REFUSED  # noqa: PLR2004
 
 
@@ -138,7 +138,7 @@ def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN4
         try:
             others["ssl"] = encryption.ssl_context(tls)
         except (OSError, ValueError) as error:
-            # The number that drivers give to TLS errors.
+            # The error number that drivers use for TLS errors.
             raise pymysql.OperationalError(2026, str(error)) from error
     connection: Any = PyMySQLConnection(**others, defer_connect=True)
     if connection.unix_socket or connection.bind_address:
@@ -200,8 +200,8 @@ def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
 
 
 MYSQL = Dialect(
-    # Not UNIX_TIMESTAMP(), which is NULL after 2038 on MariaDB 10.11, nor NOW(), which
-    # follows the session's zone.
+    # UNIX_TIMESTAMP() would be NULL after 2038 on MariaDB 10.11, and NOW() follows the session's
+    # zone.
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6",
     now_floor="TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())",
     exact="CAST({} AS BINARY)",
@@ -210,15 +210,18 @@ MYSQL = Dialect(
     packed=bytes,
     text="{}",
     hex="HEX({})",
-    # Not as a pair, nor as two queries: it would read all rows with the first value again.
+    # Neither a comparison of pairs nor two queries, because MySQL would then read all rows with the
+    # first value again.
     after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
-    # With next_run_time, which is NULL in all of them, MariaDB 10.11 would sort.
+    # Ordered by key alone: with next_run_time, which is NULL in all these rows, MariaDB 10.11 would
+    # sort.
     rest_order="id",
     place="id",
-    # A number or a word, depending on the version. A read-only session has an error of its own.
+    # The variable is a number or a word, depending on the version. A read-only session raises an
+    # error of its own.
     read_only="CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')",
     server="SELECT CONCAT(IF(LOCATE('MariaDB', VERSION()) > 0, 'MariaDB ', 'MySQL '), VERSION())",
-    # Its name depends on the version.
+    # The variable's name depends on the version.
     isolation=(
         "SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')"
     ),

@@ -85,7 +85,7 @@ def _explain(error: BaseException) -> str:
 _SSLMODES = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
 _NO_FILE = "/dev/null/none"
-"""Cannot exist. Without a path, libpq would look for the file in the user's home."""
+"""A file that cannot exist; without a path, libpq would look for one in the user's home."""
 
 
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
@@ -181,8 +181,8 @@ def _begin_session(connection: Connection, milliseconds: int) -> ServerInfo:
 
 
 POSTGRESQL = Dialect(
-    # Of PostgreSQL's clocks the one that moves within a transaction, but not within a statement:
-    # with a clock that does, the planner could not use an index.
+    # The clock of PostgreSQL that moves between the statements of a transaction, but not within
+    # one: with a clock that moves within a statement, the planner could not use an index.
     now="CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)",
     now_floor="CAST(FLOOR(EXTRACT(EPOCH FROM statement_timestamp())) AS BIGINT)",
     exact="{}",
@@ -216,7 +216,7 @@ POSTGRESQL = Dialect(
         " and are host, port, user and password right?"
     ),
     fix="",
-    # With another encoding, a column may hold what is not text, and then no row could be read.
+    # With another encoding, a column may hold bytes that are not text, and no row could be read.
     unsuitable=(
         "SELECT CONCAT('its encoding is ', encoding, '; create a database with the encoding UTF8')"
         " FROM (SELECT current_setting('server_encoding') AS encoding) AS this"

@@ -37,7 +37,7 @@ class PyMySQLConnection(Connection):
         del charset, collation  # `Dialect.begin_session` sets them
 
     @override
-    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # PyMySQL's
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:  # PyMySQL's own method
         if len(sql) > _SURELY_ACCEPTED:
             content = (
                 sql if isinstance(sql, bytes) else sql.encode(self.encoding, "surrogateescape")
@@ -53,7 +53,7 @@ class PyMySQLConnection(Connection):
         return super().query(sql, unbuffered)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:  # noqa: ANN401  # PyMySQL's
-        """The context for PyMySQL's options; without any, it asks for encryption without checks."""
+        """The SSL context for PyMySQL's options; without options, it checks nothing."""
         if sslp:
             context: ssl.SSLContext = super()._create_ssl_ctx(sslp)  # type: ignore[misc]  # not in its stubs
             return context

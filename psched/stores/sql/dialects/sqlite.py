@@ -25,7 +25,7 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     sqlite3.SQLITE_CANTOPEN: ErrorKind.UNAVAILABLE,
     sqlite3.SQLITE_NOMEM: ErrorKind.UNAVAILABLE,
     sqlite3.SQLITE_READONLY: ErrorKind.READ_ONLY,
-    # A number that has grown beyond 64 bits is of another type.
+    # A number that has grown beyond 64 bits gets another type.
     sqlite3.SQLITE_CONSTRAINT: ErrorKind.INVALID_VALUE,
     sqlite3.SQLITE_MISMATCH: ErrorKind.INVALID_VALUE,
     sqlite3.SQLITE_TOOBIG: ErrorKind.INVALID_VALUE,
@@ -82,7 +82,7 @@ class _Connection(sqlite3.Connection):
         self._file: Path | None = None
         if _is_file(database):
             self._file = Path(database).absolute()
-            # SQLite itself reports what cannot be done.
+            # SQLite itself reports what is wrong.
             with suppress(OSError):
                 _clear_beside(self._file)
             database, options["uri"] = f"{self._file.as_uri()}?mode=rw", True
@@ -91,7 +91,7 @@ class _Connection(sqlite3.Connection):
 
     @property
     def astray(self) -> bool:
-        """Whether the path now leads to another file, or to none."""
+        """Whether the path leads to another file by now, or to none."""
         return self._found() != self._opened
 
     def _found(self) -> tuple[int, int] | None:
@@ -110,7 +110,7 @@ def _is_astray(connection: Connection) -> bool:
 
 
 def _clear_beside(file: Path) -> None:
-    """Remove what is not a regular file where SQLite expects the files beside a database."""
+    """Remove anything but regular files from where SQLite expects the files beside a database."""
     for suffix in "-wal", "-shm", "-journal":
         beside = file.with_name(file.name + suffix)
         # A task may have put something else there, with which SQLite could not open the database.
@@ -126,15 +126,16 @@ SQLITE = Dialect(
     now_floor="CAST(strftime('%s', 'now') AS INTEGER)",
     exact="{}",
     integer="{}",
-    # Its columns hold numbers, too, and text that is not UTF-8.
+    # SQLite's columns may also hold numbers, and text that is not UTF-8.
     payload="CAST({} AS BLOB)",
     packed=bytes,
-    # Not CAST, with which the planner does not look up a pair in an index.
+    # CAST is avoided, because with it the planner would not look up a pair in an index.
     text="({} || '')",
     hex="HEX({})",
     after="({}, {}) > ({}, {})",
     rest_order="id",
-    # The row's own number; a search by key would read one index more, on another page for each row.
+    # The row's own number, because a search by key would read one more index, on another page for
+    # each row.
     place="rowid",
     read_only="0",
     server="SELECT 'SQLite ' || sqlite_version()",
