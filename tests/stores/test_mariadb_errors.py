@@ -141,6 +141,7 @@ class TestLocks:
         self, store, connect, database, reason
     ):
         add(store, "k")
+        wait_longer_for_locks(store)
 
         def stop(_number, _frame):
             raise reason("by the test")
@@ -175,6 +176,7 @@ class TestLocks:
         def waits_for_a_lock():
             return database.server.query("SELECT 1 FROM information_schema.innodb_lock_waits")
 
+        wait_longer_for_locks(store)
         # The server rolls back the transaction that has changed less; this one changes more.
         execute(other, "CREATE TABLE weight (n INT PRIMARY KEY)", "BEGIN")
         execute(other, "INSERT INTO weight SELECT seq FROM seq_1_to_500")

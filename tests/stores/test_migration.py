@@ -21,7 +21,7 @@ from psched.core.policy import Run, after_claim
 from support.isolated import say, started_isolated
 from support.old_tables import OldTable, new_worker, old_worker, runs, schedule, task
 from support.stores import make_store
-from support.waiting import wait_until
+from support.waiting import HANG_TIMEOUT, wait_until
 
 LATER = 2_000_000_000
 LEASE = 300
@@ -845,7 +845,7 @@ def move(url, log):
         say("ready")
         wait_until(lambda: Path(log).exists(), what="the first run")
         Path(f"{log}.moving").touch()
-        return migration.run(60).remaining
+        return migration.run(int(HANG_TIMEOUT)).remaining
 
 
 def test_while_all_workers_run_every_occurrence_runs_once(database, old, tmp_path, now):
@@ -860,7 +860,7 @@ def test_while_all_workers_run_every_occurrence_runs_once(database, old, tmp_pat
             process.said("ready")
         for worker in new_worker, new_worker, old_worker:
             started.enter_context(started_isolated(worker, database.url, log, end))
-        assert [process.result(timeout=60) for process in moves] == [0, 0]
+        assert [process.result(timeout=HANG_TIMEOUT) for process in moves] == [0, 0]
         last = start + 19 * 60
         wait_until(
             lambda: all(last in runs(log).get(key, ()) for key in keys), what="the last runs"

@@ -23,7 +23,7 @@ from psched.core.settling import Ending, settle
 from psched.core.store_protocol import ClaimUnknownError, Settled
 from support.proxy import Fault, Proxy
 from support.stores import store_factory
-from support.waiting import wait_until
+from support.waiting import scaled, wait_until
 
 each_server = pytest.mark.parametrize(
     "database",
@@ -69,7 +69,7 @@ def far_url(proxy, database):
 @pytest.fixture
 def far(far_url, store, timeout, strategy):  # the table is there
     """A store behind the proxy."""
-    with store_factory(far_url, timeout=timeout, claim_strategy=strategy) as open_store:
+    with store_factory(far_url, timeout=scaled(timeout), claim_strategy=strategy) as open_store:
         store = open_store()
         store.now()  # connected
         store._claim_strategy()  # chosen
