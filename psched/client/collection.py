@@ -43,8 +43,6 @@ class ScheduleCollection:
     seconds while the store is unavailable.
 
     Args:
-        store: the store.
-        settings: the installation's settings.
         clock: measures leases, and sleeps between two tries.
         draw_nonce: draws a text that was never drawn before.
         tries: how often a request is sent while the store is unavailable.

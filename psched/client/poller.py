@@ -25,8 +25,6 @@ class Poller:
     """Leases one occurrence at a time, which this process runs itself.
 
     Args:
-        store: the store.
-        settings: the installation's settings.
         clock: measures the leases.
         draw_nonce: draws a text that was never drawn before.
         send: sends each request.

@@ -46,8 +46,6 @@ class Writer:
     otherwise it begins again.
 
     Args:
-        store: the store.
-        settings: the installation's settings.
         clock: measures how long an insert has been under way.
         draw_nonce: draws a text that was never drawn before.
         send: sends each request.

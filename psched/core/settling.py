@@ -54,7 +54,6 @@ class Settler:
     its work does not count may undo it, and nobody would do it again.
 
     Args:
-        settings: the installation's settings.
         clock: compared with each D.
         conclude: computes each settlement.
         send: sends each request.

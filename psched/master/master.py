@@ -79,7 +79,6 @@ class Master:
     Args:
         read_spec: reads the configuration; called anew at every restart.
         workers: the table of children.
-        clock: this host's clocks.
         respawn: the pace of replacements.
         reopen_logs: called on USR2 and at a restart.
         status: shows the state of the master to those outside.

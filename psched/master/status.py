@@ -49,7 +49,6 @@ class Status:
         socket: where ``psched status`` asks.
         set_title: shows a text as the process's title.
         recent: the last warnings and errors of this process.
-        clock: this host's clocks.
 
     Attributes:
         problem: why the last restart failed; None: it did not fail.

@@ -31,7 +31,6 @@ class Workers:
     master.
 
     Args:
-        clock: this host's clocks.
         spawner: forks and signals the workers.
         draw_nonce: draws a text that was never drawn before.
         keep: returns the descriptors that workers need: open log files.

@@ -75,7 +75,6 @@ class Sentinels:
         service: the name under which they know the primary.
         dial: opens a connection to one of them.
         budget: the time that this may take.
-        clock: this host's clocks.
 
     Attributes:
         sure: when the primary was last known to be the primary, seconds of the wall clock.

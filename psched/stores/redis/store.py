@@ -43,7 +43,6 @@ class RedisStore(Store):
 
     Args:
         parameters: what the settings say about the store.
-        clock: this host's clocks.
     """
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock) -> None:

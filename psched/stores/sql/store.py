@@ -76,7 +76,6 @@ class SqlStore(TableStore[Statements]):
 
     Args:
         parameters: what the settings say about the store.
-        clock: this host's clocks.
         rng: draws the pauses between two tries for a lock.
     """
 

@@ -50,7 +50,6 @@ class TableStore(Store, Generic[S]):
 
     Args:
         parameters: what the settings say about the store.
-        clock: this host's clocks.
         rng: draws the pauses between two tries for a lock.
     """
 
