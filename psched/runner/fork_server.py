@@ -217,7 +217,7 @@ class ForkServer:
 
     def _order(self, count: int) -> None:
         if count < 1:
-            raise BlockingIOError("too many runners that were killed do not die")
+            raise BlockingIOError("no place for another runner: killed runners have not exited yet")
         pairs = Link.pairs(count)
         ordered = [(self._free[place], end) for place, (end, _) in enumerate(pairs)]
         try:

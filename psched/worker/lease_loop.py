@@ -197,7 +197,7 @@ class LeaseLoop:
             if result is Settled.DONE and (unsure or not task.lost):
                 task.log_end()
             elif unsure:
-                text = "its end was not answered, and by now its lease is over or another's"
+                text = "the store did not confirm its end before its lease ended or was taken over"
                 text += ": nobody knows whether what it did counts"
                 task.log(text, level=logging.ERROR)
             else:

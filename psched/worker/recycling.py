@@ -39,5 +39,5 @@ class Recycling:
         if self._tasks is not None and tasks >= self._tasks:
             self.why = f"has run {tasks} tasks"
         elif self._until is not None and now >= self._until:
-            self.why = "has reached its age"
+            self.why = "has reached worker_max_age"
         return bool(self.why)

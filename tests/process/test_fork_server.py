@@ -146,7 +146,10 @@ def places_run_out():
 
 
 def test_there_are_no_more_than_there_are_places_until_some_are_buried():
-    assert isolated(places_run_out) == ["too many runners that were killed do not die", 1]
+    assert isolated(places_run_out) == [
+        "no place for another runner: killed runners have not exited yet",
+        1,
+    ]
 
 
 # --- its own end ---------------------------------------------------------------------

@@ -116,7 +116,7 @@ def test_what_is_larger_than_the_server_takes_is_refused_with_the_mend(start_mar
     settings = {"url": server.url(server.create_database()), "compress_above": 0}
     with store_factory(settings["url"]) as open_store:
         open_store().init()
-    told = r"^the database refused: .1153.* bytes, and the server takes 1,048,576: raise its max_"
+    told = r"^the database refused: .1153.* bytes, and the server accepts 1,048,576: raise its max_"
     with open_schedules(settings) as schedules:
         with pytest.raises(StoreError, match=told) as refused:
             schedules.push("k", data=noise(2 * MIB))

@@ -33,7 +33,7 @@ def test_each_limit_is_met_within_a_tenth_and_told_once(seed):
     by_age = enough(seed, worker_max_age=1000)
     _, now = first_reached(by_age, [(0, 1000.0 + second) for second in range(2000)])
     assert 1900 <= now <= 2101
-    assert by_age.why == "has reached its age"
+    assert by_age.why == "has reached worker_max_age"
 
 
 def test_workers_differ_so_that_not_all_go_at_once():

@@ -404,7 +404,7 @@ def test_a_worker_that_is_old_enough_says_so(host):
     assert not any(message.get("enough") for message in worker.messages)
     worker.advance(220)
 
-    assert worker.messages[-1]["enough"] == "has reached its age"
+    assert worker.messages[-1]["enough"] == "has reached worker_max_age"
 
 
 # --- processes -----------------------------------------------------------------------

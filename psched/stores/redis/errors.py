@@ -22,14 +22,14 @@ _LOST = (ReadOnlyError, MasterDownError)
 
 _PASSING = {
     "BUSY": "somebody's script keeps it busy",
-    "CLUSTERDOWN": "it does not serve",
+    "CLUSTERDOWN": "it accepts no requests",
     "LOADING": "it reads its data",
     "MASTERDOWN": "it is a replica",
     "MISCONF": "it cannot save its data",
     "NOREPLICAS": "too few replicas follow it",
     "OOM": "its memory is full",
     "READONLY": "it is a replica",
-    "TRYAGAIN": "it does not serve",
+    "TRYAGAIN": "it accepts no requests now",
 }
 """Error codes of refusals that pass, and what they mean."""
 

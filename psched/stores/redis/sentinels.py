@@ -171,7 +171,7 @@ class Sentinels:
         """The number of Sentinels, and how many cannot be reached."""
         unreachable = len(self._hosts) - len(self._connections)
         missing = (
-            f"; {unreachable} cannot be reached: a failover by it is heard of late"
+            f"; {unreachable} cannot be reached: a failover may be noticed late"
             if unreachable
             else ""
         )

@@ -47,7 +47,7 @@ class PyMySQLConnection(Connection):
             if len(content) + 1 > largest:
                 raise pymysql.err.DataError(
                     1153,
-                    f"the statement has {len(content):,} bytes, and the server takes {largest:,}:"
+                    f"the statement has {len(content):,} bytes, and the server accepts {largest:,}:"
                     " raise its max_allowed_packet, or keep less in data",
                 )
         return super().query(sql, unbuffered)
