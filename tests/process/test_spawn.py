@@ -35,7 +35,8 @@ ENDS = {}
 def ended(pid):
     """Wait for a child, or for one of a fork server's; how it ended."""
     for server in SERVERS:
-        if pid in tree.children(server.pid):
+        # Not by the list of the server's children: while one is reaped, it may lack others; proc(5).
+        if tree.parent(pid) == server.pid:
             found = wait_until(server.exits, what=f"the end of {pid}")
             server.bury([each.pid for each in found])
             ENDS.update((each.pid, str(each)) for each in found)
