@@ -35,7 +35,7 @@ ENDS = {}
 def ended(pid):
     """Wait for a child, or for one of a fork server's; how it ended."""
     for server in SERVERS:
-        # Not by the list of the server's children: while one is reaped, it may lack others; proc(5).
+        # The list of the children of the server may lack one while another is reaped: proc(5).
         if tree.parent(pid) == server.pid:
             found = wait_until(server.exits, what=f"the end of {pid}")
             server.bury([each.pid for each in found])
