@@ -1,1 +1,1 @@
-"""Other systems: PerfectSched's tables, and crontabs. No other package imports this one."""
+"""Import from other systems: PerfectSched's tables, and crontabs. No other package imports this."""
