@@ -1,1 +1,1 @@
-"""Import from other systems: PerfectSched's tables, and crontabs. No other package imports this."""
+"""Support for PerfectSched's tables and for crontabs. No other package imports this one."""

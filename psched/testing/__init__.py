@@ -24,8 +24,8 @@ empty store for each test, and returns a function that opens this store::
             for backend in opened:
                 backend.disconnect()
 
-Each call of the function returns a new instance on the same, initialised store, as each worker opens
-one. Some tests call the function in several threads. If you call
+Each call of the function returns a new instance on the same, initialised store, because each worker
+has an instance. Some tests call the function in several threads. If you call
 ``pytest.register_assert_rewrite("psched.testing")`` before the import, a failed test shows the
 compared values.
 

@@ -25,8 +25,8 @@ from psched.worker.unstarted_leases import UnstartedLeases
 from psched.worker.worker import Inbox, Worker
 
 _LONGEST_PAUSE = 5.0
-"""The longest pause, in seconds, between two attempts to reach an unavailable store; alive_time /
-20 if that is shorter.
+"""The longest pause, in seconds, between two attempts to reach an unavailable store;
+alive_time / 20 if that is shorter.
 """
 
 
@@ -56,7 +56,7 @@ def make_worker(
         deadman: kills this process if it does not guard its tasks in time.
         inbox: the signals that this process has received.
         log: the log of this process.
-        clock: the clocks of this host; leases and due times are compared with the store's clock.
+        clock: the clocks of this host; the store's clock decides when rows are due and leases end.
         rng: the source of all random delays.
         show_title: sets the title of this process in the list of processes.
         startup: begins the work in the store that precedes the first task, see `StartupSteps`;

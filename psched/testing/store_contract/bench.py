@@ -64,7 +64,7 @@ def claim(
 
 
 def claim_all(store: Store, owner: str, *, alive_time: int = LEASE) -> list[Row]:
-    """Lease all due rows, by several claims, whose owners are ``owner.1``, ``owner.2`` and so on."""
+    """Lease all due rows by several claims, whose owners are ``owner.1``, ``owner.2`` etc."""
     rows: list[Row] = []
     for count in range(1, 1000):
         claimed = claim(store, f"{owner}.{count}", limit=1000, alive_time=alive_time)

@@ -29,11 +29,11 @@ T = TypeVar("T")
 _WORKERS = 4
 
 _TRIES = 30
-"""How often a call is tried if the store is busy; a store waits about a second for a lock per try."""
+"""How often a call is repeated at most, because a store waits only about a second for a lock."""
 
 
 class _Patient:
-    """A store that repeats a call that failed because of a lock: such a call has changed nothing."""
+    """A store that repeats calls that failed because it was busy: they have changed nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -102,7 +102,7 @@ class Marks:
         add(store, "k", "by hand")
         claim(store, "w.1", **MOMENT)
         marked = [key for key in ("k", "by hand") if not store.delete(key)]
-        assert len(marked) == 2  # noqa: PLR2004  # both
+        assert len(marked) == 2  # noqa: PLR2004  # both rows were marked
         for key in marked:
             wait_for_end(store, key)
         assert store.delete("by hand")

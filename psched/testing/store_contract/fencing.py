@@ -18,7 +18,7 @@ from psched.testing.store_contract.bench import (
 
 
 def _attempts(store: Store, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:
-    """Send each kind of write with a token; yield its name and whether the store refused it."""
+    """Send each kind of write with a token; yield its name and whether it was refused."""
     row = Row(key=key, next_time=5, owner=token.owner, fence=token.fence, version=version)
     yield "extend", store.extend({key: token}, alive_time=LEASE, shortest=1) == frozenset()
     yield "update_data", not store.update_data(key, token, '{"stale":true}')
@@ -64,8 +64,8 @@ class Fencing:
     ) -> None:
         store = backend_factory()
         held = leased(store, "k", "Worker.1")
-        # The owner must be compared, because a database that lost its last commits can grant a fence
-        # twice. No owner is used twice.
+        # The owner must be compared, because a database that lost its last commits can grant a
+        # fence twice, but no owner is used twice.
         for owner in ("worker.1", "Worker.10", "Worker.1x", ""):
             _is_powerless(store, "k", Token(owner, held.fence))
 

@@ -180,7 +180,7 @@ class Records:
         assert (resting.status, resting.next_run_time, resting.reason) == (QUARANTINED, None, "bad")
 
     def test_a_row_may_be_left_without_a_time(self, backend_factory: BackendFactory) -> None:
-        """A settlement without ``next_time`` says that the next occurrence is not known."""
+        """A settlement without ``next_time`` ends an occurrence whose successor is not known."""
         store = backend_factory()
         add(store, "waits", "rests")
         rows = {row.key: row for row in claim(store, "w.1").rows}

@@ -1,4 +1,4 @@
-"""Stores in which any client may set a row's status: a settle must not overwrite it unseen."""
+"""Stores in which any client may set a row's status: a settle must not overwrite a new one."""
 
 from collections.abc import Callable
 from dataclasses import replace as changed
@@ -12,7 +12,7 @@ SetStatus = Callable[[str, str], None]
 
 
 class StatusContract:
-    """The holder of a lease sees a status that a client has set, and does not overwrite it unseen.
+    """A settle does not overwrite a status that a client has set, if the holder has not seen it.
 
     Needs the fixtures ``backend_factory`` and ``set_status``, a `SetStatus`.
     """

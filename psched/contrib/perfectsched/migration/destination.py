@@ -89,7 +89,7 @@ class Destination:
     Args:
         settings: the settings, which name the database and the table.
         clock: limits how long requests wait for the database.
-        rng: the source of the random pauses between two tries for a lock.
+        rng: the source of the random pauses between two tries to lock the database.
     """
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:

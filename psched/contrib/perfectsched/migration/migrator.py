@@ -111,13 +111,14 @@ class Migrator:
             self._progress(total.seen, self.moved)
 
     def _repair(self, *, dry: bool) -> None:
-        """Finish interrupted moves: activate copies of marked rows; delete copies of no row."""
+        """Finish interrupted moves: activate copies of marked rows, delete copies without rows."""
         self.others.clear()
         last = ""
         while copies := self._retry(partial(self._destination.staged_after, last)):
             last = copies[-1].key
             ours = [copy for copy in copies if copy.origin == self._planner.origin]
-            # A row that is not staged is no copy, so it is not counted: SQL has set its status.
+            # A row that is not staged is not counted, because it is no copy: somebody has set its
+            # status by SQL.
             others = (copy for copy in copies if copy.is_staged and copy not in ours)
             self.others.update(copy.origin for copy in others)
             if ours and not dry:
@@ -228,7 +229,7 @@ def open_migrator(
         system: `SourceSystem.name`; None: the columns of the old table determine the system.
         lease_time: the longest lease of an old worker, seconds.
         clock: measures the time, and sleeps between two passes or tries.
-        rng: the source of the random pauses between two tries for a lock.
+        rng: the source of the random pauses between two tries to lock the database.
         progress: see `Migrator`.
 
     Raises:

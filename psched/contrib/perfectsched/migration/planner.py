@@ -77,7 +77,7 @@ class Move:
 
     Attributes:
         old: the row as it was read.
-        copy: the staged copy of the row; if the row is marked, the row found in psched's table.
+        copy: the staged copy of the row; if the row is marked, psched's row with the same key.
         row: the row that the copy becomes; None if the copy need not be inserted.
         marked: whether the row is marked; then only the copy remains to be activated, if it exists.
         stale: an existing copy that was made from another state of the row; None if there is none.

@@ -39,7 +39,7 @@ class Source:
         name: the name of the table.
         system: the name of the old system; None: the table's columns determine the system.
         clock: limits how long requests wait for the database.
-        rng: the source of the random pauses between two tries for a lock.
+        rng: the source of the random pauses between two tries to lock the database.
 
     Attributes:
         title: the table and its database, as messages show them.
@@ -92,7 +92,7 @@ class Source:
         return {old.key: old for old in found}
 
     def mark(self, seen: Sequence[OldRow]) -> int:
-        """Mark those of the rows in which no column has changed since; return their number."""
+        """Mark the rows that have not changed since they were read; return how many it marked."""
         if not seen:
             return 0
         # The SQL is text, because building two thousand comparisons from SQLAlchemy's objects takes
@@ -179,7 +179,7 @@ class Source:
                 yield f"{stored} = :{parameter}"
 
     def _stored(self, name: str, *, as_bytes: bool = False) -> str:
-        """The SQL that reads a column; ``data`` is read as bytes, because it may hold any."""
+        """The SQL that reads a column; reads ``data`` as bytes, because it may hold any bytes."""
         quoted = self._connector.quote(name)
         as_bytes = as_bytes or name == "data"
         return self._connector.dialect.payload.format(quoted) if as_bytes else quoted

@@ -68,7 +68,7 @@ class OldRow:
     now: float
 
     def fingerprint(self, origin: str) -> str:
-        """A hash of the row's values and its origin; any change of the row changes the hash."""
+        """A hash of the row's values and of ``origin``; it changes if any of these changes."""
         state = repr((origin, sorted(self.values.items())))
         return sha256(state.encode(errors="backslashreplace")).hexdigest()[:40]
 
@@ -256,7 +256,7 @@ SYSTEMS: Mapping[str, SourceSystem] = {each.name: each for each in (PerfectSched
 
 
 def is_marked(system: SourceSystem, old: OldRow) -> bool:
-    """Whether a row is marked as moved; the mark has replaced values, which only its copy holds."""
+    """Whether a row is marked as moved; the mark replaced values that only the copy still holds."""
     return any(
         all(old.values[name] == value for name, value in mark.items()) for mark in system.marks
     )

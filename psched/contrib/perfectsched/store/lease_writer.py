@@ -44,7 +44,7 @@ _SPARE = 4
 """Rows that a claim reads beyond those wanted, because other workers claim some of them first."""
 
 _ROUNDS = 5
-"""The most times that a request reads and writes rows that other clients change meanwhile."""
+"""How often a request tries at most to read and write rows that other clients are changing."""
 
 _CLOCK_STEP = 5
 """The longest wait, in seconds, for a store's clock that was set back; see `_times_after`."""
@@ -162,7 +162,8 @@ class LeaseWriter:
         self._connector.refuse_read_only(found[0][1])
         now, rows = float(found[0][0]), [StoredRow(*columns[2:]) for columns in found]
         # Due rows that may be leased are ignored if the host's clock was set within the length of a
-        # lease. It is checked again here, because it may have been set before the database read it.
+        # lease. This is checked again, because the clock may have been set before the database read
+        # it.
         if self._by_host_clock and self._connector.clock_steps.seconds_since() <= length:
             rows = [row for row in rows if row.never_leased]
         return now, rows

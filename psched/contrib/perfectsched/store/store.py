@@ -31,8 +31,8 @@ workers or by workers with another ``alive_time``, and a person who deletes and 
 sets its times, within the second of a claim.
 
 **Time.** All times are whole seconds of the store's clock. They are computed here and written as
-literals, because later requests compare the row with them. A lease ends at floor(now) + alive_time
-+ 1.
+literals, because later requests compare the row with them. A lease ends at
+floor(now) + alive_time + 1.
 
 **The next occurrence.** A settle that moves a row to its next occurrence sets ``timeout`` to
 next_time + delay, even if that is past, as PerfectSched does, and never to now. PerfectSched's
@@ -103,7 +103,7 @@ class PerfectSchedStore(TableStore[Statements]):
         settings: the settings, which name the database and the table. The longest lease of any
             worker is assumed to be their ``alive_time``, but at least 300 seconds.
         clock: measures how long requests take.
-        rng: the source of the random pauses between two tries for a lock.
+        rng: the source of the random pauses between two tries to lock the database.
     """
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
