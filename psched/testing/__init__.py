@@ -31,9 +31,9 @@ compared values.
 
 For a store that cannot keep every column of a row, subclass `CoreContract` and the suites of the
 store's capabilities: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Retention`, `Recovery`. Three
-more suites test capabilities beyond the protocol: `TransactionContract`, that the store inserts
-rows in a caller's transaction; `TableContract`, that rows inserted by SQL are run; and
-`StatusContract`, that any client may set the status of a row.
+more suites test capabilities that the protocol does not require. Add `TransactionContract` if the
+store can insert rows in a caller's transaction, `TableContract` if clients may write rows by SQL,
+and `StatusContract` if any client may set the status of a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `claims`, `leases`, `settlements`,
 `deletion`, `fencing`, `contention`; then the suites of single capabilities: `records`, `overrides`,

@@ -1,4 +1,4 @@
-"""Several workers try the same change at the same time: exactly one of them succeeds."""
+"""Several workers request the same change at the same time: exactly one of them succeeds."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ _TRIES = 30
 
 
 class _Patient:
-    """A store that repeats calls that failed because it was busy: they have changed nothing."""
+    """A store that repeats calls that raised `StoreBusyError`: such a call has changed nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

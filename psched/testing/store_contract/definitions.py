@@ -72,7 +72,7 @@ class Definitions:
         assert len(store.look(many)) == len(many)
 
     def test_of_very_many_rows_all_are_added_or_none(self, backend_factory: BackendFactory) -> None:
-        """These are more rows than fit into one statement."""
+        """The test adds more rows than fit into one statement."""
         store = backend_factory()
         keys = [f"m{number}" for number in range(1500)]
         add(store, keys[-1])
