@@ -1,1 +1,1 @@
-"""Other systems: PerfectSched's tables, and crontabs. No other package imports this one."""
+"""Support for PerfectSched's tables and for crontabs. No other package imports this one."""

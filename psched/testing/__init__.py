@@ -1,11 +1,11 @@
-"""What tests need: the store protocol as tests, and drivers for psched's loops.
+"""Support for tests: the contract of a store, as tests, and drivers for psched's loops.
 
-`MasterDriver` and `WorkerDriver` run psched's loops without processes and without waiting: the test
-moves a `ManualClock`, and says what the workers of a `ManualSpawner` do, or the tasks in the
-runners of a `ManualRunnerPool`.
+`MasterDriver` and `WorkerDriver` run psched's loops without processes and without waiting. The test
+moves a `ManualClock`. It also decides what the workers of a `ManualSpawner` do, and what the tasks
+in the runners of a `ManualRunnerPool` do.
 
-The protocol can be run on a store of your own. Subclass the contract, and give the subclass a
-fixture that opens one store, fresh for each test, as several workers would::
+To test a store of your own, subclass the contract. The subclass needs a fixture that creates an
+empty store for each test, and returns a function that opens this store::
 
     import pytest
     from psched.testing import BackendContract
@@ -24,14 +24,16 @@ fixture that opens one store, fresh for each test, as several workers would::
             for backend in opened:
                 backend.disconnect()
 
-Each call returns another instance on the same, initialised store, as another worker would have it.
-Some tests call it in several threads. With ``pytest.register_assert_rewrite("psched.testing")``
-before the import, a failure shows what was compared.
+Each call of the function returns a new instance on the same, initialised store, because each worker
+has an instance. Some tests call the function in several threads. If you call
+``pytest.register_assert_rewrite("psched.testing")`` before the import, a failed test shows the
+compared values.
 
-A store that cannot keep every column of a row can be tested by `CoreContract` and by the suites of
-what it can do: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Retention`, `Recovery`. Stores that
-do more than the protocol asks add `TransactionContract` if they join a caller's transaction,
-`TableContract` if rows can be written by SQL, and `StatusContract` if any client may write them.
+For a store that cannot keep every column of a row, subclass `CoreContract` and the suites of the
+store's capabilities: `Records`, `Overrides`, `ExactKeys`, `Marks`, `Retention`, `Recovery`. Three
+more suites test capabilities that the protocol does not require. Add `TransactionContract` if the
+store can insert rows in a caller's transaction, `TableContract` if clients may write rows by SQL,
+and `StatusContract` if any client may set the status of a row.
 
 Reading order of `store_contract`: `bench`, `definitions`, `claims`, `leases`, `settlements`,
 `deletion`, `fencing`, `contention`; then the suites of single capabilities: `records`, `overrides`,
@@ -87,8 +89,8 @@ __all__ = [
 class CoreContract(
     Definitions, Replacements, Claims, Leases, Settlements, Deletion, Fencing, Contention
 ):
-    """What every store must do. Needs the fixture ``backend_factory``."""
+    """Tests of what every store must do. They need the fixture ``backend_factory``."""
 
 
 class BackendContract(CoreContract, Records, Overrides, ExactKeys, Marks, Retention, Recovery):
-    """All of the protocol. Needs the fixture ``backend_factory``."""
+    """Tests of the whole protocol. They need the fixture ``backend_factory``."""

@@ -1,4 +1,4 @@
-"""Which objects a worker consists of, and what each of them is given."""
+"""Creates a worker: creates its parts, and passes to each part the other parts that it uses."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -25,7 +25,9 @@ from psched.worker.unstarted_leases import UnstartedLeases
 from psched.worker.worker import Inbox, Worker
 
 _LONGEST_PAUSE = 5.0
-"""Seconds between two tries to reach a store that is away; less if leases are short."""
+"""The longest pause, in seconds, between two attempts to reach an unavailable store;
+alive_time / 20 if that is shorter.
+"""
 
 
 def make_worker(
@@ -43,21 +45,22 @@ def make_worker(
     show_title: Callable[[str], object] = set_title,
     startup: Callable[[], Iterator[None]] | None = None,
 ) -> Worker:
-    """A worker with all its parts.
+    """Create a worker with all its parts.
 
     Args:
-        link: to the master.
-        place: its number, its generation and its nonce.
-        settings: the installation's.
-        store: where the schedules are.
-        pool: where tasks run.
+        link: the connection to the master.
+        place: the worker's number, generation and nonce.
+        settings: the settings of the installation.
+        store: the store that holds the schedules.
+        pool: the runners, which run the tasks.
         deadman: kills this process if it does not guard its tasks in time.
-        inbox: this process's signals.
-        log: this process's log.
-        clock: the time of everything but what the store decides.
-        rng: draws all jitter.
-        show_title: shows what the worker does, in the list of processes.
-        startup: begins what is to be done in the store first; see `StartupSteps`.
+        inbox: the signals that this process has received.
+        log: the log of this process.
+        clock: the clocks of this host; the store's clock decides when rows are due and leases end.
+        rng: the source of all random delays.
+        show_title: sets the title of this process in the list of processes.
+        startup: begins the work in the store that precedes the first task, see `StartupSteps`;
+            None: there is no such work.
     """
     tasks = make_task_table(settings, pool=pool, deadman=deadman, clock=clock)
     loop = make_lease_loop(
@@ -88,7 +91,7 @@ def make_worker(
 def make_task_table(
     settings: Config, *, pool: RunnerPool, deadman: KillTimer, clock: Clock
 ) -> TaskTable:
-    """The tasks of a worker, with their guard."""
+    """Create the table of a worker's tasks, and the guard that enforces their limits."""
     guard = TaskGuard(settings, pool=pool, clock=clock, deadman=deadman)
     return TaskTable(pool, guard, clock)
 
@@ -104,7 +107,7 @@ def make_lease_loop(
     rng: random.Random,
     startup: Callable[[], Iterator[None]] | None = None,
 ) -> LeaseLoop:
-    """A worker's lease loop with its parts; the arguments are those of `make_worker`."""
+    """Create a worker's lease loop with its parts; `make_worker` describes the arguments."""
     slowness = Slowness(settings, clock)
     backoff = StoreBackoff(
         clock=clock,

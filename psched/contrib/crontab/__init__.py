@@ -1,4 +1,5 @@
-"""``psched import-crontab``: a crontab, read as cron reads it, becomes schedules of type ``exec``.
+"""``psched import-crontab``: converts a crontab to schedules of type ``exec``.
 
-`parser` reads a crontab, `crontab_to_schedules` declares the schedules, `command` is the command.
+`parser` reads a crontab as cron does. `crontab_to_schedules` converts its commands to schedules.
+`command` is the command line interface.
 """

@@ -110,13 +110,13 @@ def import_crontab(
 
 
 def host_zone(link: Path = _LOCALTIME) -> str:
-    """The time zone of this host's clocks, and so of its cron.
+    """The time zone of this host, which its cron uses.
 
     Raises:
-        ConfigError: /etc/localtime does not tell the name of the zone.
+        ConfigError: the zone's name cannot be read from the target of /etc/localtime.
     """
     if not link.exists():
-        return "UTC"  # the C library does the same
+        return "UTC"  # the C library also uses UTC then
     name = str(link.resolve()).partition("/zoneinfo/")[2]
     if name not in zone_names():
         raise ConfigError(f"{link} does not tell this host's time zone; give it with -t")
@@ -124,7 +124,7 @@ def host_zone(link: Path = _LOCALTIME) -> str:
 
 
 def _form(file: Path, *, system: bool, user: str | None) -> tuple[bool, str | None]:
-    """Whether the file is a system crontab; if not, the user that it belongs to."""
+    """Whether the file is a system crontab, and the owner of a user's crontab, else None."""
     if system or user:
         return system, user
     path = file.absolute()

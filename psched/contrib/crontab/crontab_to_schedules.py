@@ -1,7 +1,8 @@
-"""Declares the commands of a crontab as schedules of type ``exec``, which run as under cron.
+"""Converts the commands of a crontab to schedules of type ``exec``, which run as cron runs them.
 
-cron ignores exit statuses, has no time limit and retries nothing. So these schedules have one
-attempt and no ``kill_timeout``. Missed runs, which cron would drop, run once (``catchup: latest``).
+cron ignores exit statuses, sets no time limit and retries nothing. So these schedules have one
+attempt and no ``kill_timeout``. cron drops missed runs; psched runs the latest of them
+(``catchup: latest``).
 """
 
 import re
@@ -24,7 +25,7 @@ _PATH = "/usr/bin:/bin"
 _POLICY = {"catchup": "latest", "max_attempts": 1, "kill_timeout": 0}
 
 _KEY_PART = 40
-"""Characters of a program's name in a key."""
+"""The largest number of characters of a program's name in a key."""
 
 _HASH = 6
 
@@ -37,15 +38,15 @@ _SHELL_WORDS = frozenset([
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrontabContext:
-    """What a crontab itself does not tell about its commands.
+    """Facts about a crontab's commands that the crontab itself does not contain.
 
     Attributes:
-        name: the name of the crontab, with which keys begin.
-        timezone: the time zone of its lines, unless ``CRON_TZ`` is set.
+        name: the name of the crontab; the keys of its schedules begin with it.
+        timezone: the time zone of the lines to which no ``CRON_TZ`` applies.
         user: the user that psched probably runs as.
-        any_user: whether to import lines that cron runs as other users, too.
-        owner: the user that the crontab belongs to; None: it is a system crontab.
-        home: returns a user's home; None: there is no such user.
+        any_user: whether to import also the lines that cron runs as other users.
+        owner: the user that the crontab belongs to; None if it is a system crontab.
+        home: returns the path of a user's home; None if the user does not exist.
         is_folder: returns whether a folder exists.
     """
 
@@ -65,12 +66,12 @@ def convert(
 
     Args:
         crontab: the crontab.
-        context: the host and the user that it is from.
-        settings: the settings that the schedules must be valid for.
+        context: facts about the crontab's host and user.
+        settings: psched's settings; a schedule that they forbid is not imported.
 
     Returns:
-        The declarations, as `psched.files.plan.plan` takes them, and a remark on every line that
-        is not imported, or not exactly, in the order of the lines.
+        The declarations, in the form that `psched.files.plan.plan` accepts; and a remark on each
+        line that is not imported, or not exactly, in the order of the lines.
     """
     remarks, declarations = list(crontab.remarks), dict[str, dict[str, Any]]()
     for entry in crontab.entries:
@@ -97,7 +98,7 @@ def convert(
 def _fields(
     entry: Entry, user: str | None, context: CrontabContext, settings: Config
 ) -> tuple[dict[str, Any], list[str]]:
-    """The fields of a command's schedule, and texts on how its runs differ from cron's."""
+    """The fields of a command's schedule, and texts on how psched's runs differ from cron's."""
     odd = list[str]()
     home = context.home(user) if user is not None else None
     own = {"HOME": home, "LOGNAME": user}
@@ -131,14 +132,14 @@ def _fields(
 
 
 def _note(entry: Entry, user: str | None) -> str | None:
-    """The command's comment, and cron's user for it if psched runs the command as another user."""
+    """The command's comment; if ``user`` is given, also a line that cron ran it as this user."""
     lines = [*([entry.note] if entry.note else []), *([f"cron ran it as {user}"] if user else [])]
     note = "".join(c if c.isprintable() or c == "\n" else " " for c in "\n".join(lines))
     return note[:TEXT_LENGTH].strip() or None
 
 
 def _key(entry: Entry, name: str, taken: dict[str, dict[str, Any]]) -> str:
-    """A key that depends on the command, not on its time or its place in the crontab."""
+    """A key made from the command: a new time or a move to another line does not change the key."""
     identity = f"{entry.user or ''}\0{entry.command}\0{entry.stdin}".encode()
     stem = f"{_slug(name)}.{_program_of(entry.command)}.{sha256(identity).hexdigest()[:_HASH]}"
     key, number = stem, 1

@@ -1,12 +1,12 @@
-r"""Reads a crontab as cron does: crontab(5), of Debian's cron and of cronie.
+r"""Reads a crontab as crontab(5) of Debian's cron and of cronie describes it.
 
 An environment setting applies to the lines below it. The name and the value of a setting may be
-quoted, and nothing in them is expanded. ``CRON_TZ`` (cronie only) is the time zone of the lines
-below; ``TZ`` is merely a variable of the commands.
+quoted; variables in them are not expanded. ``CRON_TZ`` (cronie only) sets the time zone of the
+lines below it; ``TZ`` is only a variable in the environment of the commands.
 
-In a command line, the first ``%`` ends the command; what follows is its standard input, in which
-each further ``%`` begins a new line. ``\%`` is a percent sign. In a system crontab, a user precedes
-each command.
+In a command line, the first ``%`` ends the command. The text after it is the command's standard
+input; each further ``%`` in this text begins a new line. ``\%`` is a percent sign. In a system
+crontab, a user precedes each command.
 
 A range that runs backwards, such as ``22-2``, is refused: cron accepts it, but it never matches.
 """
@@ -43,7 +43,7 @@ class Remark:
 
     Attributes:
         line: the number of the line.
-        text: the difference, for people.
+        text: why the line is not imported, or how psched's runs differ from cron's.
     """
 
     line: int
@@ -55,13 +55,13 @@ class Entry:
     """A command of a crontab.
 
     Attributes:
-        line: the number of its line.
+        line: the number of the command's line.
         cron: five fields, or an alias such as ``@daily``.
         command: the command, for the shell.
-        stdin: the standard input of the command.
+        stdin: the standard input of the command; empty if the line has no ``%``.
         user: the user that runs the command; None in a user's crontab.
-        variables: the environment settings above the line.
-        note: the comment directly above the line.
+        variables: the environment settings above the command's line, by name.
+        note: the comment directly above the command's line; None if there is none.
     """
 
     line: int
@@ -78,8 +78,8 @@ class Crontab:
     """The content of a crontab.
 
     Attributes:
-        entries: the commands, in their order.
-        remarks: the lines that psched cannot import, or not exactly.
+        entries: the commands, in the order of their lines.
+        remarks: remarks on the lines that psched cannot import, or not exactly.
     """
 
     entries: Sequence[Entry]
@@ -87,7 +87,7 @@ class Crontab:
 
 
 class _BadLineError(Exception):
-    """A line cannot be imported; the text tells why."""
+    """A line cannot be imported; the error's text gives the reason."""
 
 
 def parse(content: str, *, system: bool) -> Crontab:
@@ -132,7 +132,7 @@ def _read_setting(setting: re.Match[str]) -> tuple[str, str]:
 
 
 def _setting_remarks(name: str, value: str) -> Iterator[str]:
-    """Remarks on what a setting asks for and psched does not do."""
+    """Remarks on a setting of cron that has no effect in psched."""
     if name == "MAILTO" and value:
         yield f"MAILTO={value}: psched sends no mail; what a command writes goes to psched's log"
     elif name in {"RANDOM_DELAY", "START_HOURS_RANGE"}:
@@ -191,7 +191,7 @@ def _split_time(line: str) -> tuple[str, str]:
 
 
 def _check_field(text: str) -> None:
-    """Refuse a field that crontab(5) does not describe, or that psched reads differently."""
+    """Refuse a field that crontab(5) does not describe, or that psched interprets differently."""
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         numbers = [_number(word) for word in match.group("begin", "end") if word] if match else []
@@ -211,7 +211,8 @@ def _number(word: str) -> int | None:
 
 def _split_input(text: str) -> tuple[str, str]:
     """Split a line's text into the command and its standard input."""
-    # A character after a backslash never ends the command, also if it is a backslash itself.
+    # The pattern skips the character after each backslash: a percent sign there does not end the
+    # command, and a backslash there does not escape the character after it.
     match = re.match(r"(?:\\.|[^%\\]|\\$)*", text)
     command = match[0] if match else ""
     rest = text[len(command) + 1 :]
@@ -222,5 +223,5 @@ def _split_input(text: str) -> tuple[str, str]:
 
 
 def _without_escapes(command: str) -> str:
-    """Remove the backslashes before percent signs, and no others."""
+    """Remove each backslash that escapes a percent sign; keep all other backslashes."""
     return re.sub(r"\\(.)", lambda found: "%" if found[1] == "%" else found[0], command)

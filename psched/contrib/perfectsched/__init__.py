@@ -1,1 +1,1 @@
-"""PerfectSched's table: used as a store beside PerfectSched's workers, or migrated."""
+"""PerfectSched's table: as a store that psched shares with PerfectSched, and its migration."""

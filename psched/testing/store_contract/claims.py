@@ -79,7 +79,7 @@ class Claims:
         before = found(store, "k")
         (held,) = claim(store, "w.1").rows
         after = found(store, "k")
-        # The answer may, but need not, contain the lease's end.
+        # ``next_run_time`` is not compared, because a claim need not return the lease's end.
         assert changed(held, next_run_time=after.next_run_time) == after
         assert (held.token.owner, held.attempt) == ("w.1", 1)
         assert changed(
@@ -95,7 +95,7 @@ class Claims:
         claim(store, "w.1", alive_time=LEASE)
         end = found(store, "k").next_run_time
         assert end is not None
-        # Rounded up, so that the lease is never shorter than its holder counts.
+        # The end is rounded up, so that the lease is never shorter than its holder assumes.
         assert floor(before) + LEASE + 1 <= end <= floor(store.now()) + LEASE + 1
 
     def test_a_lease_is_nobody_elses_until_it_ends(self, backend_factory: BackendFactory) -> None:

@@ -1,4 +1,4 @@
-"""Several workers at the same time: each change is made by exactly one of them."""
+"""Several workers request the same change at the same time: exactly one of them succeeds."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,11 +29,11 @@ T = TypeVar("T")
 _WORKERS = 4
 
 _TRIES = 30
-"""A store that waits for a lock gives up after a second or so; a busy machine may need longer."""
+"""How often a call is repeated at most, because a store waits only about a second for a lock."""
 
 
 class _Patient:
-    """A store whose calls are made again when it says that it is busy: nothing was applied then."""
+    """A store that repeats calls that raised `StoreBusyError`: such a call has changed nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,7 +61,7 @@ def _at_once(backend_factory: BackendFactory, work: Callable[[Store, int], T]) -
     def run(number: int) -> T:
         store = _patient(backend_factory())
         try:
-            store.now()  # connects before the start
+            store.now()  # opens the connection before the threads start together
             start.wait(timeout=30)
             return work(store, number)
         finally:
@@ -84,11 +84,11 @@ def _claim_all_in_small_lots(store: Store, number: int) -> list[str]:
 def _each_kept_or_taken_over(
     backend_factory: BackendFactory, keep: Callable[[Store, Row], bool]
 ) -> None:
-    """Of leases that ran out, each is kept by its holder or taken over by another worker.
+    """Check that each expired lease is either kept by its holder or taken over by one worker.
 
     Args:
         backend_factory: opens stores.
-        keep: the holder's request about one lease; whether it was granted.
+        keep: sends the holder's request about one lease; returns whether it was granted.
     """
     holder = _patient(backend_factory())
     lost = leased_for_a_moment(holder, *(f"k{number}" for number in range(60)))
@@ -203,7 +203,7 @@ class Contention:
     def test_a_lease_that_is_extended_all_the_time_is_never_lost(
         self, backend_factory: BackendFactory
     ) -> None:
-        """The other workers claim, change and delete what they can."""
+        """Meanwhile one worker changes the definition, and the others try to claim the row."""
         holder = _patient(backend_factory())
         held = leased(holder, "k")
         holder.disconnect()  # a connection belongs to one thread

@@ -33,7 +33,7 @@ FULL = Row(
 
 
 class Definitions:
-    """A store keeps what was declared."""
+    """A store keeps the schedules that were declared."""
 
     def test_init_may_be_repeated_and_loses_nothing(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
@@ -72,7 +72,7 @@ class Definitions:
         assert len(store.look(many)) == len(many)
 
     def test_of_very_many_rows_all_are_added_or_none(self, backend_factory: BackendFactory) -> None:
-        """More rows than fit into one statement."""
+        """The test adds more rows than fit into one statement."""
         store = backend_factory()
         keys = [f"m{number}" for number in range(1500)]
         add(store, keys[-1])
@@ -117,7 +117,7 @@ class Definitions:
 
 
 class Replacements:
-    """Only a client that has seen the row as it stands can change its definition."""
+    """Only a client that has read the present state of a row can change its definition."""
 
     def test_a_replacement_changes_the_definition_and_the_times(
         self, backend_factory: BackendFactory
@@ -174,7 +174,7 @@ class Replacements:
         worker, person = backend_factory(), backend_factory()
         held = leased(worker, "k")
         seen = found(person, "k")
-        # The holder may extend its lease at any time; a replacement must not fail because of it.
+        # The replacement must succeed although the holder has extended its lease meanwhile.
         assert worker.extend({"k": held.token}, alive_time=600, shortest=1) == {"k"}
         before = found(worker, "k")
         assert person.replace(seen, changed(seen, type="new"))

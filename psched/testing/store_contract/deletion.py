@@ -59,7 +59,7 @@ class Deletion:
 
 
 class Marks:
-    """Stores that mark a leased row, so that its holder deletes it."""
+    """Stores that mark a leased row, so that the holder of the lease deletes the row."""
 
     def test_a_leased_row_is_marked_and_its_lease_goes_on(
         self, backend_factory: BackendFactory
@@ -90,7 +90,7 @@ class Marks:
         person.delete("k")
         with refused(AlreadyExistsError):
             add(person, "k")
-        # The holder sees the mark when it settles, at the latest.
+        # A settle is refused, so that a holder that has not seen the mark reads the row.
         assert worker.settle([ending(held)]) == {"k": Settled.REDEFINED}
         assert worker.settle([ending(found(worker, "k"), remove=True)]) == {"k": Settled.DONE}
         add(person, "k")
@@ -102,7 +102,7 @@ class Marks:
         add(store, "k", "by hand")
         claim(store, "w.1", **MOMENT)
         marked = [key for key in ("k", "by hand") if not store.delete(key)]
-        assert len(marked) == 2  # noqa: PLR2004  # both
+        assert len(marked) == 2  # noqa: PLR2004  # both rows were marked
         for key in marked:
             wait_for_end(store, key)
         assert store.delete("by hand")

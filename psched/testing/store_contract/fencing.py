@@ -1,4 +1,4 @@
-"""The core of the protocol: a token that is not the row's cannot change anything."""
+"""The core of the protocol: a write must name the present token of the row."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from psched.testing.store_contract.bench import (
 
 
 def _attempts(store: Store, key: str, token: Token, version: int) -> Iterator[tuple[str, bool]]:
-    """Send every write that names a token; yield for each whether the store refused it."""
+    """Send each kind of write with a token; yield its name and whether it was refused."""
     row = Row(key=key, next_time=5, owner=token.owner, fence=token.fence, version=version)
     yield "extend", store.extend({key: token}, alive_time=LEASE, shortest=1) == frozenset()
     yield "update_data", not store.update_data(key, token, '{"stale":true}')
@@ -64,7 +64,8 @@ class Fencing:
     ) -> None:
         store = backend_factory()
         held = leased(store, "k", "Worker.1")
-        # A database that lost its last commits can grant a fence twice; no owner is used twice.
+        # The owner must be compared, because a database that lost its last commits can grant a
+        # fence twice, but no owner is used twice.
         for owner in ("worker.1", "Worker.10", "Worker.1x", ""):
             _is_powerless(store, "k", Token(owner, held.fence))
 
@@ -83,8 +84,8 @@ class Fencing:
         before = found(store, "k")
         assert store.extend({"k": held.token}, alive_time=LEASE, shortest=1) == frozenset()
         assert not store.update_data("k", held.token, "{}")
-        # The settlement stands, whatever the former holder sends now; repeating it gets the same
-        # answer.
+        # Further settles by the former holder change nothing. Each is answered like a repetition of
+        # the first.
         for end in (ending(held), ending(held, rest=True), ending(held, wait=60)):
             assert store.settle([end]) == {"k": Settled.DONE}
         store.settle([ending(held, remove=True)])

@@ -1,4 +1,4 @@
-"""Stores that hold any schedule: with its own settings, without a trigger, with any key."""
+"""Stores for all schedules: with settings of their own, without a trigger, with any key."""
 
 from dataclasses import replace as changed
 from math import floor
@@ -22,7 +22,7 @@ _KEYS = ("a", "A", "á", "a\u0301", "ß", "ss", "a.b", "a%", "a_", "ab", "x" * 2
 
 
 class Overrides:
-    """A row may have its own ``alive_time``, options, and no trigger."""
+    """A row may have its own ``alive_time`` and its own options, and need not have a trigger."""
 
     def test_all_that_was_declared_is_read_by_every_worker(
         self, backend_factory: BackendFactory

@@ -1,4 +1,4 @@
-"""Releasing the leases of a worker that has died while its host lives: ``recover``."""
+"""``recover``: releases the leases of a worker that has died while its host still runs."""
 
 from math import floor
 
@@ -25,14 +25,14 @@ def _recovered(backend_factory: BackendFactory, nonce: str) -> set[str]:
 
 
 class Recovery:
-    """The leases of a dead worker are released at once, and no others."""
+    """The leases of a dead worker are released at once; no other lease is released."""
 
     def test_what_a_dead_worker_held_can_be_claimed_at_once(
         self, backend_factory: BackendFactory
     ) -> None:
         store = backend_factory()
         add(store, "a", "b")
-        # Several claims of one worker, each with another owner.
+        # One worker sends two claims, each with another owner.
         claim(store, "dead.1", limit=1)
         claim(store, "dead.2", limit=1)
         before = store.look(["a", "b"])
@@ -65,7 +65,7 @@ class Recovery:
 
     def test_the_leases_of_all_others_stay(self, backend_factory: BackendFactory) -> None:
         store = backend_factory()
-        # Owners that a text comparison may take for equal, or for a pattern.
+        # A wrong comparison may treat these owners as equal to the dead worker's, or as patterns.
         owners = ("deadly.1", "dead1.1", "DEAD.1", "dea.1", "undead.1", "dead", "d_ad.1", "%.1")
         for number, owner in enumerate(owners):
             leased(store, f"k{number}", owner)

@@ -1,4 +1,4 @@
-"""Stores whose rows any client may write: a settle does not overwrite a status set by a client."""
+"""Stores in which any client may set a row's status: a settle must not overwrite a new one."""
 
 from collections.abc import Callable
 from dataclasses import replace as changed
@@ -8,11 +8,11 @@ from psched.core.store_protocol import Settled
 from psched.testing.store_contract.bench import BackendFactory, add, claim, ending, found, leased
 
 SetStatus = Callable[[str, str], None]
-"""Sets the status of a row, and nothing else, as a client other than psched would."""
+"""Sets only the status of the row with a key, as a client other than psched does."""
 
 
 class StatusContract:
-    """The holder of a lease sees a status that a client has set, and does not overwrite it.
+    """A settle does not overwrite a status that a client has set, if the holder has not seen it.
 
     Needs the fixtures ``backend_factory`` and ``set_status``, a `SetStatus`.
     """

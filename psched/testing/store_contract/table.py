@@ -1,4 +1,4 @@
-"""Stores whose table is a documented interface: rows that another client has written."""
+"""Stores whose table is a documented interface: other clients may write its rows by SQL."""
 
 from collections.abc import Callable
 from dataclasses import replace as changed

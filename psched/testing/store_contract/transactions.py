@@ -1,4 +1,4 @@
-"""Stores that insert rows in a transaction of the caller's: `JoinsTransactions`."""
+"""Stores that can insert rows in a caller's transaction: `JoinsTransactions`."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,18 +9,18 @@ from psched.core.store_protocol import CallersTransaction, JoinsTransactions, St
 from psched.testing.store_contract.bench import BackendFactory, add, due, found, refused
 
 Begin = Callable[[], AbstractContextManager[Any]]
-"""Begins a transaction on a new connection: the block gets the connection and commits at its end.
+"""Begins a transaction on a new connection, for a ``with`` block, whose target is the connection.
 
-It rolls back if the block raises.
+The transaction is committed when the block ends, and rolled back if the block raises an error.
 """
 
 
 class _UndoneError(Exception):
-    """Rolls a transaction back."""
+    """Raised in a test to roll a transaction back."""
 
 
 class TransactionContract:
-    """Rows that were inserted in a caller's transaction exist if the caller commits.
+    """Rows that were inserted in a caller's transaction exist only if the caller commits.
 
     Needs the fixtures ``backend_factory`` and ``begin``, a `Begin`.
     """

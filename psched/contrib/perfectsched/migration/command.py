@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from psched.contrib.perfectsched.migration.planner import Report
 
 _PROGRESS = 5.0
-"""Seconds between two lines about a large table."""
+"""The shortest time between two progress lines, in seconds."""
 
 
 @click.command()
@@ -83,7 +83,7 @@ def migrate(
 
 
 class _Progress:
-    """Prints the progress, but not more often than every few seconds."""
+    """Prints the progress, at most once every `_PROGRESS` seconds."""
 
     def __init__(self) -> None:
         self._printed_at = CLOCK.monotonic()
@@ -95,7 +95,7 @@ class _Progress:
 
 
 def _print(migrator: "Migrator", report: "Report", *, dry: bool) -> None:
-    """Print what happened to the rows; exit with 1 if some remain."""
+    """Print how many rows were moved, and why others were not; raise an error if rows remain."""
     click.echo(f"would move: {report.ready}" if dry else f"moved: {migrator.moved}")
     click.echo(f"running, left for the next time: {report.running + report.changed}")
     click.echo(f"refused, left where they are: {report.refused}")
@@ -121,5 +121,5 @@ def _print(migrator: "Migrator", report: "Report", *, dry: bool) -> None:
 
 
 def _escaped(text: object) -> str:
-    # Control characters in a row's key or data must not reach the terminal.
+    # Control characters from a row are escaped, because a terminal would obey them.
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))

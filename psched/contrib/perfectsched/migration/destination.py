@@ -1,4 +1,4 @@
-"""psched's table, and the staged copies in it, which become schedules."""
+"""psched's table: inserts staged copies of old rows, and turns them into schedules."""
 
 import json
 import random
@@ -34,7 +34,7 @@ _PAGE = 500
 _COPIED = (
     "type", "data", "cron", "timezone", "delay", "next_time", "created_at", "options",
 )  # fmt: skip
-"""Columns that a staged copy has already; the others are written when it is activated."""
+"""Columns that are written when a staged copy is inserted; its activation writes the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class NewRow:
     """A row of psched's table: a staged copy of an old row, or a schedule.
 
     Attributes:
-        token: the fingerprint of the old row that the copy was made of; None: it is a schedule.
-        origin: the old table.
+        token: the fingerprint of the old row from which the copy was made; None for a schedule.
+        origin: the old table and its database; empty for a schedule.
         final: ``status``, ``next_run_time``, ``reason`` and ``retain_until`` of the schedule that
             the copy becomes.
     """
@@ -55,18 +55,18 @@ class NewRow:
 
     @classmethod
     def staged(cls, row: Row, token: str, origin: str) -> Self:
-        """The staged copy that becomes this row."""
+        """Create the staged copy that becomes ``row`` when it is activated."""
         final = (row.status, row.next_run_time, row.reason, row.retain_until)
         return cls(row.key, token, origin, final)
 
     @classmethod
     def from_columns(cls, key: str, status: str, token: str | None, reason: str | None) -> Self:
-        """Read a row; a row that is not an intact copy counts as a schedule."""
+        """Convert a row's columns; a row that is not an intact staged copy counts as a schedule."""
         if status != MIGRATING:
             return cls(key)
         try:
             note = json.loads(reason or "")
-            status, next_run_time, why, *retain = note["then"]  # copies of older versions have none
+            status, next_run_time, why, *retain = note["then"]  # older copies lack retain_until
             final = (status, next_run_time, why, retain[0] if retain else None)
             return cls(key, token, note["moving from"], final)
         except (ValueError, KeyError, TypeError):
@@ -79,17 +79,17 @@ class NewRow:
 
     @property
     def note(self) -> str:
-        """The ``reason`` of a staged copy: what is needed to activate it after a crash."""
+        """The ``reason`` of a staged copy; it holds all that an activation after a crash needs."""
         return json.dumps({"moving from": self.origin, "then": self.final}, ensure_ascii=False)
 
 
 class Destination:
-    """The table that the settings name.
+    """psched's table.
 
     Args:
-        settings: name the database and the table.
-        clock: bounds the waits for the database.
-        rng: draws the pauses between tries.
+        settings: the settings, which name the database and the table.
+        clock: limits how long requests wait for the database.
+        rng: the source of the random pauses between two tries to lock the database.
     """
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
@@ -111,18 +111,18 @@ class Destination:
         """Make sure that the table exists.
 
         Raises:
-            SchemaError: it does not, or it is of another version.
+            SchemaError: the table does not exist, or another version of psched created it.
         """
         self._connector.read(lambda _connection: None)
 
     def read(self, keys: Sequence[str]) -> Mapping[str, NewRow]:
-        """The rows with these keys, if they exist."""
+        """Read the rows with these keys, by key; missing rows are left out."""
         query = select(*self._columns).where(self._table.c.id.in_(keys))
         found = self._connector.read(lambda c: c.execute(query).all()) if keys else []
         return {row[0]: NewRow.from_columns(*row) for row in found}
 
     def staged_after(self, key: str) -> Sequence[NewRow]:
-        """The next staged copies of any origin, in the order of the keys."""
+        """Read the next staged copies after ``key``, of any origin, in the order of their keys."""
         c = self._table.c
         query = (
             select(*self._columns)
@@ -144,7 +144,7 @@ class Destination:
             self._write(insert(self._table).values(values))
 
     def activate(self, copies: Sequence[NewRow]) -> None:
-        """Turn staged copies into schedules; copies that are schedules already are not changed."""
+        """Turn staged copies into schedules; a copy that was activated before is not changed."""
         c = self._table.c
         ordered = sorted(copies, key=lambda copy: repr(copy.final[:3:2]))
 
@@ -168,7 +168,7 @@ class Destination:
             self._write(change)
 
     def delete_staged(self, copies: Sequence[NewRow]) -> None:
-        """Delete staged copies; copies that are schedules already are not deleted."""
+        """Delete staged copies; a copy that was activated before is not deleted."""
         if copies:
             self._write(delete(self._table).where(self._is_staged(copies)))
 
@@ -188,7 +188,7 @@ class Destination:
         values = {name: getattr(row, name) for name in _COPIED}
         for name in ("data", "options"):
             if values[name] is not None:
-                # Bound as text whatever the type of the column, as all of psched's statements do.
+                # These columns are bound as text, because all of psched's statements do so.
                 values[name] = literal(values[name], String())
         return {
             **values,

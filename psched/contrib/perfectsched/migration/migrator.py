@@ -1,4 +1,4 @@
-"""The four writes that the package's docstring describes, page by page."""
+"""Moves the rows page by page, by the four writes that the package's docstring describes."""
 
 import random
 from collections import Counter
@@ -26,13 +26,13 @@ from psched.stores.sql.batches import split
 T = TypeVar("T")
 
 _PASSES = 10
-"""How many times the whole old table is read without a pause in between."""
+"""How many times the whole old table is read before the first pause."""
 
 _PAUSE = 1.0
-"""Seconds between two passes while rows are running."""
+"""The pause between two passes, in seconds, while old workers may be running rows."""
 
 _TRIES = 6
-"""How many times a page is tried while a database is unavailable."""
+"""How many times a page is tried at most if a database is unavailable."""
 
 
 class Migrator:
@@ -41,18 +41,18 @@ class Migrator:
     Args:
         source: the old table.
         destination: psched's table.
-        settings: of psched, which converted rows must be valid for.
+        settings: psched's settings; a row that they forbid is refused.
         lease_time: the longest lease of an old worker, seconds.
-        clock: measures and makes the pauses.
-        progress: is called after every page with the numbers of rows that were read and moved.
+        clock: measures the time, and sleeps between two passes or tries.
+        progress: called after every page with the numbers of rows that were read and moved.
 
     Attributes:
         moved: the number of rows that were moved so far.
         others: the number of staged copies from each other origin.
-        not_enforced: whether rows had values that psched keeps and does not enforce.
+        not_enforced: whether a row had a value in one of the columns `NOT_ENFORCED`.
         overdue: the number of rows to which `overdue_note` applies.
-        overdue_note: what happens to these rows, for people.
-        title: what is moved, for people.
+        overdue_note: a text for messages; it says what happens to these rows.
+        title: the old system, its table and the database, as a text.
     """
 
     def __init__(
@@ -78,17 +78,18 @@ class Migrator:
         self.others: Counter[str] = Counter()
 
     def run(self, wait: float) -> Report:
-        """Move all rows that can be moved, and wait so many seconds for those that are running.
+        """Move all rows that can be moved; for running rows, try again for up to ``wait`` seconds.
 
         Returns:
-            The report of the last pass, which tells what remains in the old table.
+            The report of the last pass, which counts the rows that remain in the old table.
         """
         deadline = self._clock.monotonic() + wait
         passes = 0
         while True:
             before, report = self.moved, self.run_pass()
             passes += 1
-            # Others may have added rows that sort before the last page, or changed rows.
+            # The table is read again, because rows may have been added before the last page, or
+            # changed.
             if passes < _PASSES and (self.moved > before or report.changed):
                 continue
             if not report.running + report.changed or self._clock.monotonic() >= deadline:
@@ -110,27 +111,28 @@ class Migrator:
             self._progress(total.seen, self.moved)
 
     def _repair(self, *, dry: bool) -> None:
-        """Finish interrupted moves: activate copies of marked rows, delete copies without a row."""
+        """Finish interrupted moves: activate copies of marked rows, delete copies without rows."""
         self.others.clear()
         last = ""
         while copies := self._retry(partial(self._destination.staged_after, last)):
             last = copies[-1].key
             ours = [copy for copy in copies if copy.origin == self._planner.origin]
-            # A row that is not staged is no copy: somebody has set its status by SQL.
+            # A row that is not staged is not counted, because it is no copy: somebody has set its
+            # status by SQL.
             others = (copy for copy in copies if copy.is_staged and copy not in ours)
             self.others.update(copy.origin for copy in others)
             if ours and not dry:
                 self._retry(partial(self._repair_page, ours))
 
     def _repair_page(self, copies: Sequence[NewRow]) -> None:
-        # The old rows are read after the copies: a copy whose row is missing now is of a row that
-        # is gone.
+        # The rows are read after the copies. So a copy whose row is missing can be deleted: the row
+        # was deleted after it was copied.
         olds = self._source.read([copy.key for copy in copies])
         self._destination.delete_staged([copy for copy in copies if copy.key not in olds])
         self._activate([copy for copy in copies if self._is_marked(olds.get(copy.key))])
 
     def _move_page(self, after: OldRow | None, *, dry: bool) -> tuple[Sequence[OldRow], Report]:
-        """Read a page and move the rows that can be moved; may be repeated after any failure."""
+        """Read a page and move the rows that can be moved; a failed call may be repeated."""
         page, report = self._source.page(after), Report()
         report.seen = len(page)
         existing = self._destination.read([old.key for old in page])
@@ -146,8 +148,9 @@ class Migrator:
         return page, report
 
     def _delete_stale(self, moves: Sequence[Move], report: Report) -> None:
-        """Delete copies of former states of their rows; the next pass copies these rows again."""
-        # Another migration may have read a row, and made the copy, after this one has read the row.
+        """Delete copies whose rows have changed; the next pass copies these rows again."""
+        # The rows are read again, because another migration may have copied a newer state of a row
+        # than this migration has read.
         olds = self._source.read([move.old.key for move in moves])
         report.changed += len(moves)
         self._destination.delete_staged(
@@ -162,7 +165,7 @@ class Migrator:
         )
 
     def _insert(self, moves: Sequence[Move], report: Report) -> Sequence[Move]:
-        """Write the copies that are missing; return the moves whose copies exist."""
+        """Insert the copies that are missing; return the moves whose copies exist afterwards."""
         missing = [(move.row, move.copy) for move in moves if move.row is not None]
         try:
             self._destination.insert(missing)
@@ -179,7 +182,7 @@ class Migrator:
         return moves
 
     def _mark(self, moves: Sequence[Move], report: Report) -> None:
-        """Mark the rows that still equal their copies; activate those, delete other copies."""
+        """Mark the rows that have not changed, activate their copies, delete the other copies."""
         marked = moves
         if self._source.mark([move.old for move in moves]) < len(moves):
             olds = self._source.read([move.old.key for move in moves])
@@ -191,7 +194,8 @@ class Migrator:
 
     def _activate(self, copies: Sequence[NewRow]) -> None:
         """Activate the copies of marked rows, and delete these rows."""
-        # If a copy no longer exists, it was activated before, and somebody has deleted it since.
+        # A marked row is deleted even if its copy no longer exists, because the copy was activated
+        # before, and somebody has deleted the schedule since.
         self._destination.activate([copy for copy in copies if copy.is_staged])
         self.moved += self._source.delete_marked([copy.key for copy in copies])
 
@@ -217,18 +221,19 @@ def open_migrator(
     """Open a migration into the table that the settings name.
 
     Args:
-        settings: name psched's database and table.
+        settings: psched's settings, which name its database and table.
         table: the old table.
-        url: the old database; None: psched's. The password for it comes from this url only, and so
-            does the encryption, if the url has an option about that.
-        system: `SourceSystem.name`; None: the columns of the old table tell.
+        url: the old database; None: the old table is in psched's database. The password is read
+            from this url only. If the url has an option about encryption, the settings about
+            encryption are ignored for the old database.
+        system: `SourceSystem.name`; None: the columns of the old table determine the system.
         lease_time: the longest lease of an old worker, seconds.
-        clock: measures and makes the pauses.
-        rng: draws the pauses between tries.
+        clock: measures the time, and sleeps between two passes or tries.
+        rng: the source of the random pauses between two tries to lock the database.
         progress: see `Migrator`.
 
     Raises:
-        ConfigError: the settings name no table of psched's own, or the url cannot be used.
+        ConfigError: the ``type`` of the settings is not ``rdb``, or the url cannot be used.
         SchemaError: one of the tables does not exist, or has other columns.
     """
     if settings.type != "rdb":
@@ -255,11 +260,11 @@ def open_migrator(
 
 
 def _for_old_database(settings: Config, url: str) -> Config:
-    """The settings for the old database; the url means what it means to the old system.
+    """The settings for the old database; the url is read as the old system reads it.
 
-    Settings that apply only to psched's database are left out. If the url says nothing about
-    encryption, the settings' encryption applies: otherwise somebody who forgets an option would
-    send the password to a server that was not verified.
+    Settings that apply only to psched's database are left out. If the url has no option about
+    encryption, the settings about encryption apply, because otherwise a forgotten option would send
+    the password to an unverified server.
     """
     encryption = {name: getattr(settings, name) for name in tls.SETTINGS}
     plain = settings.with_settings(

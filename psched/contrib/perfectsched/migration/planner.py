@@ -1,4 +1,4 @@
-"""What to do with one row of the old table, given the row with the same key in psched's table."""
+"""Decides how to treat an old row, given the row with the same key in psched's table, if any."""
 
 from dataclasses import dataclass, field
 
@@ -14,21 +14,21 @@ from psched.contrib.perfectsched.migration.source_systems import (
 from psched.core.model import Row
 
 _MOST_NAMED = 1000
-"""Rows that a report names one by one."""
+"""The largest number of refused rows that a report lists by key."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a pass over the old table, or over a page of it, has found.
+    """The result of a pass over the old table, or over one page of it; all numbers count rows.
 
     Attributes:
         seen: rows that were read.
         ready: rows that can be moved.
         running: rows that may be leased.
         changed: rows that others changed during the pass.
-        reasons: why rows cannot be moved, by key, for the first of these rows.
-        unnamed: the number of the other rows that cannot be moved.
-        not_enforced: rows with values that psched keeps and does not enforce.
+        reasons: by key, why a row cannot be moved; holds the first `_MOST_NAMED` such rows.
+        unnamed: rows that cannot be moved and are not in ``reasons``.
+        not_enforced: rows with a value in one of the columns `NOT_ENFORCED`.
         overdue: rows that can be moved and to which `SourceSystem.overdue_note` applies.
     """
 
@@ -43,7 +43,7 @@ class Report:
 
     @property
     def refused(self) -> int:
-        """The number of rows that cannot be moved as they are."""
+        """The number of rows that cannot be moved unless somebody corrects them."""
         return len(self.reasons) + self.unnamed
 
     @property
@@ -52,14 +52,14 @@ class Report:
         return self.running + self.changed + self.refused
 
     def refuse(self, key: str, reason: str) -> None:
-        """Note a row that cannot be moved."""
+        """Record a row that cannot be moved, and the reason."""
         if len(self.reasons) < _MOST_NAMED:
             self.reasons[key] = reason
         else:
             self.unnamed += 1
 
     def add(self, page: "Report") -> None:
-        """Add the report of a further page."""
+        """Add the numbers and the reasons of another page's report."""
         self.seen += page.seen
         self.ready += page.ready
         self.running += page.running
@@ -77,10 +77,10 @@ class Move:
 
     Attributes:
         old: the row as it was read.
-        copy: the staged copy that is wanted; or, if the row is marked, the one that was found.
-        row: the row that the copy becomes; None if the copy exists.
-        marked: whether the row is marked: what remains is to activate the copy, if it still exists.
-        stale: the copy that was found, if it was made of another state of the row.
+        copy: the staged copy of the row; if the row is marked, psched's row with the same key.
+        row: the row that the copy becomes; None if the copy need not be inserted.
+        marked: whether the row is marked; then only the copy remains to be activated, if it exists.
+        stale: an existing copy that was made from another state of the row; None if there is none.
     """
 
     old: OldRow
@@ -96,8 +96,8 @@ class Planner:
 
     Attributes:
         system: the old system.
-        origin: the old table, as staged copies name it.
-        settings: of psched, which converted rows must be valid for.
+        origin: the old table and its database, as in `NewRow.origin`.
+        settings: psched's settings; a row that they forbid is refused.
         lease_time: the longest lease of an old worker, seconds.
     """
 
@@ -107,12 +107,12 @@ class Planner:
     lease_time: int
 
     def plan(self, old: OldRow, existing: NewRow | None, report: Report) -> Move | None:
-        """Decide what to do with a row; None if it stays, and the report says why.
+        """Decide how to move a row; None if the row must stay, which the report then counts.
 
         Args:
             old: the row.
-            existing: the row with the same key in psched's table.
-            report: counts the row.
+            existing: the row with the same key in psched's table; None if there is none.
+            report: the report that counts the row.
         """
         ours = existing is None or existing.origin == self.origin
         if existing is not None and existing.is_staged and not ours:
@@ -139,6 +139,6 @@ class Planner:
         if existing is None:
             return Move(old, copy, new.row)
         if existing.token == copy.token:
-            # Another version of psched may have converted the row differently: its copy stands.
+            # The existing copy is kept, even if another version of psched converted it differently.
             return Move(old, existing)
         return Move(old, copy, stale=existing)

@@ -28,22 +28,22 @@ from psched.contrib.perfectsched.migration.source_systems import SYSTEMS, OldRow
 from psched.stores.sql.connector import Connector
 
 PAGE = 200
-"""Rows that are read, and written in each step, together."""
+"""The number of rows that are read by one query; each step writes at most as many at once."""
 
 
 class Source:
     """The table whose rows are to be moved.
 
     Args:
-        settings: name the old database.
-        name: the table.
-        system: the name of the old system; None: the columns tell.
-        clock: bounds the waits for the database.
-        rng: draws the pauses between tries.
+        settings: the settings, whose url is that of the old database.
+        name: the name of the table.
+        system: the name of the old system; None: the table's columns determine the system.
+        clock: limits how long requests wait for the database.
+        rng: the source of the random pauses between two tries to lock the database.
 
     Attributes:
-        title: the table and its database, for people.
-        origin: the table and its database, as staged copies name them.
+        title: the table and its database, as messages show them.
+        origin: the table and its database, as in `NewRow.origin`.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Source:
         """The system that the table belongs to.
 
         Raises:
-            SchemaError: there is no such table, or it belongs to no system that psched knows.
+            SchemaError: the table does not exist, or its columns are those of no known system.
         """
         return self._shape[0]
 
     def page(self, after: OldRow | None) -> Sequence[OldRow]:
-        """The next rows in the order of the keys; none if there are no more."""
+        """Read the rows that follow ``after``, in the order of the keys; empty after the last."""
         query = self._select.order_by(column("id")).limit(PAGE)
         if after is not None:
             beyond = (
@@ -87,16 +87,16 @@ class Source:
         return self._read(query)
 
     def read(self, keys: Sequence[str]) -> Mapping[str, OldRow]:
-        """The rows with these keys, if they exist."""
+        """Read the rows with these keys, by key; missing rows are left out."""
         found = self._read(self._select.where(column("id").in_(keys))) if keys else []
         return {old.key: old for old in found}
 
     def mark(self, seen: Sequence[OldRow]) -> int:
-        """Mark the rows whose columns are all still as they were read; return their number."""
+        """Mark the rows that have not changed since they were read; return how many it marked."""
         if not seen:
             return 0
-        # The SQL is text, because SQLAlchemy's objects for two thousand comparisons take ten times
-        # as long.
+        # The SQL is text, because building two thousand comparisons from SQLAlchemy's objects takes
+        # ten times as long.
         values: dict[str, Any] = {}
         each = (f"({' AND '.join(self._as_seen(old, values))})" for old in seen)
         as_seen = text(" OR ".join(each)).bindparams(**values)
@@ -105,7 +105,7 @@ class Source:
         return self._connector.run(lambda c: c.execute(change).rowcount)
 
     def delete_marked(self, keys: Sequence[str]) -> int:
-        """Delete those of the rows that are marked; return their number."""
+        """Delete those rows among the given keys that are marked; return their number."""
         if not keys:
             return 0
         marks = (
@@ -142,11 +142,12 @@ class Source:
 
     @cached_property
     def _shape(self) -> tuple[SourceSystem, Sequence[str]]:
-        """The system, and the columns that the table has, ``id`` first."""
+        """The system, and the names of the columns that are read, beginning with ``id``."""
 
         def read(connection: Connection) -> set[str] | None:
             inspector = inspect(connection)
-            # A command line may hold any bytes, and drivers accept only names that are text.
+            # A name from the command line may hold any bytes. A name that is not printable text is
+            # not looked up, because drivers raise errors about it.
             if not self._name.isprintable() or not inspector.has_table(self._name):
                 return None
             return {each["name"] for each in inspector.get_columns(self._name)}
@@ -167,7 +168,7 @@ class Source:
         raise SchemaError(f"the table {self._place} does not have the columns of {wanted}")
 
     def _as_seen(self, old: OldRow, values: dict[str, Any]) -> Iterator[str]:
-        """SQL conditions that a row is still as it was read; parameters are added to ``values``."""
+        """SQL conditions that a row has not changed; adds parameters to ``values``."""
         for name, value in old.values.items():
             stored = self._stored(name)
             if value is None:
@@ -178,7 +179,7 @@ class Source:
                 yield f"{stored} = :{parameter}"
 
     def _stored(self, name: str, *, as_bytes: bool = False) -> str:
-        """The SQL that reads a column; the payload is read as bytes, because it may be anything."""
+        """The SQL that reads a column; reads ``data`` as bytes, because it may hold any bytes."""
         quoted = self._connector.quote(name)
         as_bytes = as_bytes or name == "data"
         return self._connector.dialect.payload.format(quoted) if as_bytes else quoted

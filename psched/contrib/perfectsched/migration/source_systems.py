@@ -1,7 +1,7 @@
-"""What a row of an old table means: whether it may be leased, and which row replaces it in psched.
+"""Interprets rows of old tables: which may be leased, and which rows replace them in psched.
 
-`PerfectSched` has one row for each schedule, `PerfectQueue` one for each task. In both, the only
-sign of a lease is a ``timeout`` in the future.
+`PerfectSched` stores one row for each schedule, `PerfectQueue` one for each task. In both systems,
+the only sign of a lease is a ``timeout`` in the future.
 """
 
 import json
@@ -36,7 +36,7 @@ from psched.core.model import FINISHED, Row
 from psched.triggers.chrono import rewritten
 
 Values = Mapping[str, Any]
-"""Columns of a row, as the driver returns them."""
+"""The values of a row's columns, by name, as the driver returns them."""
 
 CLOCKS_DIFFER = 60
 """Seconds by which the clock of an old worker's host may be ahead of its database's."""
@@ -45,10 +45,10 @@ NOT_ENFORCED = ("resource", "max_running")
 """Columns of PerfectQueue that psched keeps in ``options`` and does not enforce."""
 
 _HORIZON = 1_300_000_000
-"""PerfectQueue never claims a task whose ``timeout`` is not after this."""
+"""Unix seconds; PerfectQueue claims a task only if its ``timeout`` is later than this."""
 
 _OFFSET = 1_000_000_000
-"""Seconds; PerfectQueue 0.8 writes the end of a finished task's retention less this offset."""
+"""Seconds that PerfectQueue 0.8 subtracts from the end of a finished task's retention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class OldRow:
 
     Attributes:
         key: the ``id`` as text.
-        stored_id: the ``id`` as the table has it.
-        values: the columns, ``id`` included.
-        now: the old database's clock when it was read, Unix seconds.
+        stored_id: the ``id`` as the driver returns it.
+        values: the values of the columns, including ``id``.
+        now: the time of the old database's clock when the row was read, Unix seconds.
     """
 
     key: str
@@ -68,7 +68,7 @@ class OldRow:
     now: float
 
     def fingerprint(self, origin: str) -> str:
-        """A text that differs for every other state of this row, and for rows of other origins."""
+        """A hash of the row's values and of ``origin``; it changes if any of these changes."""
         state = repr((origin, sorted(self.values.items())))
         return sha256(state.encode(errors="backslashreplace")).hexdigest()[:40]
 
@@ -78,8 +78,8 @@ class Converted:
     """The row of psched's table that replaces an old row.
 
     Attributes:
-        row: the row.
-        overdue: whether it has waited so long that `SourceSystem.overdue_note` applies to it.
+        row: the row for psched's table.
+        overdue: whether the row has waited so long that `SourceSystem.overdue_note` applies to it.
     """
 
     row: Row
@@ -90,11 +90,11 @@ class SourceSystem(Protocol):
     """An old system.
 
     Attributes:
-        name: the name in messages and in the option ``--kind``.
-        required_columns: the columns by which its tables are recognised.
-        optional_columns: columns that its tables may have.
-        marks: the values that mark a row as moved; earlier versions of psched wrote others.
-        overdue_note: what happens to rows that are `Converted.overdue`, for people.
+        name: the system's name in messages and in the option ``--kind``.
+        required_columns: the columns by which the system's tables are recognised.
+        optional_columns: columns that only some of the system's tables have.
+        marks: the marks; a row that has the values of one of them was moved.
+        overdue_note: a text that says what happens to rows that are `Converted.overdue`.
     """
 
     name: str
@@ -104,7 +104,7 @@ class SourceSystem(Protocol):
     overdue_note: str
 
     def mark(self, columns: Collection[str]) -> Values:
-        """The mark for a table with these columns; one of `marks`."""
+        """The mark to write into a table with these columns; one of `marks`."""
         ...
 
     def may_be_leased(self, old: OldRow, lease_time: int) -> bool:
@@ -115,7 +115,7 @@ class SourceSystem(Protocol):
         """Convert a row for psched's table.
 
         Raises:
-            InvalidError: psched cannot hold the row; the ``field`` names the column.
+            InvalidError: psched cannot store the row; the error's ``field`` names the column.
         """
         ...
 
@@ -123,14 +123,16 @@ class SourceSystem(Protocol):
 class PerfectSched(SourceSystem):
     """Schedules: ``timeout`` is the time of the next run, or the end of the lease.
 
-    psched's own workers on such a table (``type: rdb_compat``) put rows at rest with `NEVER`.
+    psched's workers on such a table (``type: rdb_compat``) write `NEVER` as the ``timeout`` of a
+    row without a next run.
     """
 
     name = "perfectsched"
     required_columns = frozenset({"id", "timeout", "next_time", "cron", "delay", "data"})
     optional_columns = frozenset({"timezone"})
-    # PerfectSched's workers claim rows whose timeout has passed, and name next_time to extend or
-    # finish.
+    # No PerfectSched worker can use a marked row: its `timeout` never passes, so none claims it;
+    # and extend and finish match on `next_time`, which is -1, so a worker that still holds it
+    # changes nothing.
     marks: Sequence[Values] = (MappingProxyType({"timeout": NEVER, "next_time": -1}),)
     overdue_note = (
         "schedules have missed more occurrences than catchup, catchup_limit and catchup_window"
@@ -166,7 +168,8 @@ class PerfectSched(SourceSystem):
             delay=0 if values["delay"] is None else values["delay"],
             next_time=next_time,
             next_run_time=check_number("timeout", values["timeout"], LATEST_TIME),
-            # A row without next_run_time counts as inserted by plain SQL without its times.
+            # A time is set, because psched may take a row without ``created_at`` for one that plain
+            # SQL has inserted without a ``next_run_time``.
             created_at=int(old.now),
             options=_options({} if same_policy else {"dst_policy": "wallclock"}, form),
         )
@@ -183,17 +186,20 @@ class PerfectQueue(SourceSystem):
     """Tasks: ``timeout`` is the time to run, the end of the lease, or the end of the retention.
 
     ``created_at`` is NULL in a finished task, and 0 in a task that is to be cancelled. Versions
-    before 0.8 write the end of the retention as it is; later ones subtract `_OFFSET` seconds. The
-    column ``owner`` tells nothing: older workers on a newer table lease without writing it.
+    before 0.8 write the end of the retention unchanged; later versions subtract `_OFFSET` seconds
+    from it. The column ``owner`` is not read, because older workers lease rows of a newer table
+    without writing it.
     """
 
     name = "perfectqueue"
     required_columns = frozenset({"id", "timeout", "data", "created_at"})
     optional_columns = frozenset({"resource", "max_running", "owner"})
-    # Workers that write the owner compare only timeout: they ignore rows before the horizon.
-    # They, and workers of 0.8, delete a row `_OFFSET` seconds after its timeout.
+    # Workers that write ``owner`` look only at ``timeout`` when they claim, and ignore rows before
+    # the horizon. So this mark's ``timeout`` is before the horizon. These workers,
+    # and workers of 0.8, delete a row `_OFFSET` seconds after its ``timeout``: in the year 2042.
     _with_owner: Values = MappingProxyType({"timeout": _HORIZON - 1, "created_at": None})
-    # Older workers ignore rows without created_at, but workers of 0.7 delete those that are due.
+    # Older workers never claim a row without ``created_at``, but workers of 0.7 delete such a row
+    # when its ``timeout`` has passed. So this mark's ``timeout`` never passes.
     _without_owner: Values = MappingProxyType({"timeout": NEVER, "created_at": None})
     marks: Sequence[Values] = (_with_owner, _without_owner)
     overdue_note = (
@@ -240,7 +246,8 @@ class PerfectQueue(SourceSystem):
         age = floor(old.now) - max(created_at, time)
         if age <= 0 or not own.expire:
             return Converted(row)
-        # An overdue task must not expire because it was moved: the time to expire starts now.
+        # The age of the task is added to its ``expire``, because an overdue task must not expire
+        # as a result of the move.
         options = _options({**kept_options, "expire": own.expire + age}, form)
         return Converted(changed(row, options=options), overdue=age >= own.expire)
 
@@ -249,7 +256,7 @@ SYSTEMS: Mapping[str, SourceSystem] = {each.name: each for each in (PerfectSched
 
 
 def is_marked(system: SourceSystem, old: OldRow) -> bool:
-    """Whether a row is marked as moved; then only its copy has its former values."""
+    """Whether a row is marked as moved; the mark replaced values that only the copy still holds."""
     return any(
         all(old.values[name] == value for name, value in mark.items()) for mark in system.marks
     )
@@ -260,13 +267,13 @@ def _within_lease(old: OldRow, lease_time: int) -> bool:
 
 
 def _whole(old: OldRow, name: str) -> int:
-    """A whole number, or 0; `SourceSystem.convert` refuses any other value."""
+    """A column's whole number; 0 for any other value, which `SourceSystem.convert` refuses."""
     value = old.values[name]
     return value if isinstance(value, int) else 0
 
 
 def _schedule_data(old: OldRow) -> tuple[str, str, str | None]:
-    """The type, the data without the type, and how they carry the payload; see `split_data`."""
+    """The type of a schedule, its data without the type, and the form of `split_data`."""
     stored = old.values["data"]
     kind, data, form = split_data(check_name("id", old.key), stored)
     if form is not None:
@@ -275,9 +282,9 @@ def _schedule_data(old: OldRow) -> tuple[str, str, str | None]:
 
 
 def _task_data(old: OldRow) -> tuple[str, str, str | None]:
-    """The type and the data of a task, and how these carry the payload.
+    """The type of a task, its data, and the form of `split_data`.
 
-    The data keep the type, because programs read the whole payload.
+    The type is not removed from the data, because programs read the whole payload.
     """
     stored = old.values["data"]
     kind, data, form = split_data(check_name("id", old.key), stored)
@@ -291,10 +298,10 @@ def _task_data(old: OldRow) -> tuple[str, str, str | None]:
 
 
 def _refuse_unreadable(stored: str | bytes) -> None:
-    """Refuse a JSON object that the old system can read and psched cannot.
+    """Refuse a JSON object that the old system can read but psched cannot.
 
     Raises:
-        InvalidError: psched cannot read it; the text tells why.
+        InvalidError: psched cannot read the object; the error's text gives the reason.
     """
     try:
         text = decompress(stored)
@@ -313,10 +320,10 @@ def _options(own: Mapping[str, Any], form: str | None) -> str | None:
 
 
 def _understood(row: Row, data: str, settings: Config) -> Definition:
-    """The definition of a row, checked as strictly as for a row that a client declares.
+    """The definition of a row, checked as strictly as the rows that clients declare.
 
     Raises:
-        InvalidError: psched would refuse it; the ``field`` names the column.
+        InvalidError: psched would refuse the row; the error's ``field`` names the column.
     """
     check_size("data", len(data.encode()), settings.data_limit)
     return parse_row(row, settings)

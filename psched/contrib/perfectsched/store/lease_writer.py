@@ -1,15 +1,15 @@
-"""Claiming rows, and all that the holder of a lease may write: extend, settle, replace the data.
+"""Claims rows, and does what the holder of a lease may do: extend, settle, replace the data.
 
-Every write is conditional on the row being exactly as it was read.
+Every write is conditional: it changes a row only if the row has not changed since it was read.
 
 **A claim** reads some due rows and then writes one row per statement. Two workers that claim a
-row in the same second would write the same ``timeout``; so only the answer to a statement about
-this one row tells which of them has it. For the same reason a claim whose answer was lost counts
-as not held: that lease expires.
+row in the same second would write the same ``timeout``. So only the answer to a statement about
+this one row shows which worker has claimed the row. If that answer is lost, the worker treats the
+row as not claimed; if the claim did succeed, its lease expires.
 
-**The holder's requests** read the rows and the store's clock first. What they read tells what
-became of an earlier request whose answer was lost, and every new time is computed from that clock
-and written as a literal.
+**The holder's requests** first read the rows and the store's clock. The rows show whether an
+earlier request whose answer was lost was applied. Every new time is computed from this clock and
+written as a literal.
 """
 
 import logging
@@ -38,19 +38,19 @@ from psched.stores.sql.errors import InvalidValueError
 _log = logging.getLogger("psched.store")
 
 _CLAIM_LIMIT = 100
-"""Rows in one claim; each costs a round trip."""
+"""The largest number of rows in one claim; each row costs a round trip."""
 
 _SPARE = 4
 """Rows that a claim reads beyond those wanted, because other workers claim some of them first."""
 
 _ROUNDS = 5
-"""How many times rows are read and written, when other clients change them in between."""
+"""How often a request tries at most to read and write rows that other clients are changing."""
 
 _CLOCK_STEP = 5
-"""Seconds; if the store's clock was set back by more, nothing waits until it has caught up."""
+"""The longest wait, in seconds, for a store's clock that was set back; see `_times_after`."""
 
 _PUT_OFF = 3600
-"""Seconds until an invalid row, which cannot be marked, is due again."""
+"""Seconds until an invalid row is due again, because the table has no column to mark it."""
 
 
 class LeaseWriter:
@@ -60,7 +60,8 @@ class LeaseWriter:
         connector: the connection.
         sql: the table's statements.
         clock: measures how long a claim takes.
-        patience: seconds after which a claim sends no further statement if it has a row already.
+        patience: seconds after which a claim that has claimed a row, or has found a row locked,
+            sends no further statement.
 
     Attributes:
         leases: the leases that this process holds.
@@ -90,7 +91,7 @@ class LeaseWriter:
         return Claimed(rows=rows, now=now, next_due=next_due, more=more)
 
     def extend(self, tokens: Mapping[str, Token], length: int) -> set[str]:
-        """Move the end of leases to now + length; return the keys of those that were still held."""
+        """Move the end of leases to now + length; return the keys of the leases still held."""
         found = {key: self.leases.get(key, token) for key, token in tokens.items()}
         held = {key: lease for key, lease in found.items() if lease and not lease.settled}
         for _ in range(_ROUNDS):
@@ -107,8 +108,8 @@ class LeaseWriter:
         """End leases; see `Store.settle`.
 
         Raises:
-            StoreBusyError: a row is locked, or there was no time for all rows; the error has the
-                results of the others.
+            StoreBusyError: a row is locked, or there was no time for all rows; the error holds the
+                results for the rows that were settled.
         """
         results: dict[str, Settled] = {}
         pending: dict[str, tuple[Settlement, Lease]] = {}
@@ -160,7 +161,9 @@ class LeaseWriter:
             return None, []
         self._connector.refuse_read_only(found[0][1])
         now, rows = float(found[0][0]), [StoredRow(*columns[2:]) for columns in found]
-        # The host's clock may have been set before the database read it.
+        # Due rows that may be leased are ignored if the host's clock was set within the length of a
+        # lease. This is checked again, because the clock may have been set before the database read
+        # it.
         if self._by_host_clock and self._connector.clock_steps.seconds_since() <= length:
             rows = [row for row in rows if row.never_leased]
         return now, rows
@@ -170,18 +173,18 @@ class LeaseWriter:
     ) -> tuple[Sequence[Row], int]:
         """Claim due rows one by one until there are enough.
 
-        If the store becomes unavailable, the rows that were claimed before are returned. A row that
+        If the store becomes unavailable, this returns the rows that were claimed before. A row that
         another client has locked is skipped.
 
         Args:
             owner: the owner of the leases.
             due: the due rows.
-            second: the second of the store's clock in which they were read.
-            limit: how many rows to claim.
+            second: the second of the store's clock in which the due rows were read.
+            limit: the largest number of rows to claim.
             length: the length of the leases, seconds.
 
         Returns:
-            The claimed rows, and how many of the due ones were tried.
+            The claimed rows, and the number of due rows that it tried to claim.
         """
         claimed: list[Row] = []
         busy: StoreBusyError | None = None
@@ -222,9 +225,10 @@ class LeaseWriter:
             return False
 
     def _write_ends(self, leases: Mapping[str, Lease], now: float, length: int) -> bool:
-        """Write the new end of leases; return whether all of them have it now."""
-        # Once a lease has ended, another worker may claim the row and write the same end. So only
-        # the answer to a statement about this one row tells whether the lease was extended.
+        """Write the new end of leases; return whether it was written for all of them."""
+        # Each lease that has ended is extended by a statement of its own: another worker may have
+        # claimed the row and written the same end, so only the answer for this one row shows
+        # whether the lease was extended.
         ended = {key: lease for key, lease in leases.items() if lease.timeout <= now}
         running = {key: lease for key, lease in leases.items() if key not in ended}
         done = self._write_end(running, floor(now), length)
@@ -233,7 +237,7 @@ class LeaseWriter:
         return done
 
     def _write_end(self, leases: Mapping[str, Lease], second: int, length: int) -> bool:
-        """Write the new end of leases in one statement; return whether all of them have it now."""
+        """Write the new end of leases in one statement; return whether all rows matched."""
         if not leases:
             return True
         until = second + length + 1
@@ -249,7 +253,7 @@ class LeaseWriter:
     def _settle_one(
         self, end: Settlement, lease: Lease, row: StoredRow | None, now: float
     ) -> Settled | None:
-        """Settle one lease; None if the row has changed since it was read."""
+        """Settle one lease; return None if the row has changed since it was read."""
         if row is None or not lease.holds(row, now):
             if lease.has_left(row):
                 lease.settled = True
@@ -296,10 +300,12 @@ def _times_after(end: Settlement, lease: Lease, row: StoredRow, now: float) -> t
         _log.error("%s: is put at rest: the table holds no time after January 2038", end.key)
         return row.next_time, NEVER
     if end.next_time == row.next_time:
-        # The row is due later than every second from which an end of this lease was computed.
-        # Otherwise the next lease could have the same end. See "The token" in `store`.
+        # The row becomes due later than every second from which an end of this lease was computed,
+        # because otherwise the next lease could have the same end. See "The token" in `store`. If
+        # the clock was set back, this wait is limited to `_CLOCK_STEP` + 1 seconds.
         earliest = max(earliest, min(lease.second, floor(now) + _CLOCK_STEP) + 1)
     elif end.not_before is not None and not end.wait:
-        # The row is due exactly then, even if that is past. See "The next occurrence" in `store`.
+        # The row is due exactly at ``not_before``, even if that is past. See "The next occurrence"
+        # in `store`.
         return end.next_time, not_before
     return end.next_time, min(max(not_before, earliest), LATEST)

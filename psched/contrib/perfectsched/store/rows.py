@@ -1,4 +1,4 @@
-"""Rows of PerfectSched's table, converted to and from psched's rows."""
+"""Converts rows of PerfectSched's table to psched's rows, and back."""
 
 import zlib
 from typing import Any, NamedTuple
@@ -9,20 +9,23 @@ from psched.core.columns import decode, encode, plain_text, raw_data
 from psched.core.model import FINISHED, WAITING, Row, Token
 
 NEVER = 2**31 - 1
-"""The ``timeout`` of a row at rest. PerfectSched has no instant from this one on."""
+"""The ``timeout`` of a row without a next run, which no worker claims. It is no real time:
+PerfectSched's times end at `LATEST`.
+"""
 
 LATEST = NEVER - 1
-"""The last instant that the table's columns can hold, in January 2038."""
+"""The last time that a row's columns may hold, in January 2038."""
 
 
 class StoredRow(NamedTuple):
-    """A row as the table has it; any client may have written any value.
+    """A row as it was read from the table; any client may have written any value.
 
     Attributes:
-        timeout: no worker may claim the row before this; while it is leased, the lease's end.
-        next_time: scheduled time of the occurrence that is due or running.
-        data: JSON, with the type inside.
-        timezone: a zone's name; None is UTC.
+        timeout: the time from which workers may claim the row; while a worker holds a lease of the
+            row, the end of the lease.
+        next_time: the scheduled time of the occurrence that is next, due or running.
+        data: a JSON object, which contains the schedule's type.
+        timezone: the name of a time zone; None means UTC.
     """
 
     id: str
@@ -35,12 +38,12 @@ class StoredRow(NamedTuple):
 
     @property
     def occurrence(self) -> int:
-        """``next_time``; negative if that is no number."""
+        """``next_time``; -1 if its value is no whole number."""
         return _number(self.next_time)
 
     @property
     def until(self) -> int:
-        """``timeout``; negative if that is no number."""
+        """``timeout``; -1 if its value is no whole number."""
         return _number(self.timeout)
 
     @property
@@ -53,7 +56,7 @@ class StoredRow(NamedTuple):
     def never_leased(self) -> bool:
         """Whether no worker has leased the present occurrence yet.
 
-        The settle that makes an occurrence the next one sets ``timeout`` to exactly ``next_time``
+        The settle that moves a row to its next occurrence sets ``timeout`` to exactly ``next_time``
         plus ``delay``; every lease, retry and release sets ``timeout`` to something else.
         """
         return self.until == self.occurrence + _number(self.delay)
@@ -64,8 +67,8 @@ def as_row(stored: StoredRow, token: Token | None = None, attempt: int = 0) -> R
 
     Args:
         stored: the row.
-        token: the token of this process's lease of the row, if it holds one.
-        attempt: the attempt that this lease is for.
+        token: the token of this process's lease of the row; None if this process holds none.
+        attempt: the attempt of the lease; 0 without a lease.
     """
     kind, data, form = split_data(stored.id, _bytes(stored.data))
     resting = stored.timeout == NEVER
@@ -91,7 +94,7 @@ def as_stored(row: Row) -> StoredRow:
     """Convert a row for the table.
 
     Raises:
-        InvalidError: a value does not fit into the table; its ``field`` names the value.
+        InvalidError: a value does not fit into the table; the error's ``field`` names the value.
     """
     for name, value, most in (
         ("next_time", row.next_time, LATEST),
@@ -109,16 +112,16 @@ def as_stored(row: Row) -> StoredRow:
 
 
 def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | None]:
-    """Read the column ``data``, which never fails.
+    """Read the column ``data``; any value can be read.
 
     Args:
         key: the key of the row.
-        stored: JSON, or gzip of JSON; anything else is a payload that is not a JSON object.
+        stored: a JSON object, or gzip of one; any other content is the payload itself.
 
     Returns:
-        The type, the JSON text of the data without the type, and how these data carry the payload
-        (see `psched.base.payload`). If there is no type, it is the part of the key before the first
-        dot.
+        The type, the JSON text of the data without the type, and the form: the option that says how
+        the data wrap the payload (see `psched.base.payload`), or None if they are the payload. If
+        ``stored`` contains no type, the type is the part of the key before the first dot.
     """
     data, form = _object(stored)
     named = data.pop("type", None) if form is None else None
@@ -127,7 +130,7 @@ def split_data(key: str, stored: str | bytes | None) -> tuple[str, str, str | No
 
 
 def join_data(kind: str, data: str | bytes | None) -> bytes:
-    """The column ``data`` for a type and a payload; a type in the payload is replaced."""
+    """The column ``data`` for a type and a payload; the type replaces any type in the payload."""
     fields = decode("data", data, values=None) if data else {}
     return encode("data", {**fields, "type": kind}).encode()
 
@@ -157,7 +160,7 @@ def _joined(row: Row) -> bytes:
 
 
 def _number(value: object) -> int:
-    # SQLite accepts text in a column of numbers. Nothing is scheduled before 1970.
+    # SQLite accepts text in a column of numbers. -1 stands for it, because it is no valid time.
     return value if isinstance(value, int) else -1
 
 

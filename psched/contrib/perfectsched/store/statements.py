@@ -1,7 +1,7 @@
-"""The statements about PerfectSched's table, as SQL.
+"""The SQL statements on PerfectSched's table.
 
-Only the table's name, which the configuration restricts to a plain identifier, and the dialect's
-own fragments are interpolated; values are bound.
+Only the table's name and the dialect's fragments are inserted into the SQL text; the configuration
+restricts the name to a plain identifier. All other values are bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ COLUMNS = StoredRow._fields
 
 
 class Statements:
-    """Every statement that is sent about one table.
+    """All statements that psched sends about one table.
 
     Args:
         table: the table's name, quoted for the database.
@@ -35,10 +35,11 @@ class Statements:
         held = "id = :id AND next_time = :next_time AND timeout = :timeout"
 
         self.now = text(f"SELECT {dialect.now}")
-        # This fails if the table does not exist, or lacks a column.
+        # This statement fails if the table does not exist, or lacks a column.
         self.check = text(f"SELECT {columns} FROM {table} WHERE 1 = 0")
         self.rows = text(f"{read} id IN :ids").bindparams(bindparam("ids", expanding=True))
-        # If the host's clock was set forward, leases may seem to have ended before they have.
+        # If the host's clock was set forward, running leases may seem to have ended. So until
+        # a lease's length has passed since, only rows that were never leased are claimed.
         claimable = (
             " AND (timeout = next_time + delay OR :length < :even)" if dialect.host_clock else ""
         )
@@ -47,7 +48,7 @@ class Statements:
             f" WHERE timeout <= {dialect.now_floor} + :horizon AND timeout < {NEVER}{claimable}"
             " ORDER BY timeout LIMIT :limit"
         )
-        # All rows, page by page; see `psched.stores.sql.listing`.
+        # These statements read all rows, page by page; see `psched.stores.sql.listing`.
         place = f"{dialect.payload.format('id')}, timeout"
         page = f"SELECT {place}, {dialect.now}, {columns} FROM {table} WHERE"
         in_time = "ORDER BY timeout, id LIMIT :limit"
@@ -91,11 +92,11 @@ class Statements:
     def extend(
         self, leases: Sequence[tuple[str, object, int]], until: int
     ) -> tuple[TextClause, dict[str, Any]]:
-        """The statement that moves the end of leases, with its values.
+        """The statement that moves the end of leases, and its values.
 
         Args:
-            leases: the key, the ``next_time`` and the present ``timeout`` of each.
-            until: the new end.
+            leases: for each lease, the key, the ``next_time`` and the present ``timeout``.
+            until: the new end of the leases.
         """
         values: dict[str, Any] = {"until": until}
         for i, (key, next_time, timeout) in enumerate(leases):
@@ -104,7 +105,7 @@ class Statements:
         return text(self._extend + where), values
 
     def insert(self, rows: Sequence[StoredRow]) -> tuple[TextClause, dict[str, Any]]:
-        """The statement that inserts rows, all or none, with its values."""
+        """The statement that inserts all of the rows or none, and its values."""
         values = {f"{n}{i}": v for i, row in enumerate(rows) for n, v in row._asdict().items()}
         each = (", ".join(f":{name}{i}" for name in COLUMNS) for i in range(len(rows)))
         return text(self._insert + ", ".join(f"({row})" for row in each)), values
@@ -113,19 +114,19 @@ class Statements:
 def read_rows(
     connector: Connector, sql: Statements, keys: Sequence[str]
 ) -> tuple[float, Mapping[str, StoredRow]]:
-    """Read the store's clock and the rows with these keys; the clock is 0 if there are none."""
+    """Read the store's clock and the rows with these keys; the time is 0 if no row was found."""
     found = connector.read(lambda c: c.execute(sql.rows, {"ids": [*keys]}).all()) if keys else []
     now = float(found[0][0]) if found else 0.0
     wanted, rows = {*keys}, (StoredRow(*columns[1:]) for columns in found)
-    # The database's collation may treat a different key as equal to one of these.
+    # Other keys are left out, because the database's collation may treat different keys as equal.
     return now, {row.id: row for row in rows if row.id in wanted}
 
 
 def as_seen(row: StoredRow) -> dict[str, Any]:
-    """The values for the SQL condition that a row is still as it was read."""
+    """The values for the SQL condition that a row has not changed since it was read."""
     return {**row._asdict(), "timezone": row.timezone or ""}
 
 
 def as_new(row: StoredRow) -> dict[str, Any]:
-    """The values of a row that is to replace another."""
+    """The values of a row that replaces another row."""
     return {f"new_{name}": value for name, value in row._asdict().items()}

@@ -1,56 +1,59 @@
-"""The store: psched's protocol on PerfectSched's table, while PerfectSched's workers use it, too.
+"""psched's store on PerfectSched's table, which PerfectSched's workers may use at the same time.
 
-The protocol is that of `psched.core.store_protocol`, as far as the table has room for it:
+It implements `psched.core.store_protocol`, as far as the table has columns for it:
 
 ======================  ======================================================================
 column                  in psched
 ======================  ======================================================================
-``timeout``             ``next_run_time``; 2147483647 is a row at rest
+``timeout``             ``next_run_time``; 2147483647 means that there is no next run
 ``next_time``           ``next_time``
-``cron``, ``delay``     the same
-``timezone``            the same; NULL is UTC
+``cron``, ``delay``     ``cron``, ``delay``
+``timezone``            ``timezone``; NULL means UTC
 ``data``                ``type`` and ``data``, see `rows`
 ======================  ======================================================================
 
 **The token.** The table has no column for an owner, a fence, an attempt, a status or a version. A
 lease is fenced by ``next_time`` and by the ``timeout`` that its holder wrote last: every write is
-conditional on both. `HeldLeases` remembers them in memory. So another process, or another store in
-the same process, cannot use the lease. ``Row.version`` is a checksum of the definition; a settle
+conditional on both. `HeldLeases` keeps these values in memory. So another process, or another store
+in the same process, cannot use the lease. ``Row.version`` is a checksum of the definition; a settle
 compares the definition itself.
 
 **No two leases have the same token.** The end of a lease is computed from the second in which the
 store's clock was read: second + alive_time + 1. A release or a retry makes the occurrence due in a
-later second than any from which an end of its lease was computed (`Lease.second`), and a lease that
-expires does so in a later second, too. So each claim of an occurrence happens in a later second
-than all its claims and extends before, and writes a later end, provided that all workers have the
-same ``alive_time``. A finished occurrence is replaced by another ``next_time``. ``Row.fence`` is
-made of the second of the claim and of ``next_time``: it grows with every claim, whatever the
-``alive_time`` of each worker. docs/rdb_compat.md says what psched cannot prevent: the ends that
-PerfectSched's workers write, workers with another ``alive_time``, and a person who deletes and adds
-a row again, or sets its times, within the second of a claim.
+later second than any from which an end of its lease was computed (`Lease.second`). A lease also
+expires in a later second than any of these. So each claim of an occurrence happens in a later
+second than all earlier claims and extends of this occurrence. It writes a later end than they did,
+provided that all workers have the same ``alive_time``. When an occurrence is finished,
+``next_time`` changes. ``Row.fence`` is computed from the second of the claim and from
+``next_time``. So it grows with every claim, even if the workers' ``alive_time`` differ.
+docs/rdb_compat.md describes what psched cannot prevent: equal ends written by PerfectSched's
+workers or by workers with another ``alive_time``, and a person who deletes and adds a row again, or
+sets its times, within the second of a claim.
 
-**Time.** All instants are whole seconds of the store's clock, computed here and written as
-literals, because they must be recognised later. A lease ends at floor(now) + alive_time + 1.
+**Time.** All times are whole seconds of the store's clock. They are computed here and written as
+literals, because later requests compare the row with them. A lease ends at
+floor(now) + alive_time + 1.
 
 **The next occurrence.** A settle that moves a row to its next occurrence sets ``timeout`` to
 next_time + delay, even if that is past, as PerfectSched does, and never to now. PerfectSched's
 workers compare only ``timeout`` when they claim. If ``timeout`` could have the same value under two
 occurrences, within one second, then a worker that has read the row under the first occurrence could
-claim it under the second, and run the first again. This rule also tells an occurrence that was
-never leased (`StoredRow.never_leased`) from one that was: an occurrence that was leased before is
-run in any case, also if the catch-up policy would skip it.
+claim it under the second, and run the first again. This rule also distinguishes an occurrence that
+was never leased (`StoredRow.never_leased`) from one that was leased before. An occurrence that was
+leased before runs even if the catch-up policy would skip it.
 
-**Unknown outcomes.** Whether an unanswered extend was applied is found out by the next request
-(`Lease.holds`); the same is true of a settle (`Lease.has_left`). For a claim this is impossible: of
-two workers that try to claim a row in the same second, one succeeds, and both would have written
-the same values. So an unanswered claim counts as not held, and that lease expires.
+**Unknown outcomes.** The next request finds out whether an unanswered extend (`Lease.holds`) or an
+unanswered settle (`Lease.has_left`) was applied. For a claim this is impossible: of two workers
+that try to claim a row in the same second, one succeeds, but both send the same values. So the
+worker treats the row of an unanswered claim as not claimed; if the claim did succeed, its lease
+expires.
 
-**Deleting** removes a row at once, also while it is leased: the holder finds that the row is gone.
-A dead worker's leases cannot be released: they expire.
+**Deleting** removes a row at once, even while it is leased: the holder finds that the row no longer
+exists. A dead worker's leases cannot be released: they expire.
 
-**A row that cannot be understood** (its cron line, its zone) cannot be marked as quarantined. It is
-put off by an hour, again and again, and an error is logged each time. Nothing is lost: once the row
-has been corrected, it runs within the hour.
+**An invalid row**, such as one with an invalid cron line or zone, cannot be marked as quarantined.
+Each time it is claimed, it is put off by an hour, and an error is logged. No occurrence is lost:
+once the row has been corrected, it runs within the hour.
 """
 
 import random
@@ -87,20 +90,20 @@ from psched.stores.sql.listing import Listing
 from psched.stores.sql.table_store import TableStore, one_request
 
 _USUAL_ALIVE_TIME = 300
-"""Seconds; the default of PerfectSched's workers."""
+"""The default ``alive_time`` of PerfectSched's workers, in seconds."""
 
 _CLOCKS_DIFFER = 60
 """Seconds by which the clock of a PerfectSched worker's host may be ahead of the database's."""
 
 
 class PerfectSchedStore(TableStore[Statements]):
-    """Schedules in one of PerfectSched's tables; made by its import path, as a user's own store is.
+    """Schedules in one of PerfectSched's tables; psched loads this class by its import path.
 
     Args:
-        settings: name the database and the table. No lease counts as longer than their
-            ``alive_time``, or 300 seconds if that is more.
+        settings: the settings, which name the database and the table. The longest lease of any
+            worker is assumed to be their ``alive_time``, but at least 300 seconds.
         clock: measures how long requests take.
-        rng: draws the pauses between tries.
+        rng: the source of the random pauses between two tries to lock the database.
     """
 
     def __init__(self, settings: Config, *, clock: Clock, rng: random.Random) -> None:
@@ -111,14 +114,14 @@ class PerfectSchedStore(TableStore[Statements]):
         self._leases = self._writer.leases
         self._longest_lease = max(settings.alive_time, _USUAL_ALIVE_TIME) + 1 + _CLOCKS_DIFFER
         self._in_batches = partial(write_in_batches, clock=clock, patience=patience)
-        # The rows of inserts that were not answered, by the nonces of these inserts.
+        # Holds the rows of inserts that were not answered, by the nonces of these inserts.
         self._unanswered: dict[str, Sequence[StoredRow]] = {}
 
     @override
     def add(self, rows: Sequence[Row], *, nonce: str) -> None:
-        """Insert rows, all or none.
+        """Insert all of the rows or none.
 
-        The table has no column for the nonce, so this store itself remembers unanswered inserts.
+        The table has no column for the nonce, so this store keeps unanswered inserts in memory.
 
         Raises:
             AlreadyExistsError: one of the keys exists.
@@ -147,9 +150,9 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def replace(self, seen: Row, new: Row) -> bool:
-        """Change a row's definition, and its times unless somebody may hold the row.
+        """Change a row's definition; change its times only if no worker may hold a lease of it.
 
-        The times of a row that may be leased stay as they are, because they fence the lease.
+        The times of a row that may be leased are not changed, because they fence the lease.
 
         Raises:
             NotSupportedError: the table has no column for a value, or ``next_time`` would change
@@ -173,12 +176,12 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def delete(self, key: str) -> bool:
-        """Remove a row, also while it is leased: its holder finds that the row is gone.
+        """Remove a row, even while it is leased: the holder then finds that the row is missing.
 
         Raises:
-            NotFoundError: there is no such row.
+            NotFoundError: no row has this key.
         """
-        # The database's collation may treat a different key as equal to this one.
+        # The row is read first, because the collation may treat a different key as equal to this.
         if self.get(key) is None or not self._write(self._sql.delete, {"id": key}):
             raise NotFoundError(f"no schedule has the key {key!r}")
         return True
@@ -192,7 +195,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
-        """The rows that this owner certainly holds; a claim without an answer held none."""
+        """The rows that this owner certainly holds; rows of an unanswered claim are left out."""
         now, found = self._read(
             [key for key in self._leases.keys_of(owner) if not keys or key in keys]
         )
@@ -216,12 +219,12 @@ class PerfectSchedStore(TableStore[Statements]):
     @override
     @one_request
     def settle(self, settlements: Sequence[Settlement]) -> Mapping[str, Settled]:
-        """End leases; a row's next occurrence is due exactly at ``not_before``, also if past."""
+        """End leases; the next occurrence is due exactly at ``not_before``, even in the past."""
         return self._in_batches(settlements, self._writer.settle)
 
     @override
     def update_data(self, key: str, token: Token, data: str) -> bool:
-        """Replace a leased row's payload; the type, which is in the same column, stays."""
+        """Replace a leased row's payload, and keep the type, which is in the same column."""
         with refusing_data():
             return self._writer.update_data(key, token, data)
 
@@ -251,7 +254,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
     @override
     def _prepare(self) -> None:
-        """Create no folder: if it is missing, PerfectSched's database is somewhere else."""
+        """Create no folder: if the folder is missing, PerfectSched's database is elsewhere."""
         place = self._connector.url.database
         if place and Path(place).parent.is_dir():
             super()._prepare()
@@ -274,7 +277,7 @@ class PerfectSchedStore(TableStore[Statements]):
             connection.execute(*self._sql.insert(rows[start : start + BATCH]))
 
     def _has_inserted(self, rows: Sequence[StoredRow]) -> bool:
-        """Whether these rows, which an unanswered request may have inserted, exist."""
+        """Whether all of these rows exist, which an unanswered insert may have added."""
         _, found = self._read([row.id for row in rows])
         return bool(rows) and all(
             row.id in found and found[row.id].version == row.version for row in rows
@@ -285,7 +288,7 @@ class PerfectSchedStore(TableStore[Statements]):
 
 
 def _checked(row: Row) -> StoredRow:
-    """Convert a row for the table, or refuse it if the table lacks a column for a value."""
+    """Convert a row for the table; refuse a row with a value for which the table has no column."""
     if row.cron is None:
         raise NotSupportedError("cron: PerfectSched's table has no schedules that run once")
     if row.alive_time is not None:
@@ -297,7 +300,7 @@ def _checked(row: Row) -> StoredRow:
 
 
 def _is_as_seen(row: StoredRow, seen: Row, *, held: bool) -> bool:
-    """Whether a row is still as a client has seen it, apart from an extended lease."""
+    """Whether a row has not changed since a client read it; an extended lease is no change."""
     was = as_row(row)
     if (was.version, was.next_time) != (seen.version, seen.next_time):
         return False

@@ -1,4 +1,4 @@
-"""Creating the table exactly as PerfectSched creates it."""
+"""Creates the table exactly as PerfectSched creates it."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequenc
     """Create the table and its index if they are missing; nothing that exists is changed.
 
     Returns:
-        What was done, one line each, for people.
+        One line of text for each object that was created.
     """
     for statement in dialect.init_session:
         connection.execute(text(statement))
@@ -40,7 +40,7 @@ def create_table(connection: Connection, name: str, dialect: Dialect) -> Sequenc
         try:
             connection.execute(CreateIndex(index))
         except DBAPIError:
-            # Another process may have created the index meanwhile.
+            # The error is ignored if another process has created the index meanwhile.
             if not _has_index_on_timeout(connection, name):
                 raise
         else:
