@@ -1,4 +1,4 @@
-"""Which objects a worker consists of, and what each of them is given."""
+"""Creates the objects of which a worker consists, and connects them."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -25,7 +25,8 @@ from psched.worker.unstarted_leases import UnstartedLeases
 from psched.worker.worker import Inbox, Worker
 
 _LONGEST_PAUSE = 5.0
-"""Seconds between two tries to reach a store that is away; less if leases are short."""
+"""The most seconds between two tries to reach a store that does not answer; fewer if leases are
+short."""
 
 
 def make_worker(
@@ -43,21 +44,22 @@ def make_worker(
     show_title: Callable[[str], object] = set_title,
     startup: Callable[[], Iterator[None]] | None = None,
 ) -> Worker:
-    """A worker with all its parts.
+    """Create a worker with all its parts.
 
     Args:
-        link: to the master.
-        place: its number, its generation and its nonce.
-        settings: the installation's.
+        link: the connection to the master.
+        place: the worker's number, generation and nonce.
+        settings: the settings of the installation.
         store: where the schedules are.
-        pool: where tasks run.
+        pool: the processes in which tasks run.
         deadman: kills this process if it does not guard its tasks in time.
-        inbox: this process's signals.
-        log: this process's log.
-        clock: the time of everything but what the store decides.
+        inbox: where the signals to this process arrive.
+        log: the log of this process.
+        clock: the clock of all parts; only the store has another clock.
         rng: draws all jitter.
-        show_title: shows what the worker does, in the list of processes.
-        startup: begins what is to be done in the store first; see `StartupSteps`.
+        show_title: shows in the list of processes what the worker does.
+        startup: returns the work in the store that precedes the first claims, as steps; None if
+            there is no such work; see `StartupSteps`.
     """
     tasks = make_task_table(settings, pool=pool, deadman=deadman, clock=clock)
     loop = make_lease_loop(
@@ -88,7 +90,7 @@ def make_worker(
 def make_task_table(
     settings: Config, *, pool: RunnerPool, deadman: KillTimer, clock: Clock
 ) -> TaskTable:
-    """The tasks of a worker, with their guard."""
+    """Create the table of a worker's tasks, and the guard that stops them."""
     guard = TaskGuard(settings, pool=pool, clock=clock, deadman=deadman)
     return TaskTable(pool, guard, clock)
 
@@ -104,7 +106,11 @@ def make_lease_loop(
     rng: random.Random,
     startup: Callable[[], Iterator[None]] | None = None,
 ) -> LeaseLoop:
-    """A worker's lease loop with its parts; the arguments are those of `make_worker`."""
+    """Create a worker's lease loop and its parts.
+
+    The arguments are those of `make_worker`, except ``nonce``, which identifies the worker in its
+    leases, and ``tasks``, which owns the running tasks.
+    """
     slowness = Slowness(settings, clock)
     backoff = StoreBackoff(
         clock=clock,
