@@ -199,8 +199,8 @@ class LeaseLoop:
             task = self._tasks.remove(key)
             self._triggers.forget(task.row)
             unsure = self._settler.forget(task.ending)
-            # If an earlier settlement of this lease was unanswered, DONE counts for this worker's
-            # task even though its lease seemed lost.
+            # DONE is also the result for a missing row. So DONE does not show that a task whose
+            # lease was lost has ended well, unless an earlier settlement of it was unanswered.
             if result is Settled.DONE and (unsure or not task.lost):
                 task.log_end()
             elif unsure:

@@ -72,7 +72,8 @@ class Slowness:
         if self._since is not None:
             return
         self._since = now
-        # The text tells an ``alive_time`` that is long enough for answers of this duration.
+        # A claim waits for two answers, but the calculation takes its whole time for one answer,
+        # so the recommended alive_time is rather too long than too short.
         enough = lease_times.sufficient_alive_time(took, self._settings.database_timeout)
         _log.warning(
             "%s; with alive_time %d, tasks can be killed although the store answers: set"
