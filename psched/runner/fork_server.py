@@ -207,7 +207,7 @@ class ForkServer:
         return self._places.keys()
 
     def bury(self, pids: Sequence[int]) -> None:
-        """Have these zombies reaped, and free their slots. Send no signals to these pids after."""
+        """Have these zombies reaped, and free their slots. Do not signal these pids any more."""
         if not pids:
             return
         self._free += [self._places.pop(pid) for pid in pids]

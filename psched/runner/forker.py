@@ -26,7 +26,7 @@ _UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
 """Plain integers, converted once before the fork, so that no runner spends time on it."""
 
 NO_DESCRIPTOR = 71
-"""Exit status of a fork server that could not start for want of a descriptor (sysexits.h:
+"""Exit status of a fork server that could not start, because no descriptor was left (sysexits.h:
 EX_OSERR)."""
 
 _UNTIL_WOKEN = 3600.0

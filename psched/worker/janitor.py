@@ -13,10 +13,10 @@ _BATCH = 500
 """The most rows that one purge deletes, so that it holds few locks, and only for a short time."""
 
 _INTERVAL = 60.0
-"""The most seconds between two purges of one worker; the jitter keeps workers out of step."""
+"""Seconds between two purges of one worker, before jitter, which can shorten the pause by half."""
 
 _NEXT_BATCH = 1.0
-"""The most seconds until the next purge after a full batch."""
+"""Seconds until the next purge after a full batch, before jitter."""
 
 
 class Janitor:

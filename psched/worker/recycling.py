@@ -1,4 +1,4 @@
-"""Decides when a worker is replaced by a new one, so that leaks of modules do not add up."""
+"""Decides when a worker is replaced by a new one, so that memory leaks do not add up."""
 
 import random
 
