@@ -87,8 +87,8 @@ class ForkingRunnerPool(RunnerPool):
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
         self._server_deaths = FaultLog("the fork server died", _log, clock)
         if cgroup is not None:
-            # This process enters its cgroup, so that its runners are in it even before they enter
-            # their own.
+            # This process enters the cgroup, because a new runner belongs to its parent's cgroup
+            # until it enters its own.
             with suppress(OSError):
                 cgroup.add(0)
         # The children that exist now are never killed, because the handlers' modules have started

@@ -36,7 +36,7 @@ _FORK_PAUSE = 1
 """Seconds until the next claim, or until a postponed row is due, if no process could be forked."""
 
 _LATE_CLAIM = 2.0
-"""Seconds that a claim takes on the server at most: one to wait for a lock, one for the rest."""
+"""The most seconds that a claim takes on the server: one to wait for a lock, one for the rest."""
 
 _UNKNOWN_PAUSE = 0.5
 """Seconds until the store is asked again which rows an unanswered claim has leased."""

@@ -149,8 +149,8 @@ class LeaseLoop:
                 self._end_leases()
                 self._write_settlements()
                 self._stop_marked()
-                # The first startup step may create the table, without which no lease can be
-                # released.
+                # Startup steps precede the recovery, because the first step may create the table
+                # that the recovery needs.
                 self._startup.step()
                 self._recover()
                 self._claimer.claim()

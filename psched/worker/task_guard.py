@@ -86,7 +86,7 @@ class TaskGuard:
 
         Args:
             task: the task to stop.
-            reason: the reason that the task's handler is told.
+            reason: why the task is stopped; the task's handler receives this reason.
             limit: seconds until KILL; None for ``graceful_kill_limit``.
         """
         now, settings = self._clock.monotonic(), self._settings

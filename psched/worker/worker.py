@@ -152,7 +152,7 @@ class Worker:
             self.exit_status = BAD_HANDLERS
             return
         except OSError:
-            pass  # logged; tried again before each claim
+            pass  # the failure has been logged, and `prepare` is called again before each claim
         self._link.send({"ready": reported})
 
     def tick(self) -> float:
