@@ -11,12 +11,12 @@ class Base:
     finished; if it raises, the task is tried again after ``retry_wait``. Calling
     ``task.finish()``, ``task.retry()`` or ``task.release()`` decides explicitly.
 
-    When a handler is asked to stop, `ProcessStopError` is raised once, wherever the handler is, so
-    that its ``finally`` clauses run. If the handler defines ``kill(reason)``, that is called
-    instead, at once and again every ``kill_interval``; an exception of ``kill`` is raised wherever
-    the handler is. The reason is ``timeout``, ``shutdown``, ``deleted``, ``cancelled`` or
-    ``lease``. Whatever the handler does, its process and everything that it has started are killed
-    ``graceful_kill_limit`` seconds later.
+    When a handler is asked to stop, `ProcessStopError` is raised once in the handler's running
+    code, so that the ``finally`` clauses run. If the handler defines ``kill(reason)``, psched calls
+    ``kill`` instead: at once, and again every ``kill_interval``. If ``kill`` raises an exception,
+    that exception interrupts the handler's running code. The reason is ``timeout``, ``shutdown``,
+    ``deleted``, ``cancelled`` or ``lease``. Whatever the handler does, its process and all
+    processes that it has started are killed ``graceful_kill_limit`` seconds later.
 
     Attributes:
         task: the task to run.
@@ -44,8 +44,8 @@ class Base:
         return True
 
     def perform(self) -> None:
-        """The work itself."""
+        """Do the work of the task; override this method, or `run`."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither run nor perform")
 
     def after_perform(self) -> None:
-        """Called after `perform`, also if `perform` raised."""
+        """Called after `perform`, even if `perform` raised an exception."""

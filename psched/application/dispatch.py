@@ -12,9 +12,10 @@ from psched.base.errors import LoadError
 from psched.base.loader import find_object
 
 Target = type[Any] | Callable[[Task], object] | str
-"""A class whose instances have ``run()``, a function of a task, or the name of either.
+"""A class whose instances have ``run()``, a function that takes a task, or the name of either.
 
-A name is ``"module:name"``, or only ``"name"`` if it is defined in the dispatch's own module.
+A name is ``"module:name"``, or only ``"name"`` if the handler is defined in the module of the
+dispatch class or of one of its base classes.
 """
 
 Routes = Mapping[str | re.Pattern[str], Target]
@@ -28,9 +29,9 @@ class Dispatch:
         routes: handlers by type, or by a pattern that is searched for in the type. A handler is a
             class that takes the task and has ``run()``, a function that takes the task, or the
             name of either. ``"module:name"`` is imported when a task first needs it. A ``"name"``
-            without a module is looked up at the same time, in the module of the dispatch's class,
-            then in those of its base classes. An exact type precedes patterns; patterns are tried
-            in their order.
+            without a module is looked up when a task first needs it: first in the module of the
+            dispatch's class, then in the modules of the base classes. An exact type precedes
+            patterns. Patterns are tried in their order in ``routes``.
     """
 
     routes: ClassVar[Routes] = {}
@@ -41,7 +42,7 @@ class Dispatch:
 
     @classmethod
     def route(cls, routes: Routes) -> None:
-        """Add routes to the class's own; those of its base classes do not change.
+        """Add routes to this class; the routes of its base classes do not change.
 
         ::
 
@@ -55,16 +56,16 @@ class Dispatch:
             routes: see the attribute `routes`; a route that exists already is replaced.
 
         Raises:
-            LoadError: a route is no text or pattern, or its handler is none.
+            LoadError: a route is neither a text nor a pattern, or its target cannot be a handler.
         """
         _check_routes(cls.__name__, routes)
         cls.routes = {**cls.routes, **routes}
 
     def find(self, type_: str) -> Any | None:  # noqa: ANN401  # see Target
-        """The handler of a type; None: no route matches.
+        """The handler of a type; None if no route matches.
 
         Raises:
-            LoadError: its module cannot be imported, or has no such handler.
+            LoadError: the handler's module cannot be imported, or does not define the handler.
         """
         target = self.routes.get(type_)
         if target is None:
@@ -97,10 +98,10 @@ class Dispatch:
 
 
 def _check_routes(dispatch: str, routes: Routes) -> None:
-    """Refuse routes that cannot work; handlers' names are looked up later.
+    """Refuse routes that cannot work; names of handlers are not looked up yet.
 
     Raises:
-        LoadError: a route is neither a text nor a pattern, or its handler is none.
+        LoadError: a route is neither a text nor a pattern, or its target cannot be a handler.
     """
     for route, target in routes.items():
         if not isinstance(route, (str, re.Pattern)):
@@ -115,8 +116,8 @@ def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a
     """Return a target if it can be a handler.
 
     Raises:
-        LoadError: the target is neither a class with a ``run`` method nor a function; or calling it
-            would run nothing.
+        LoadError: the target is neither a class with a ``run`` method nor a function; or it is a
+            coroutine or generator function, so that calling it would run nothing.
     """
     if inspect.isclass(target):
         if not callable(getattr(target, "run", None)):
@@ -131,7 +132,7 @@ def check_handler(target: Any, where: str) -> Any:  # noqa: ANN401  # anything a
 
 
 def _refuse_unrun(function: Any, where: str) -> None:  # noqa: ANN401
-    """Refuse a function that only returns an object to be run, because its tasks would not run."""
+    """Refuse coroutine and generator functions, because calling one does not run its code."""
     if inspect.iscoroutinefunction(function):
         raise LoadError(f"{where} is a coroutine; call asyncio.run in a plain function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

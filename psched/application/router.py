@@ -1,4 +1,4 @@
-"""All handlers of a worker: those of the user's dispatch, and the built-in ones."""
+"""Finds handlers, in the user's dispatch and among the built-in handlers; loads the dispatch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ class Router:
     """Finds the handler of a type.
 
     Args:
-        dispatch: the user's routes; None: there are none.
+        dispatch: the user's routes; None if the user has no dispatch.
         built_in: handlers by type, for types without a route in the dispatch.
     """
 
@@ -21,10 +21,10 @@ class Router:
         self._built_in = built_in
 
     def find(self, type_: str) -> Any | None:  # noqa: ANN401  # see dispatch.Target
-        """The handler of a type; None: there is none.
+        """The handler of a type; None if the type has no handler.
 
         Raises:
-            LoadError: its module cannot be imported, or has no such handler.
+            LoadError: the handler's module cannot be imported, or does not define the handler.
         """
         found = None if self._dispatch is None else self._dispatch.find(type_)
         return self._built_in.get(type_) if found is None else found
@@ -33,15 +33,16 @@ class Router:
 def load_dispatch(
     load_path: Sequence[str], require: Sequence[str], name: str | None
 ) -> Dispatch | None:
-    """Import the handlers' modules, and the dispatch, that a configuration names.
+    """Import the modules that a configuration requires, and return its dispatch.
 
     Args:
-        load_path: folders that are searched for modules first.
-        require: modules and .py files, loaded in this order.
-        name: the dispatch, as ``module:attribute`` or as a name in one of the required modules.
+        load_path: folders that are searched for modules before all others.
+        require: modules and .py files, which are loaded in this order.
+        name: the dispatch, as ``module:attribute`` or as a name in one of the required modules;
+            None if there is no dispatch.
 
     Raises:
-        LoadError: something is missing, or an import raised; the text says what.
+        LoadError: a module or the dispatch is missing, or an import raised; the text tells which.
     """
     loader.extend_path(load_path)
     modules = [loader.load_module(module) for module in require]
@@ -49,10 +50,14 @@ def load_dispatch(
 
 
 def instance(dispatch: Any, name: str) -> Dispatch:  # noqa: ANN401  # whatever has that name
-    """A dispatch, given an instance or the class.
+    """Return a dispatch; if a class is given, create an instance of it.
+
+    Args:
+        dispatch: a subclass of `Dispatch`, or an instance.
+        name: the name of this object, for the error.
 
     Raises:
-        LoadError: the object is neither.
+        LoadError: the object is neither a subclass nor an instance of `Dispatch`.
     """
     if isinstance(dispatch, type) and issubclass(dispatch, Dispatch):
         dispatch = dispatch()

@@ -11,7 +11,7 @@ from psched.core.model import Decision, Finish, Occurrence, Release, Retry, Row,
 from psched.core.schedule import Schedules
 
 LONGEST_WAIT = 366 * 86_400
-"""Seconds."""
+"""The longest wait, in seconds, that a task may ask for before it is tried again."""
 
 
 class Holder(Protocol):
@@ -52,21 +52,21 @@ class Task:
     """One occurrence of a schedule, leased to be run.
 
     The worker extends the lease while the task runs. `extend` is for programs that lease tasks
-    themselves (`ScheduleCollection.poll`), and for a handler that wants to be sure of its lease
+    themselves (`ScheduleCollection.poll`), and for handlers that must know that the lease is held
     before a step that cannot be undone.
 
     Attributes:
         key: the schedule's key.
         type: the type, which selects the handler.
-        data: the payload, a JSON object; this task's own copy. A payload that is not an object is
-            carried in one: ``{"data": "<text>"}`` or ``{"data_base64": "…"}``.
-        scheduled_time: Unix seconds; the instant of the trigger for which the task runs. It is the
-            same when the run is late or tried again.
+        data: the payload, a JSON object; changes to it affect only this task. A payload that is not
+            an object is wrapped in one: ``{"data": "<text>"}`` or ``{"data_base64": "…"}``.
+        scheduled_time: Unix seconds; the instant of the trigger for which the task runs. A late run
+            and a further attempt do not change it.
         attempt: 1 for the first attempt at this occurrence.
         cron: trigger text; None for a one-shot.
         timezone: the zone in which ``cron`` is read.
         delay: seconds between ``scheduled_time`` and the earliest run.
-        token: the lease's token.
+        token: the token that identifies the lease.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class Task:
     )  # fmt: skip
 
     def __init__(self, assignment: Mapping[str, Any], holder: Holder) -> None:
-        """Make a task of an `assignment`, to which the payload was added as ``data``.
+        """Create a task from an `assignment`, to which the payload was added as ``data``.
 
         Raises:
             InvalidError: the payload is not the text of a JSON object.
@@ -100,15 +100,15 @@ class Task:
 
     @property
     def id(self) -> str:
-        """PerfectQueue's name of ``key``."""
+        """The same as ``key``; PerfectQueue calls it ``id``."""
         return self.key
 
     @property
     def raw_data(self) -> bytes:
         """The payload as it was submitted, byte for byte.
 
-        For a JSON object, its text. For any other payload, as PerfectQueue's may be, its text or
-        bytes.
+        A payload that is a JSON object is returned as its JSON text. Any other payload, such as one
+        that PerfectQueue has submitted, is returned as it was before it was wrapped in ``data``.
         """
         return payload.unwrap(self._text, self._form)
 
@@ -119,12 +119,12 @@ class Task:
 
     @property
     def idempotency_key(self) -> str:
-        """``key.scheduled_time``: the same for all attempts at this occurrence, and only for it."""
+        """``key.scheduled_time``, which all attempts at this occurrence share, and no other one."""
         return str(self.occurrence)
 
     @property
     def schedules(self) -> Schedules:
-        """The schedules of the store that the task came from, to add, read or change some."""
+        """The schedules of the store that the task came from; they can be read and changed."""
         return self._holder.schedules
 
     @property
@@ -142,7 +142,9 @@ class Task:
         return self._settled
 
     def finish(self) -> None:
-        """Decide: done. The schedule moves on when all processes of the task have ended.
+        """Decide that the occurrence is done.
+
+        This is recorded in the store when all processes of the task have ended.
 
         Raises:
             AlreadyFinishedError: this task has been settled before.
@@ -151,13 +153,13 @@ class Task:
         self._decide(Finish())
 
     def retry(self, wait: float | None = None) -> None:
-        """Decide: failed. The same occurrence is run again later.
+        """Decide that this attempt has failed, so that the same occurrence is run again later.
 
         Args:
-            wait: seconds; default: the schedule's ``retry_wait``.
+            wait: seconds until the next attempt; None for the schedule's ``retry_wait``.
 
         Raises:
-            InvalidError: ``wait`` is no number of seconds, or too large.
+            InvalidError: ``wait`` is not a number from 0 to `LONGEST_WAIT`.
             AlreadyFinishedError: this task has been settled before.
             PreemptedError: the lease is lost.
         """
@@ -166,7 +168,9 @@ class Task:
         self._decide(Retry(wait, reason="retry asked for by the handler"))
 
     def release(self) -> None:
-        """Decide: not done, but not failed. The same occurrence is run again at once, anywhere.
+        """Decide to give the occurrence back: any worker may run it again at once.
+
+        The attempt does not count as failed.
 
         Raises:
             AlreadyFinishedError: this task has been settled before.
@@ -175,7 +179,7 @@ class Task:
         self._decide(Release())
 
     def extend(self) -> None:
-        """Make sure that the lease is still held, and move its end to now + alive_time.
+        """Check that the lease is still held, and move its end to now + alive_time.
 
         Raises:
             AlreadyFinishedError: this task has been settled before.
@@ -192,7 +196,7 @@ class Task:
             AlreadyFinishedError: this task has been settled before.
             InvalidError: ``data`` is not a mapping that JSON can hold.
             PreemptedError: the lease is lost; nothing was changed.
-            StoreUnavailableError: the store did not take the request; nothing was changed.
+            StoreUnavailableError: the request failed; nothing was changed.
             UnknownOutcomeError: the answer was lost; the payload may have been replaced.
         """
         self._refuse_settled()
@@ -213,16 +217,16 @@ class Task:
 def _is_wait(wait: object) -> bool:
     if isinstance(wait, bool) or not isinstance(wait, int | float):
         return False
-    return 0 <= wait <= LONGEST_WAIT  # NaN fails this comparison, too
+    return 0 <= wait <= LONGEST_WAIT  # false for NaN
 
 
 def assignment(row: Row, definition: Definition, scheduled_time: int) -> dict[str, Any]:
-    """All that a `Task` is made of except its payload, as JSON can hold it.
+    """The values from which a `Task` is created, except the payload, as a JSON object.
 
     Args:
         row: the row as the claim returned it.
         definition: the row's definition.
-        scheduled_time: that of the occurrence to run.
+        scheduled_time: Unix seconds; the scheduled time of the occurrence to run.
     """
     return {
         "key": row.key,

@@ -1,7 +1,7 @@
-"""The line between a worker and its fork server: messages, some of which carry descriptors.
+"""The connection between a worker and its fork server. Its messages can carry descriptors.
 
-Unlike a `Link` it buffers nothing: `send` returns when the kernel has the whole message. Each
-message is one packet, so that descriptors cannot be separated from the text about them.
+Unlike a `Link`, a `Channel` buffers nothing: `send` returns when the kernel has accepted the whole
+message. Each message is one packet, so descriptors always arrive together with their text.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Self
 from psched.process.message_shapes import Shapes
 
 MOST_DESCRIPTORS = 8
-"""How many descriptors one message can carry."""
+"""The most descriptors that one message can carry."""
 
 _FLAGS = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
 
@@ -23,15 +23,16 @@ _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * array("i").itemsize)
 
 
 class Channel:
-    """One end of the line.
+    """One end of the connection.
 
     Args:
-        end: a socket of packets.
+        end: a socket that preserves message boundaries (SOCK_SEQPACKET).
         expects: the messages that this side accepts.
 
     Attributes:
-        closed: the other side has exited, or is ignored because of what it has sent.
-        fault: the invalid message that the other side has sent; None: it has sent none.
+        closed: whether the connection has ended: this end was closed, the other side has exited,
+            or the other side is ignored because of an invalid message.
+        fault: what is wrong with a message from the other side; None if all messages were valid.
         unsent: always false, because nothing is buffered; see `signals.Waitable`.
     """
 
@@ -45,7 +46,7 @@ class Channel:
 
     @classmethod
     def pair(cls, one_expects: Shapes, other_expects: Shapes) -> tuple[Self, Self]:
-        """The two ends of a new line."""
+        """Create a connection; return its two ends."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(one, one_expects), cls(other, other_expects)
 
@@ -58,7 +59,7 @@ class Channel:
 
         Args:
             message: a JSON object.
-            descriptors: the other side gets copies of these with the message.
+            descriptors: descriptors of which the other side receives copies.
 
         Raises:
             OSError: the other side has exited, which sets `closed`, or there is no memory left.
@@ -70,13 +71,14 @@ class Channel:
             raise
 
     def receive(self, *, wait: float = 0) -> tuple[dict[str, Any], list[int]] | None:
-        """The next message, and the descriptors that it carries, which no program inherits.
+        """Receive the next message.
 
         Args:
-            wait: for so many seconds, if there is no message yet.
+            wait: the most seconds to wait for a message.
 
         Returns:
-            None: there is no message. If `closed` is set, there will be no other.
+            The message and the descriptors that it carries, which are closed on exec. None if there
+            is no message; if `closed` is set, no message will follow.
         """
         if self.closed:
             return None
@@ -107,11 +109,15 @@ class Channel:
         return message, descriptors
 
     def cut(self, fault: str) -> None:
-        """Ignore the other side from now on, because of what it has sent."""
+        """Ignore the other side from now on, because it has sent an invalid message.
+
+        Args:
+            fault: what is wrong with the message; only the first fault is kept.
+        """
         self.fault = self.fault or fault
         self.closed = True
 
     def close(self) -> None:
-        """Close this end: the other side reads the end of the stream."""
+        """Close this end; the other side then receives the end of the stream."""
         self.closed = True
         self._socket.close()

@@ -1,21 +1,21 @@
-"""The process that forks a worker's runners, and does nothing else.
+"""The fork server: a process that only forks a worker's runners.
 
 ::
 
     worker ─┬─ fork server ─┬─ runner
             │               └─ runner
-            └─ what an ended run has left behind: the worker adopts orphans, not the fork server
+            └─ orphans of ended runners: the worker adopts them, not the fork server
 
 The cost of a fork grows with the memory of the parent, and with each page that either process
-writes afterwards. A worker holds its database driver, and works while its runners run. The fork
-server is forked before the worker loads the driver, and sleeps between two forks, so a task in a
-fresh process costs a third less.
+writes afterwards. A worker has loaded its database driver, and works while its runners run. The
+fork server is forked before the worker loads the driver, and sleeps between two forks. Because of
+this, a task in a new process costs a third less.
 
 A worker may have several fork servers: one that forks, and older ones whose runners still run.
 
-Runners die with their fork server, and it dies with the worker: the kernel kills them. A runner
-that has ended stays a zombie until the worker has recorded its end. Until then no other process
-gets its pid, so a signal to it reaches no other process.
+The kernel kills runners when their fork server dies, and the fork server when the worker dies. A
+runner that has ended stays a zombie until the worker has recorded its end. Until then the pid is
+not reused, so a signal to the runner cannot reach another process.
 """
 
 import logging
@@ -39,36 +39,38 @@ from psched.runner.messages import FROM_FORK_SERVER, TO_FORK_SERVER
 _log = logging.getLogger("psched.worker")
 
 MOST_AT_ONCE = MOST_DESCRIPTORS
-"""The most forks in a row: running tasks must be guarded, and more would save nothing."""
+"""The most forks per order, because running tasks must be guarded between two orders, and larger
+orders would save nothing."""
 
 _STEP = 1.0
 """Seconds between two checks of whether the fork server owes an answer."""
 
 _ORDER = 0
-"""The key of an order in `_owed`, whose other keys are pids of runners."""
+"""The key in `_owed` that stands for an order; the other keys are pids of runners."""
 
 _MOST_MESSAGES = 100
-"""Messages from a fork server that are handled at once, at most."""
+"""The most messages from a fork server that one call handles."""
 
 
 class ForkServer:
     """A fork server as its worker sees it.
 
     Args:
-        main: a runner's whole life, in its own process. It is called with its place, a number that
-            no other living runner has, and its end of a link, and returns its exit status. The
-            process leads a session of its own, and has psched's handlers for signals
-            (`signals.receive`), except for CHLD, which has its default action.
-        places: how many runners there can be.
+        main: the function that a runner's process executes; it returns the exit status. Its
+            arguments are the runner's slot number, which no other living runner has, and the
+            runner's end of a link. The process leads a new session. It has psched's signal
+            handlers (`signals.receive`); only CHLD has its default action.
+        places: the number of slots: the most runners that there can be.
         keep: descriptors that runners need besides standard input, output and error.
         clock: tells when an answer is overdue.
-        hold_up: seconds for which a fork may block the worker.
-        patience: seconds after which a fork server hangs that owes an answer, or an end.
-        before_fork: called in the fork server before it forks.
+        hold_up: the most seconds for which a fork may block the worker.
+        patience: seconds after which the fork server counts as hanging, if it has not answered an
+            order or has not reported the end of a runner.
+        before_fork: a function that the fork server calls before it forks.
 
     Attributes:
-        pid: the process.
-        channel: the line to it, which becomes readable when a runner has ended.
+        pid: the pid of the fork server.
+        channel: the connection to the fork server; readable when a runner has ended.
 
     Raises:
         OSError: the system has no process or memory left.
@@ -108,26 +110,26 @@ class ForkServer:
 
     @property
     def owes(self) -> bool:
-        """Whether it has not answered an order yet."""
+        """Whether the fork server has not answered an order yet."""
         return bool(self._ordered) and self._answer is None
 
     @property
     def untaken(self) -> bool:
-        """Whether one of its messages was read from the line, but not handled yet."""
+        """Whether an answer or a runner's end was received, but not yet returned to the caller."""
         return bool(self._exits) or self._answer is not None
 
     @property
     def wakes(self) -> float:
-        """When there is something to handle or to `watch`, seconds of the monotonic clock."""
+        """When to handle a message or to call `watch`, seconds of the monotonic clock."""
         if self.untaken:
             return 0.0
         return self._watched + _STEP if self._owed or self.owes else inf
 
     def watch(self, runners: Iterable[int]) -> None:
-        """KILL it if it owes an answer, or the end of a runner, for too long.
+        """KILL the fork server if an answer, or the report of a runner's end, is overdue.
 
         Args:
-            runners: pids of runners that are not known to have ended; those of other fork servers
+            runners: pids of runners that are not known to have ended; runners of other fork servers
                 are ignored.
         """
         now = self._clock.monotonic()
@@ -136,7 +138,8 @@ class ForkServer:
         owed = [pid for pid in runners if pid in self._places and not tree.alive(pid)]
         if self.owes:
             owed.append(_ORDER)
-        # The time is counted in steps, so that none is lost if all processes have stood still.
+        # The time is counted in steps, so that a time in which all processes were stopped counts
+        # as one step only.
         self._owed = {each: self._owed.get(each, 0.0) + _STEP for each in owed}
         if any(seconds > self._patience for seconds in self._owed.values()):
             _log.error("the fork server hangs: killing it")
@@ -145,17 +148,18 @@ class ForkServer:
         self._watched = now
 
     def fork(self, count: int) -> list[tuple[int, int, Link]]:
-        """Order some runners and wait for them; or wait for those that were ordered before.
+        """Order runners, unless an earlier order is still open, and wait for the answer.
 
         Args:
-            count: how many, at least one; fewer are forked if there cannot be more.
+            count: how many runners to order, at least one; fewer may be forked.
 
         Returns:
-            The place, the pid and the link of each; one at least.
+            The slot number, the pid and the link of each new runner; at least one runner.
 
         Raises:
             OSError: the system has no process, descriptor or memory left, or the fork server has
-                died. A TimeoutError: it has not answered yet; `late` returns what it forks.
+                died.
+            TimeoutError: the fork server has not answered yet; `late` will return its runners.
             RuntimeError: the fork server has a second thread.
         """
         if not self._ordered:
@@ -181,15 +185,15 @@ class ForkServer:
         return born
 
     def late(self) -> list[tuple[int, int, Link]]:
-        """The runners of an order for which `fork` had stopped waiting."""
+        """Return the runners of an order whose answer arrived after `fork` had stopped waiting."""
         if self._answer is None:
             return []
         answer, self._answer = self._answer, None
         return self._born(answer["born"])
 
     def exits(self) -> list[Exit]:
-        """How runners have ended; each end is returned once. They stay zombies until `bury`."""
-        # Further messages are read at the next call: a flood must not block the worker.
+        """Return how runners have ended since the last call; they stay zombies until `bury`."""
+        # The number of messages is limited, because a flood of them must not block the worker.
         for _ in range(_MOST_MESSAGES):
             if (received := self.channel.receive()) is None:
                 break
@@ -199,11 +203,11 @@ class ForkServer:
 
     @property
     def unburied(self) -> Collection[int]:
-        """The pids of all runners that it has forked and that were not given to `bury`."""
+        """The pids of all runners that the fork server has forked, except buried ones."""
         return self._places.keys()
 
     def bury(self, pids: Sequence[int]) -> None:
-        """Have these zombies reaped, because no signals will follow; free their places."""
+        """Have these zombies reaped, and free their slots. Do not signal these pids any more."""
         if not pids:
             return
         self._free += [self._places.pop(pid) for pid in pids]
@@ -211,7 +215,7 @@ class ForkServer:
             self.channel.send({"bury": pids})
 
     def close(self) -> None:
-        """Close the line: it exits, and all that it has forked dies with it."""
+        """Close the connection: the fork server exits, and all its runners die with it."""
         self.channel.close()
         self._born(())
 
@@ -234,7 +238,11 @@ class ForkServer:
         self._ordered = ordered
 
     def _born(self, pids: Sequence[int]) -> list[tuple[int, int, Link]]:
-        """Record the runners that the last order has brought, and free the places of the others."""
+        """Record the runners that were forked for the last order, and free the unused slots.
+
+        Args:
+            pids: the pids of these runners.
+        """
         ordered, self._ordered = self._ordered, []
         for place, end in ordered[len(pids) :]:
             end.close()

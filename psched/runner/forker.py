@@ -1,4 +1,4 @@
-"""Inside a fork server: it obeys the orders of its worker; see `fork_server`."""
+"""The code that runs inside a fork server: it obeys the orders of its worker; see `fork_server`."""
 
 import errno
 import gc
@@ -23,17 +23,24 @@ _log = logging.getLogger("psched.worker")
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 _UNIX, _STREAM = int(socket.AF_UNIX), int(socket.SOCK_STREAM)
-"""Bare numbers, made once: what a runner computes before its task costs time with every fork."""
+"""Plain integers, converted once before the fork, so that no runner spends time on it."""
 
 NO_DESCRIPTOR = 71
-"""Exit status of a fork server that has no descriptor left to begin with (sysexits.h: EX_OSERR)."""
+"""Exit status of a fork server that could not start, because no descriptor was left (sysexits.h:
+EX_OSERR)."""
 
 _UNTIL_WOKEN = 3600.0
-"""Seconds; a message or a signal ends this sleep earlier."""
+"""The most seconds of one sleep; a message or a signal ends the sleep earlier."""
 
 
 class Forker:
-    """Forks runners, and tells the worker how they end; for the arguments see `ForkServer`."""
+    """Forks runners, and reports their ends to the worker.
+
+    Args:
+        channel: the connection to the worker.
+
+    The other arguments are those of `ForkServer`.
+    """
 
     _inbox: SignalInbox
     _line: Link
@@ -51,25 +58,25 @@ class Forker:
         self._keep = keep
         self._before_fork = before_fork
         self._to_blank: Sequence[tuple[int, bool]] = ()
-        # The runners that have not been buried, and whether each is alive.
+        # The pids of the runners that have not been buried, and whether each runner is alive.
         self._alive: dict[int, bool] = {}
 
     def run(self, worker: int) -> int:
-        """The fork server's life; returns the exit status.
+        """Obey orders until the worker closes the connection; return the exit status.
 
         Args:
-            worker: the pid of its parent.
+            worker: the pid of the worker, which is the parent of this process.
         """
         kernel.die_with_parent(worker)
         try:
-            # Runners inherit these handlers, except CHLD's, because each runner that set them
-            # itself would copy memory pages.
+            # The handlers are set here, and runners inherit them (except the one for CHLD). If each
+            # runner set them itself, it would copy memory pages.
             self._inbox = SignalInbox(SIGNALS)
             self._to_blank = inherited((0, *self._keep))
         except OSError:
             return NO_DESCRIPTOR
         set_title("fork server")
-        # Runners share the objects that are here now, because garbage collection skips them.
+        # Garbage collection skips the objects that exist now, so that runners share their memory.
         gc.freeze()
         while not self._channel.closed:
             arrived = self._inbox.wait(_UNTIL_WOKEN, [self._channel])
@@ -84,18 +91,19 @@ class Forker:
     def _obey(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if "fork" in message:
             self._before_fork()
-            # CHLD gets its default action, because a handler may wait for its own children. It is
-            # set before the fork, because setting it in each runner would cost time.
+            # In runners, CHLD must have its default action, because a handler may wait for its own
+            # children. It is set before the fork, because setting it in each runner costs time.
             self._inbox.let_go(signal.SIGCHLD)
             answer = self._fork(message["fork"], descriptors)
             self._inbox.take_over()
             self._say(answer)
-            # No signal has told of the runners that have ended meanwhile.
+            # Runners that ended while CHLD had its default action caused no wake-up, so their ends
+            # are reported now.
             self._tell_ends()
         else:
             for pid in message["bury"]:
-                # Only pids of dead runners are waited for: a living one would block, and another
-                # pid would raise.
+                # Only dead runners are waited for, because waitpid would block for a living runner,
+                # and would raise an error for any other pid.
                 if self._alive.get(pid) is False:
                     os.waitpid(pid, 0)
                     del self._alive[pid]
@@ -104,17 +112,18 @@ class Forker:
         """Fork some runners; return the answer to the order."""
         server = os.getpid()
         born: list[int] = []
-        # If this process can have no more descriptors, some were dropped when they arrived.
+        # Reported if links are missing: the kernel has dropped descriptors that were sent to this
+        # process, because it may not have more.
         error: int | None = errno.EMFILE
-        # A module that handlers import may start a thread after each fork, also after the fork of
-        # this process.
+        # Threads are counted, because a module that handlers import may start a thread after each
+        # fork, even in this process.
         beside = 0
         try:
             beside = threads()
         except OSError as failed:
             error = failed.errno
-        # As little memory as possible is written between two forks, because each page that is
-        # written is copied.
+        # The loop writes as little memory as possible, because each page that is written between
+        # two forks is copied.
         for place, end in zip(places, ends, strict=False) if beside == 1 else ():
             try:
                 born.append(fork(partial(self._live, server, place, end, ends)))
@@ -127,7 +136,7 @@ class Forker:
         return {"born": born, "error": error, "threads": beside}
 
     def _live(self, server: int, place: int, own: int, ends: Sequence[int]) -> int:
-        """A runner's life, from its first instruction; returns its exit status."""
+        """Set up a new runner's process, and run its `main`; return the exit status."""
         os.setsid()
         for end in ends:
             if end != own:
@@ -135,14 +144,14 @@ class Forker:
         blank(self._to_blank)
         kernel.adopt_orphans()
         kernel.die_with_parent(server)
-        # The base class is used, because `socket.socket` itself does more, which costs time. The
-        # object is kept as long as the process lives, because a warning about an unclosed socket
-        # would cost time.
+        # The base class of `socket.socket` is used, because it costs less time. The link is kept in
+        # an attribute until the process ends, because a warning about an unclosed socket would
+        # cost time.
         self._line = Link(socket.SocketType(_UNIX, _STREAM, 0, own))
         return self._main(place, self._line)
 
     def _tell_ends(self) -> None:
-        """Tell the worker which runners have ended; they stay zombies until they are buried."""
+        """Report ended runners to the worker; they stay zombies until it has them buried."""
         ended = []
         for pid, lives in self._alive.items():
             found = os.waitid(os.P_PID, pid, _PEEK) if lives else None
@@ -155,6 +164,7 @@ class Forker:
             self._say({"ended": ended})
 
     def _say(self, message: dict[str, Any]) -> None:
-        # Sending blocks only after hundreds of messages that the worker has not read.
-        with suppress(OSError):  # the worker has died, and this process dies with it
+        # A blocking send is no problem, because it blocks only if the worker has left hundreds of
+        # messages unread. Errors are ignored, because this process dies with the worker.
+        with suppress(OSError):
             self._channel.send(message)

@@ -1,4 +1,4 @@
-"""Runners that are forked: ahead of need, by a fork server."""
+"""Runners that a fork server forks before they are needed."""
 
 import logging
 import os
@@ -25,25 +25,28 @@ from psched.runner.stop_flags import StopFlags, StopFlagTable
 _log = logging.getLogger("psched.worker")
 
 _PLACES_PER_TASK = 4
-"""Places for each task that may run at once: a runner that waits, or does not die, has one too."""
+"""Slots per task that may run at once. It exceeds one, because waiting runners, and runners that do
+not die, occupy slots."""
 
 
 class ForkingRunnerPool(RunnerPool):
     """The forked runners of one worker.
 
     Args:
-        main: a runner's whole life, in its own process; returns its exit status.
-        keep: descriptors that runners need: the open log file.
+        main: the function that a runner's process executes; returns the exit status.
+        keep: descriptors that runners need, such as the descriptor of the log file.
         clock: tells when a process has been silent for too long.
-        concurrency: how many tasks may run at once.
-        hold_up: seconds for which a fork may block the worker.
-        patience: seconds after which a fork server hangs that owes an answer, or an end.
-        cgroup: this process's; each runner is given one below it. None: there is none.
-        before_fork: called in the fork server before it forks.
+        concurrency: the most tasks that may run at once.
+        hold_up: the most seconds for which a fork may block the worker.
+        patience: seconds after which a fork server counts as hanging, if it has not answered an
+            order or has not reported the end of a runner.
+        cgroup: the cgroup for this process, below which each runner gets its own; None if cgroups
+            are not used.
+        before_fork: a function that the fork server calls before it forks.
 
     Attributes:
-        before_server_fork: called before a fork server is forked; closes what must not be open
-            then.
+        before_server_fork: a function that is called before a fork server is forked; it closes
+            whatever the fork server must not inherit.
     """
 
     def __init__(
@@ -71,7 +74,8 @@ class ForkingRunnerPool(RunnerPool):
             patience=patience,
             before_fork=before_fork,
         )
-        # The fork server that forks, and its predecessors that still have living runners.
+        # `_server` forks new runners. `_servers` also contains its predecessors that still have
+        # runners.
         self._server: ForkServer | None = None
         self._servers: dict[ForkServer, StopFlagTable] = {}
         self._servers_made = 0
@@ -83,16 +87,16 @@ class ForkingRunnerPool(RunnerPool):
         self._cgroups = None if cgroup is None else RunnerCgroups(cgroup, clock)
         self._server_deaths = FaultLog("the fork server died", _log, clock)
         if cgroup is not None:
-            # This process enters its cgroup, so that its runners are in it even before they enter
-            # their own.
+            # This process enters the cgroup, because a new runner belongs to its parent's cgroup
+            # until it enters its own.
             with suppress(OSError):
                 cgroup.add(0)
-        # Processes that the handlers' modules have started on import belong to those modules, and
-        # are spared.
+        # The children that exist now are never killed, because the handlers' modules have started
+        # them on import.
         self._spared = frozenset(tree.children(os.getpid()))
 
     def start(self) -> ForkServer:
-        """The fork server; a new one is forked if there is none.
+        """Return the current fork server; fork a new one if there is none.
 
         Raises:
             OSError: the system has no process or memory left.
@@ -102,7 +106,8 @@ class ForkingRunnerPool(RunnerPool):
             self._lose(self._server)
         if self._server is None:
             self.before_server_fork()
-            # Each server has its own flags, because runners of two may have the same place.
+            # Each fork server gets its own flags, because runners of two fork servers may have the
+            # same slot number.
             flags = StopFlagTable(self._places)
             self._server = self._new_server(partial(_live, self._main, flags))
             self._servers[self._server] = flags
@@ -125,9 +130,9 @@ class ForkingRunnerPool(RunnerPool):
 
     @override
     def renew(self) -> None:
-        # The first fork server was forked before this process had loaded the store's modules. The
-        # next one inherits them, so no task waits for an import. It is forked when a runner is
-        # needed; the first one stays until its runners have ended.
+        # The first fork server was forked before this process loaded the store's modules. Its
+        # successor inherits the modules, so that no task waits for an import. The successor is
+        # forked when a runner is needed. The first one stays until its runners have ended.
         self._outdated = self._servers_made == 1
 
     @override
@@ -138,35 +143,37 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def clear(self, runner: RunnerChild) -> bool:
         if runner.exit is not None:
-            return False  # its last messages; `reap` has handled its tree
+            return False  # the runner cannot be used again, and `reap` has handled its tree
         clean = tree.kill_all_below(runner.pid) and not runner.link.halfway
         if runner.cgroup is not None:
-            # The runner may have stopped adopting its orphans: prctl(2).
+            # The cgroup is checked, because the runner may have stopped adopting its orphans
+            # (prctl(2)), which then are not below it.
             clean = clean and not {*runner.cgroup.members} - {runner.pid}
         return clean
 
     @override
     def reap(self) -> list[RunnerChild]:
-        # The exits of this process's own children: orphans, and fork servers, whose runners then
-        # become orphans.
+        # The exits of this process's children: fork servers, orphans that it has adopted, and
+        # runners of dead fork servers, which become such orphans.
         exits = [*reap()]
         own = {exit_.pid: exit_ for exit_ in exits}
-        # A pid that has been reaped can be given to any process.
+        # Reaped pids are not spared any more, because the kernel may reuse them.
         self._spared -= own.keys()
         for server in [*self._servers]:
             told = server.exits()
-            # A runner's birth is always told before its end, but both may arrive together.
+            # New runners are recorded before the ends are handled, because a runner's birth and its
+            # end may arrive together.
             self._enrol(server, server.late())
             exits += told
             server.bury([exit_.pid for exit_ in told])
-            # A fork server's death is handled before the ends of its runners, which it causes and
-            # which may arrive with it.
+            # The death of a fork server is handled before the ends of its runners, because it may
+            # have caused them.
             if server.pid in own:
                 self._lose(server, f"it {own[server.pid]}")
         ended = []
         for exit_ in exits:
             runner = self._alive.pop(exit_.pid, None)
-            if runner is not None:  # otherwise an orphan of an earlier run
+            if runner is not None:  # None: the process was an orphan or a fork server
                 runner.reaped(exit_)
                 self._reaper.add(runner, runner.cgroup)
                 ended.append(runner)
@@ -192,7 +199,7 @@ class ForkingRunnerPool(RunnerPool):
     @override
     def kill(self, runner: RunnerChild) -> None:
         if runner.exit is not None:
-            return  # its pid may be reused; `reap` kills what it has left
+            return  # the pid may be reused; `reap` kills the processes that the runner has left
         if runner.cgroup is not None:
             runner.cgroup.kill()
         runner.send(signal.SIGKILL)
@@ -207,35 +214,41 @@ class ForkingRunnerPool(RunnerPool):
         self._dismiss_servers()
 
     def _check_idle(self) -> None:
-        """Drop the waiting runners that have died, or that have sent a message unasked."""
+        """Drop waiting runners that have died, or that have sent a message without a task."""
         for runner in self._idle:
             if runner.link.receive() or runner.link.halfway:
-                # The messages of its next task would follow in the middle of this one.
+                # The runner is cut off, because messages of its next task would be mixed up with
+                # this message.
                 runner.link.cut("a message without a task")
             self.cut_off(runner)
         self._idle = [runner for runner in self._idle if not runner.link.closed]
 
     def _reuse_cgroup(self, runner: RunnerChild) -> None:
-        """Reuse the cgroup of a runner of which nothing is left, unless the runner was killed."""
+        """Release the cgroup of a runner whose tree is gone; reuse it if no signal killed it."""
         if self._cgroups is not None and runner.cgroup is not None and runner.exit is not None:
             self._cgroups.release(runner.cgroup, reusable=runner.exit.signal is None)
 
     def _lose(self, server: ForkServer, how: str = "it has ended") -> None:
-        """Handle a fork server that has died, or kill one because of what it has sent."""
+        """Handle the death of a fork server; kill the fork server if it is still alive.
+
+        Args:
+            server: a fork server that has died, or has sent an invalid message.
+            how: how it has ended, for the log.
+        """
         if server.channel.fault is not None:
             how = f"it has sent {server.channel.fault}"
         self._server_deaths.failed(f"{how}, and all that it had forked dies with it")
         for pid in server.unburied:
             if pid in self._alive:
                 self._alive[pid].lost_server = True
-        # Its waiting runners are about to die, and a task that began in one would die, too.
+        # The waiting runners of this fork server are dropped, because they are about to die.
         self._idle = [runner for runner in self._idle if not runner.lost_server]
         self._close(server)
-        if server.pid in self._spared:  # otherwise reaped: its pid may be reused
+        if server.pid in self._spared:  # not reaped yet, so the pid has not been reused
             tree.send(server.pid, signal.SIGKILL)
 
     def _dismiss_servers(self) -> None:
-        """Let the fork servers exit that are not needed any more, and have no runner left."""
+        """Close fork servers that have no runner left and are not needed any more."""
         for server in [*self._servers]:
             if not server.unburied and (self._dismissed or server is not self._server):
                 self._close(server)
@@ -251,13 +264,13 @@ class ForkingRunnerPool(RunnerPool):
         try:
             born = server.fork(count)
         except ConnectionError:
-            # The fork server had died without our knowing it.
+            # The fork server has died since the last check, so a new one is forked.
             server = self.start()
             born = server.fork(count)
         self._enrol(server, born)
 
     def _up_to_date(self) -> ForkServer:
-        """The fork server, or its successor; see `renew`."""
+        """Return the current fork server, or a successor if it is outdated; see `renew`."""
         before = self._server
         if self._outdated and before is not None and not before.owes:
             self._outdated = False
@@ -265,8 +278,8 @@ class ForkingRunnerPool(RunnerPool):
             try:
                 return self.start()
             except (OSError, RuntimeError) as error:
-                # Without a new fork server, tasks load those modules themselves, which takes
-                # longer.
+                # The old fork server is used again; it works, but each task that uses the store
+                # must import the store's modules.
                 _log.warning("no new fork server, the old one goes on: %s", error)
                 self._server = before
         return self.start()

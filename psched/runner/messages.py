@@ -23,7 +23,7 @@ from psched.process.message_shapes import (
 FROM_RUNNER = Shapes(
     {
         "done": {"done": maybe(brief_text), "last": flag, "store": flag},
-        # The payload could not be read, so nothing was run.
+        # Sent if the payload could not be read, so that the task was not run.
         "quarantine": {"quarantine": brief_text, "last": flag},
         "decide": {"decide": one_of("finish", "release")},
         "retry": {"retry": maybe(brief_text), "wait": maybe(number(0, LONGEST_WAIT))},
@@ -32,7 +32,7 @@ FROM_RUNNER = Shapes(
     },
     longest=2**18,
 )
-"""What a worker accepts from a runner; `TaskTable` accepts one message at a time."""
+"""The messages that a worker accepts from a runner; `TaskTable` accepts one at a time."""
 
 FROM_TRIGGER_HELPER = Shapes(
     {
@@ -42,7 +42,8 @@ FROM_TRIGGER_HELPER = Shapes(
     },
     longest=2**16,
 )
-"""What a worker accepts from a runner that asks a trigger; `remote_policy` checks the rest."""
+"""The messages that a worker accepts from a runner that asks a trigger; `remote_policy` checks the
+contents of ``settle``."""
 
 TO_RUNNER = Shapes(
     {
@@ -52,8 +53,8 @@ TO_RUNNER = Shapes(
                 key=line,
                 type=line,
                 scheduled_time=whole(),
-                # Any client may have written these columns, and a row runs whatever numbers they
-                # hold.
+                # ``attempt`` and ``fence`` may be any whole numbers, because any client may have
+                # written these columns, and the row is run nevertheless.
                 attempt=any_whole,
                 cron=maybe(text(LONGEST_CRON)),
                 timezone=line,
@@ -72,7 +73,7 @@ TO_RUNNER = Shapes(
     },
     longest=2**20,
 )
-"""What a runner accepts from its worker."""
+"""The messages that a runner accepts from its worker."""
 
 FROM_FORK_SERVER = Shapes(
     {
@@ -81,7 +82,7 @@ FROM_FORK_SERVER = Shapes(
     },
     longest=2**17,
 )
-"""What a worker accepts from its fork server."""
+"""The messages that a worker accepts from its fork server."""
 
 TO_FORK_SERVER = Shapes(
     {
@@ -90,4 +91,4 @@ TO_FORK_SERVER = Shapes(
     },
     longest=2**17,
 )
-"""What a fork server accepts from its worker."""
+"""The messages that a fork server accepts from its worker."""

@@ -1,7 +1,8 @@
-"""Inside a runner: the forked process that runs tasks, one at a time. It holds no store.
+"""The code that runs inside a runner: a forked process that runs tasks, one at a time.
 
-What a task wants to do to its lease is a question to the worker, over their link. The answer tells
-whether the lease is still held. How the task ends is written when its processes are gone.
+A runner does not settle leases itself. It sends a task's requests about the lease to the worker
+over their link. The answer tells whether the lease is still held. The worker settles the lease when
+all processes of the task have ended.
 """
 
 import logging
@@ -47,14 +48,15 @@ _OWN_ERRORS = (LoadError, CommandError, NotAllowedError, UnfinishedError)
 """Errors that are logged without a traceback, because it would show only psched's own code."""
 
 _USUAL = {"done": None, "last": True, "store": False}
-"""The report of most runners at the end of their task."""
+"""The message that reports the usual end of a task: it has succeeded, and the runner exits."""
 
 _USUAL_PACKED = packed(_USUAL)
-"""The same, packed before the fork: packing in each runner would copy 15 memory pages."""
+"""`_USUAL` in packed form. It is packed before the fork, because packing it in each runner would
+copy 15 memory pages."""
 
 
 class _Holder(Holder):
-    """The task's side of its lease: sends requests to the worker, which holds the lease."""
+    """Sends the requests of one task to the worker, which holds the task's lease."""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class _Holder(Holder):
         return self._collection is not None
 
     def close(self) -> None:
-        """Refuse further requests, because the task is over, and close what it has opened."""
+        """Refuse further requests, because the task has ended; close its schedules."""
         with self._turn:
             self._over = True
         if self._collection is not None:
@@ -115,36 +117,38 @@ class _Holder(Holder):
     def _ask(self, data: bytes = b"", **question: object) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("a process that a handler has forked cannot speak for the task")
-        # Only in the main thread is TERM held back, because only there can it interrupt this.
+        # TERM is held back only in the main thread, because it can interrupt no other thread.
         in_main_thread = threading.current_thread() is threading.main_thread()
         with self._stop.guarded() if in_main_thread else nullcontext(), self._turn:
             if self._over:
                 raise PreemptedError("the task is over")
             self._link.send(question, data)
-            answer = self._link.wait() or {}  # nothing: the worker has died
+            answer = self._link.wait() or {}  # empty if the worker has died
         if "unavailable" in answer:
             raise StoreUnavailableError(answer["unavailable"])
         if "unanswered" in answer:
             raise UnknownOutcomeError(answer["unanswered"])
         if "invalid" in answer:
             raise InvalidError(*answer["invalid"])
-        # An answer to another question has no such field: another process reads our line, too.
+        # Without this field, the answer belongs to another question, because a child of the task
+        # uses the same link. Then the lease counts as lost.
         if not answer.get("held"):
             raise PreemptedError("the lease is over or another worker's")
 
 
 class Runner:
-    """Runs what its worker sends, until it has run enough tasks or the worker has exited.
+    """Runs the tasks that its worker sends, until it has run enough tasks or the worker has exited.
 
-    One is made before any runner is forked, because what is made in a child costs time in each
-    child. Each runner calls `run` on its own copy, which alone has a link, a process and a `Stop`.
+    One `Runner` is created before the first fork, because creating it in each child would cost
+    time. Each forked process calls `run` on its own copy; `run` sets the attributes that differ
+    between processes.
 
     Args:
-        find: the handler of a type; None: there is none.
-        log: this process's log.
-        open_schedules: opens a collection on the store that the tasks come from.
-        judge: judges a row whose trigger is of a user's own; see `psched.core.remote_policy`.
-        tasks: how many tasks it runs before it exits.
+        find: returns the handler of a type, or None if the type has no handler.
+        log: the log of this process.
+        open_schedules: opens a collection on the store from which the tasks come.
+        judge: judges a row whose trigger a user has written; see `psched.core.remote_policy`.
+        tasks: how many tasks the process runs before it exits.
     """
 
     _link: Link
@@ -167,14 +171,14 @@ class Runner:
         self._tasks = tasks
 
     def run(self, link: Link, stop_flags: StopFlags) -> int:
-        """A runner's life, in its own process; returns the exit status.
+        """Run tasks in this process until it is to exit; return the exit status.
 
         Args:
-            link: to the worker.
-            stop_flags: tell why TERM was sent.
+            link: the connection to the worker.
+            stop_flags: tell why the worker has sent TERM.
         """
         self._link = link
-        # A payload that is stored as text may have more bytes in UTF-8 than it has characters.
+        # The limit counts bytes, and a character of a payload may need four bytes in UTF-8.
         link.expects, link.data_limit = TO_RUNNER, 4 * LARGEST
         self._process = os.getpid()
         self._stop = Stop(stop_flags)
@@ -189,12 +193,12 @@ class Runner:
                     return 0
                 continue
             if left < self._tasks:
-                # The worker has killed what the last task had left behind; its zombies are reaped
-                # here.
+                # Zombies are reaped here: the worker has killed the processes that the last task
+                # had left behind.
                 for _ in reap():
                     pass
             if "run" not in message:
-                break  # an answer that the last task did not wait for
+                break  # exit, because this is an answer to a request of an earlier task
             end = self._perform(message["run"], message["data"])
             left = left - 1 if left > 1 and _is_clean() else 0
             end["last"] = not left
@@ -213,7 +217,7 @@ class Runner:
             return {"quarantine": text_of(error)}
         occurrence = str(task.occurrence)
         set_title(f"runner: {task.type} {occurrence} attempt {task.attempt}")
-        # The task's output must go into the log file that is open now, not the one at the fork.
+        # The log file may have been replaced since the fork, so the current one is used.
         self._log.follow()
         self._log.subject = occurrence
         failure = None
@@ -225,11 +229,12 @@ class Runner:
                 self._stop.end()
         except BaseException as error:
             if os.getpid() != self._process:
-                raise  # a child that the handler has forked ends like any program that raises
+                raise  # this is a child that the handler has forked: it ends with a traceback
             failure = _told(error)
             _report(task, error, failure)
         if os.getpid() != self._process:
-            # This is a child that the handler has forked: it must not speak for the task.
+            # This is a child that the handler has forked: it exits, because it must not send
+            # messages for the task.
             sys.exit()
         flush_output()
         holder.close()
@@ -237,16 +242,17 @@ class Runner:
         return {"done": failure, "last": True, "store": holder.has_opened}
 
     def _answer(self, question: Mapping[str, Any]) -> bool:
-        """Judge a row by its trigger; return whether this process can be used again."""
+        """Judge a row whose trigger a user has written; return whether to reuse this process."""
         set_title("trigger helper")
         self._log.follow()
         failed = False
         try:
             answer = self._judge(question)
-        except BaseException as error:  # noqa: BLE001  # whatever a user's code raises
+        except BaseException as error:  # noqa: BLE001  # a user's code may raise anything
             failed, answer = True, {"failed": described(error)}
         if os.getpid() != self._process:
-            # This is a child that the trigger has forked: it must not answer for the trigger.
+            # This is a child that the trigger has forked: it exits, because it must not answer for
+            # the trigger.
             sys.exit()
         flush_output()
         last = failed or not _is_clean()
@@ -273,7 +279,7 @@ class Runner:
 
 
 def _told(error: BaseException) -> str:
-    """What went wrong in a task, in one line."""
+    """The text that reports a task's error, in one line."""
     if isinstance(error, ProcessStopError):
         return f"stopped: {text_of(error) or type(error).__name__}"
     if isinstance(error, _OWN_ERRORS):
@@ -291,8 +297,8 @@ def _report(task: Task, error: BaseException, failure: str) -> None:
 
 
 def _is_clean() -> bool:
-    """Whether no thread is left that would go on working beside the next task."""
+    """Whether the process has only one thread, so that nothing would disturb the next task."""
     try:
         return threads() == 1
-    except OSError:  # no descriptor is left either
+    except OSError:  # threads cannot be counted, for example because no descriptor is left
         return False

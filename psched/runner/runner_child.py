@@ -18,16 +18,17 @@ class RunnerChild(Child):
     """A runner as its worker sees it.
 
     Args:
-        pid: the process.
-        link: the worker's end of the line to it.
-        now: seconds of the monotonic clock.
-        stop_flags: shared with the runner.
+        pid: the pid of the runner.
+        link: the worker's end of the link to the runner.
+        now: the current time, seconds of the monotonic clock.
+        stop_flags: the runner's flags, which it shares with the worker.
 
     Attributes:
-        stop_flags: tell the runner why it is being stopped, and the worker whether it has begun.
-        cgroup: the runner's own cgroup, if one could be made.
-        lost_server: its fork server died before it.
-        used: it has run a task.
+        stop_flags: tell the runner why its task is being stopped, and the worker whether the runner
+            has begun its task.
+        cgroup: the runner's own cgroup; None if it has none.
+        lost_server: whether the runner's fork server died while the runner was alive.
+        used: whether the runner has run a task.
     """
 
     def __init__(self, pid: int, link: Link, now: float, stop_flags: StopFlags) -> None:

@@ -1,4 +1,4 @@
-"""The interface between a worker and its runners, however they are made."""
+"""The interface between a worker and its runners; subclasses decide how runners are created."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -12,10 +12,10 @@ _log = logging.getLogger("psched.worker")
 
 
 class RunnerPool(ABC):
-    """A worker's runners: made ahead of need, used, and gone with all that they have started.
+    """Creates a worker's runners before they are needed, and ends them with all their processes.
 
-    Subclasses make the runners, append them to `_idle`, and see how they end: a runner that has
-    ended leaves `_idle`, and is appended to `_cleared` when nothing is left of its tree.
+    Subclasses create the runners, and append each new one to `_idle`. They note when a runner ends:
+    they remove it from `_idle`, and append it to `_cleared` when no process of its tree is left.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class RunnerPool(ABC):
     @property
     @abstractmethod
     def links(self) -> Sequence[Waitable]:
-        """The links that become readable when a runner has sent a message or has ended."""
+        """The links to wait on: one is readable when a runner has sent a message or has ended."""
 
     @property
     def waiting(self) -> bool:
@@ -35,16 +35,16 @@ class RunnerPool(ABC):
     @property
     @abstractmethod
     def wakes(self) -> float:
-        """When `reap` is to be called again, seconds of the monotonic clock."""
+        """When to call `reap` again, seconds of the monotonic clock."""
 
     @abstractmethod
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
-        """Have a runner waiting, so that the next task does not wait for a fork.
+        """Make sure that a runner waits for a task, so that the next task does not wait for a fork.
 
         Args:
-            count: how many tasks are to be started: if no runner is waiting, as many are made, up
-                to a few, which costs less than to make them one by one.
-            unused: have a runner waiting that has run no task; `acquire` returns that one.
+            count: how many tasks are to be started. If no runner is waiting, up to this many are
+                created at once, because that costs less than to create them one by one.
+            unused: whether the runner that `acquire` returns next must have run no task yet.
 
         Raises:
             OSError: the system has no process or memory left.
@@ -52,23 +52,23 @@ class RunnerPool(ABC):
         """
 
     def acquire(self) -> RunnerChild:
-        """A runner that `prepare` has made, for one task."""
+        """Return a waiting runner for one task; call `prepare` before."""
         runner = self._idle.pop()
-        # TERM may have been meant for the task before.
+        # The flags are reset, because they may still describe the runner's previous task.
         runner.stop_flags.write(Reason.NONE)
         runner.stop_flags.begun = False
         return runner
 
     def give_back(self, runner: RunnerChild) -> bool:
-        """Keep a runner for another task, if nothing is left of its last one; else kill it.
+        """Keep a runner for another task if its last task has left no process; otherwise kill it.
 
         Returns:
-            Whether nothing is left; otherwise `cleared` returns the runner when all is gone.
+            Whether the runner is kept. If not, `cleared` returns the runner once its tree is gone.
         """
         clean = self.clear(runner)
         if clean:
             runner.used = True
-            # Before all that are unused, which are acquired first.
+            # Inserted at the front, because `acquire` takes unused runners first, from the end.
             self._idle.insert(0, runner)
         else:
             self.kill(runner)
@@ -76,7 +76,7 @@ class RunnerPool(ABC):
 
     @abstractmethod
     def clear(self, runner: RunnerChild) -> bool:
-        """KILL all processes below a runner; return whether none is left and the runner lives."""
+        """KILL all processes below a runner; return whether the runner can be used again."""
 
     @abstractmethod
     def kill(self, runner: RunnerChild) -> None:
@@ -84,20 +84,26 @@ class RunnerPool(ABC):
 
     @abstractmethod
     def reap(self) -> Sequence[RunnerChild]:
-        """The runners that have ended; their trees are killed, see `cleared`."""
+        """Return the runners that have ended since the last call, and kill their trees.
+
+        `cleared` returns the same runners when their trees are gone.
+        """
 
     def cleared(self) -> Sequence[RunnerChild]:
-        """The runners that have ended, and whose trees are gone now; each once."""
+        """Return the ended runners whose last processes have gone since the last call."""
         cleared, self._cleared = self._cleared, []
         return cleared
 
     @abstractmethod
     def late(self) -> Sequence[tuple[RunnerChild, str]]:
-        """The ended runners whose trees do not die, and what is left; each is returned once."""
+        """Return the ended runners whose trees do not die, with a text that lists the processes.
+
+        Each such runner is returned once.
+        """
 
     @abstractmethod
     def renew(self) -> None:
-        """Have new runners begin with the store's modules, because a task has used the store."""
+        """Have new runners inherit the store's modules, because a task has used the store."""
 
     @abstractmethod
     def dismiss(self) -> None:

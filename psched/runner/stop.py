@@ -1,11 +1,12 @@
-"""How a task is stopped: in its runner, TERM becomes an exception, or a call of the handler's.
+"""Stops a task inside its runner: TERM raises an exception, or calls the handler's ``kill``.
 
 Python calls some functions from which no exception can propagate: the hooks of
-`os.register_at_fork`, ``__del__``, callbacks of weak references and of the garbage collector. An
-exception that is raised there is reported to `sys.unraisablehook`, and ignored. If TERM arrived in
-such a function, the handler would never learn that it is to stop. So that hook is watched: if it
-gets the exception, a timer sends TERM to this process again, until the exception can propagate. A
-handler that has caught the exception is cleaning up, and is left alone.
+`os.register_at_fork`, ``__del__``, callbacks of weak references and of the garbage collector. If
+such a function raises an exception, Python passes it to `sys.unraisablehook`, and ignores it. If
+TERM arrived in such a function, the handler would not be stopped. So `Stop` watches that hook: if
+the hook receives the exception, a timer sends TERM to this process again, until the exception can
+propagate. A handler that has caught the exception is not interrupted again, because it is cleaning
+up.
 """
 
 import os
@@ -21,7 +22,7 @@ from psched.process.signals import is_received, receive
 from psched.runner.stop_flags import Reason, StopFlags
 
 _AGAIN = 0.05
-"""Seconds after which TERM is sent again, if it arrived where no exception can propagate."""
+"""Seconds after which TERM is sent again, if its exception could not propagate."""
 
 _MARK = "_psched_stop"
 """The attribute that marks an exception which TERM has raised."""
@@ -30,12 +31,13 @@ _MARK = "_psched_stop"
 class Stop:
     """Receives TERM for the task that runs in this process.
 
-    To be used in a child that was forked with the handlers of an inbox, except for CHLD, because a
-    handler may wait for its own children. Other signals that may be sent to every process of a
-    service at once, such as HUP and USR1, are received too, and do not stop the task.
+    Use it in a child that has inherited psched's signal handlers from an inbox. CHLD must have its
+    default action, because a task's handler may wait for its own children. The other signals that
+    psched receives, such as HUP and USR1, do not stop the task, because they may be sent to every
+    process of a service.
 
     Args:
-        stop_flags: tell whether the worker has sent TERM, and why.
+        stop_flags: tell whether the worker is stopping the task, and why.
     """
 
     def __init__(self, stop_flags: StopFlags) -> None:
@@ -67,7 +69,7 @@ class Stop:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Hold TERM back: a message that is half read from the link must not be lost."""
+        """Hold TERM back, because a message that is half read from the link must not be lost."""
         self._guarded = True
         try:
             yield
@@ -80,19 +82,19 @@ class Stop:
     def offer(self, kill: Callable[[str], object]) -> None:
         """Have every TERM call the handler's own ``kill(reason)``.
 
-        Otherwise TERM raises a `ProcessStopError`, once, because a handler that is cleaning up must
-        not be interrupted by the next one.
+        Without this call, only the first TERM raises a `ProcessStopError`, because further ones
+        must not interrupt a handler that is cleaning up.
         """
         self._kill = kill
 
     def _before_fork(self) -> None:
-        """Block TERM while the task forks: in the child it must not run our signal handler."""
-        self._forking = True  # nothing is raised from here on
+        """Block TERM while the task forks, because the child must not run psched's handler."""
+        self._forking = True  # from now on, TERM raises no exception
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
     def _after_fork(self) -> None:
         if not self._forking:
-            return  # TERM was raised in `_before_fork`, before anything was blocked
+            return  # nothing to restore: TERM interrupted `_before_fork` before it blocked TERM
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         self._forking = False
         if self._pending:
@@ -100,10 +102,10 @@ class Stop:
             self._send_again()
 
     def _after_fork_in_child(self) -> None:
-        """In the child that a task has forked: TERM ends it, as the task expects."""
+        """Restore TERM's default action in a child that a task has forked, so that TERM ends it."""
         if is_received(signal.SIGTERM):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._pending = False  # that TERM was for the parent
+        self._pending = False  # dropped, because the parent received this TERM
         self._after_fork()
 
     def _arrived(self, number: int) -> None:
@@ -117,7 +119,7 @@ class Stop:
     def _act(self) -> None:
         reason = self._stop_flags.read()
         if not self._running or reason is Reason.NONE:
-            return  # TERM to every process of the service, not by the worker
+            return  # ignored: TERM was not sent by the worker, or no task is running
         self._watch_unraisable()
         try:
             self._interrupt(reason.name.lower())
@@ -133,7 +135,7 @@ class Stop:
             raise ProcessStopError(reason)
 
     def _watch_unraisable(self) -> None:
-        """Watch for ignored TERM exceptions; pass all others on to the previous hook."""
+        """Watch for ignored TERM exceptions; pass all other exceptions to the previous hook."""
         before = sys.unraisablehook
         if before is self._hook:
             return
@@ -147,16 +149,17 @@ class Stop:
         self._hook = sys.unraisablehook = hook
 
     def _was_ignored(self) -> None:
-        """The exception that TERM has raised was ignored: raise it again soon."""
+        """Have TERM sent again soon, because Python has ignored the exception that it raised."""
         guarded = self._guarded
-        self._guarded = True  # no exception can propagate from here either
+        self._guarded = True  # TERM is held back, because no exception can propagate from here
         self._raised = self._pending = False
         self._send_again()
         self._guarded = guarded
 
     def _send_again(self) -> None:
-        # The kernel's timer does it, because in Python only a thread could act after this call.
-        with suppress(OSError):  # there is no timer left, and KILL will end the task
+        # A timer of the kernel sends TERM, because otherwise a thread would be needed. If the
+        # system has no timer left, nothing is done, because KILL will end the task.
+        with suppress(OSError):
             if self._timer is None:
                 self._timer = Timer(signal.SIGTERM)
             self._timer.set(time.clock_gettime(time.CLOCK_BOOTTIME) + _AGAIN)

@@ -1,9 +1,10 @@
-"""Two bytes that a worker shares with a runner: why it is being stopped, and whether it has begun.
+"""Two bytes that a worker shares with a runner: why the task is stopped, and whether it has begun.
 
-A message on their link would not do, because TERM interrupts the runner anywhere, even while it
-reads that link. If the flags name no reason, TERM was not sent by the worker: it was sent to every
-process of the service, as ``systemctl kill`` does, and does not stop the task. That a runner has
-begun its task is a flag, and not a message, so that the worker is not woken for it.
+The reason cannot be a message on their link, because TERM may interrupt the runner while it reads
+that link. If the flags contain no reason, the worker has not sent TERM, and the task is not
+stopped: TERM was sent to every process of the service, as ``systemctl kill`` does. The second byte
+tells whether the runner has begun its task. It is not a message, because a message would wake the
+worker.
 """
 
 import mmap
@@ -13,7 +14,7 @@ _SIZE = 2
 
 
 class Reason(IntEnum):
-    """Why a task is asked to stop; a handler is told the name in lower case."""
+    """Why a task is asked to stop; a handler receives the name in lower case."""
 
     NONE = 0
     TIMEOUT = 1
@@ -29,17 +30,17 @@ class Reason(IntEnum):
 
 
 class StopFlagTable:
-    """The flags of every runner's place; made before the fork.
+    """The flags of all runners of one fork server; created before the fork.
 
     Args:
-        count: how many places.
+        count: the number of slots, one for each runner.
     """
 
     def __init__(self, count: int) -> None:
         self._page = mmap.mmap(-1, count * _SIZE)
 
     def at(self, place: int) -> "StopFlags":
-        """The flags of a place."""
+        """The flags of the runner that has this slot number."""
         return StopFlags(self._page, place * _SIZE)
 
 
@@ -56,18 +57,18 @@ class StopFlags:
         self._offset = offset
 
     def write(self, reason: Reason) -> None:
-        """For the worker: set a reason, or NONE to withdraw it."""
+        """Set the reason; NONE removes it. Only the worker calls this."""
         self._page[self._offset] = reason
 
     def read(self) -> Reason:
-        """Read the reason; for the runner."""
+        """Read the reason; NONE if the worker has set none."""
         value = self._page[self._offset]
-        # Usually there is no reason, and an enumeration's functions cost a runner time.
+        # The usual value needs no conversion, because a conversion costs a runner time.
         return Reason(value) if value else Reason.NONE
 
     @property
     def begun(self) -> bool:
-        """Whether the runner has begun a task since this was last unset."""
+        """Whether the runner has begun a task since the worker has last set this to False."""
         return bool(self._page[self._offset + 1])
 
     @begun.setter
@@ -75,5 +76,8 @@ class StopFlags:
         self._page[self._offset + 1] = value
 
     def close(self) -> None:
-        """Leave the shared page, because another runner may get the place; ignore later writes."""
+        """Detach from the shared memory, because another runner may get the slot.
+
+        Later writes have no effect on that runner.
+        """
         self._page, self._offset = bytearray(_SIZE), 0

@@ -1,4 +1,7 @@
-"""Runners that are not processes: a test decides what they do."""
+"""Runners that are not processes: a test decides what they do.
+
+They replace the forked runners of a worker; see `psched.testing.worker_driver`.
+"""
 
 import errno
 import os
@@ -19,27 +22,32 @@ from psched.runner.stop_flags import Reason, StopFlagTable
 from psched.testing.manual_clock import ManualClock
 
 _FIRST_PID = 2**22 + 1
-"""No process on Linux has this pid or a higher one: see PID_MAX_LIMIT in proc(5)."""
+"""The pid of the first runner. It is larger than any pid on Linux; see PID_MAX_LIMIT in proc(5)."""
 
 _LONGEST_PAYLOAD = 2**24
-"""Bytes."""
+"""The most bytes of a payload that a runner accepts."""
 
 
 class ManualRunner(RunnerChild):
-    """A runner whose messages and end a test decides. Its `Link` is a real one.
+    """A runner for tests: the test decides which messages it sends, and when it ends.
+
+    The messages are sent over a real `Link`.
 
     Args:
-        pid: a number that no process has.
+        pid: a number that is not the pid of a process.
         clock: tells when a signal arrived.
 
     Attributes:
-        assignment: the task that it runs; None: it has none.
-        payload: the task's data, as it is stored.
-        answers: what the worker has answered to `ask`, in that order.
-        signals: the signals that it was sent, each with seconds of the monotonic clock.
-        hangs: it never begins the tasks that it is sent.
-        unkillable: KILL does not end it, as in uninterruptible sleep.
-        pending_exit: how it has ended; the worker is told by `ManualRunnerPool.reap`.
+        assignment: the task that the runner runs; None if it runs none.
+        payload: the task's payload, as the row holds it; empty before the first task.
+        answers: the worker's answers to `ask`, in the order of their arrival.
+        signals: the signals that the runner has received, each with its time in seconds of the
+            monotonic clock.
+        hangs: whether the runner ignores tasks that it receives; set by the test.
+        unkillable: whether the runner survives KILL, like a process in uninterruptible sleep; set
+            by the test.
+        pending_exit: how the runner has ended; None if it has not. `ManualRunnerPool.reap` reports
+            the end to the worker.
     """
 
     def __init__(self, pid: int, clock: ManualClock) -> None:
@@ -57,23 +65,23 @@ class ManualRunner(RunnerChild):
 
     @property
     def occurrence(self) -> str:
-        """The occurrence that it runs; empty if it runs none."""
+        """The occurrence that the runner runs; empty if it runs none."""
         if self.assignment is None:
             return ""
         return str(Occurrence(self.assignment["key"], self.assignment["scheduled_time"]))
 
     @property
     def stop_reason(self) -> str:
-        """Why the task is asked to stop, as a handler is told; empty if it is not asked."""
+        """Why the task is asked to stop, as a handler receives it; empty if it is not asked."""
         reason = self.stop_flags.read()
         return "" if reason is Reason.NONE else reason.name.lower()
 
     def finish(self, failure: str | None = None, *, last: bool = False) -> None:
-        """Report that the handler has returned, or has raised.
+        """Report that the handler has returned, or has raised an exception.
 
         Args:
-            failure: what it has raised, in one line.
-            last: the runner takes no further task, and exits.
+            failure: the exception, in one line; None if the handler has returned.
+            last: whether the runner exits instead of accepting further tasks.
         """
         self.assignment = None
         self._peer.send({"done": failure, "last": last, "store": False})
@@ -81,16 +89,19 @@ class ManualRunner(RunnerChild):
             self.exit_with(0)
 
     def ask(self, data: bytes = b"", **question: object) -> None:
-        """Send the worker a task's question, such as ``ask(extend=True)``; see `answers`."""
+        """Send a task's request to the worker, such as ``ask(extend=True)``; see `answers`."""
         self._peer.send(question, data)
 
     def exit_with(self, status: int | None, number: int | None = None) -> None:
-        """End the process, by an exit status or by a signal; the pool tells the worker."""
+        """End the runner, by an exit status or by the number of a signal.
+
+        `ManualRunnerPool.reap` reports the end to the worker.
+        """
         if self.exit is None and self.pending_exit is None:
             self.pending_exit = Exit(self.pid, status, number)
 
     def receive(self) -> None:
-        """Receive what the worker has sent."""
+        """Receive the messages that the worker has sent."""
         for message in self._peer.receive():
             if "run" in message:
                 if not self.hangs:
@@ -100,7 +111,7 @@ class ManualRunner(RunnerChild):
                 self.answers.append(message)
 
     def close(self) -> None:
-        """Close both ends of the line."""
+        """Close both ends of the link."""
         self.link.close()
         self._peer.close()
 
@@ -119,15 +130,16 @@ class ManualRunner(RunnerChild):
 
 
 class ManualRunnerPool(RunnerPool):
-    """Makes runners that fork nothing.
+    """Creates runners that are not processes.
 
     Args:
-        clock: the test's; each new runner moves it on by ``fork_takes``.
+        clock: the clock that the test moves; each new runner moves it forward by ``fork_takes``.
 
     Attributes:
-        runners: all that have not ended.
-        fork_takes: seconds for which a new runner blocks the worker.
-        refuses: there is no process to be had: `prepare` raises an OSError.
+        runners: all runners whose end has not been reported to the worker.
+        fork_takes: seconds that the creation of a runner takes; set by the test.
+        refuses: whether `prepare` raises an OSError instead of creating a runner, as if the system
+            had no process left; set by the test.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -139,12 +151,12 @@ class ManualRunnerPool(RunnerPool):
         self._made = 0
 
     def close(self) -> None:
-        """Close the lines to all runners; the pool is not used any more."""
+        """Close the links to all runners; do not use the pool after that."""
         for runner in self.runners:
             runner.close()
 
     def receive(self) -> None:
-        """Have all runners receive what the worker has sent them."""
+        """Have all runners receive the messages that the worker has sent to them."""
         for runner in self.runners:
             runner.receive()
 
@@ -173,7 +185,7 @@ class ManualRunnerPool(RunnerPool):
 
     @override
     def clear(self, runner: RunnerChild) -> bool:
-        # A runner that has ended is not here any more once the worker has been told.
+        # A runner whose end was reported is not in `runners` any more, so it cannot be used again.
         return any(each is runner and each.pending_exit is None for each in self.runners)
 
     @override

@@ -1,4 +1,4 @@
-"""A worker that a test drives: no process, no sleep, and the test moves the clock."""
+"""A worker that a test drives: it starts no process and never sleeps; the test moves the clock."""
 
 import random
 import signal
@@ -21,14 +21,16 @@ from psched.worker.task_guard import KillTimer
 from psched.worker.worker import Inbox
 
 _SHORTEST_STEP = 0.001
-"""The least seconds between two ticks, so that a worker that ticks all the time terminates."""
+"""The least seconds between two ticks, so that `advance` ends even if each tick asks for another at
+once."""
 
 _MOST_RUNS = 10_000
-"""The most tasks that `WorkerDriver.run_due` runs, because failures may repeat at once."""
+"""The most tasks that one `WorkerDriver.run_due` runs, because failed tasks may be due again at
+once."""
 
 
 class ManualInbox(Inbox):
-    """Signals that a test sends; no process receives them."""
+    """An inbox whose signals a test sends by a method call, without the operating system."""
 
     def __init__(self) -> None:
         self._arrived: set[int] = set()
@@ -52,13 +54,13 @@ class ManualInbox(Inbox):
 
 
 class ManualDeadMan(KillTimer):
-    """The timer that kills a worker which does not guard its tasks; this one only records.
+    """A timer that records when the kernel would kill the worker, and kills nothing.
 
     Args:
-        clock: the test's.
+        clock: the clock that the test moves.
 
     Attributes:
-        at: when it fires, seconds of the boot-time clock; None: never.
+        at: when the timer fires, seconds of the boot-time clock; None if it is not set.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -88,10 +90,11 @@ class ManualDeadMan(KillTimer):
 class WorkerDriver:
     """Drives a worker on a store.
 
-    Everything is the worker's own code, but for the clock, the signals, the kernel's timer, and
-    the runners, which fork nothing. The store decides by its own clock what is due: a test brings
-    one that asks the driver's, such as a `psched.stores.plain.PlainStore` on a dict with a ``now``
-    that returns ``clock.wall()``. If the store has another clock, the test moves both.
+    The driver runs the worker's real code. It replaces only the clock, the signals, the kernel's
+    timer, and the runners, which are not processes. The store decides by its own clock which rows
+    are due. So use a store that reads the driver's clock, such as a
+    `psched.stores.plain.PlainStore` on a dict with a ``now`` that returns ``clock.wall()``. If the
+    store has another clock, the test must move both clocks.
 
     ::
 
@@ -103,20 +106,21 @@ class WorkerDriver:
 
     Args:
         store: where the schedules are.
-        clock: default: a new one.
-        nonce: the worker's; its leases carry it.
-        seed: of all jitter.
-        startup: begins what is to be done in the store first.
-        settings: psched's.
+        clock: the clock that the test moves; None to create one.
+        nonce: the text that identifies the worker in its leases.
+        seed: the seed of all jitter.
+        startup: returns the steps of work in the store that precede the first claims; None if there
+            are none.
+        settings: settings of psched, by name.
 
     Attributes:
-        worker: the worker.
-        clock: its clock.
-        pool: its runners.
-        inbox: its signals.
-        deadman: the kernel's timer.
-        messages: all that it has told its master.
-        titles: the titles that it has given its process.
+        worker: the worker that is driven.
+        clock: the clock that the worker reads.
+        pool: the runners of the worker.
+        inbox: where the test sends signals to the worker.
+        deadman: the replacement of the kernel's timer.
+        messages: all messages that the worker has sent to its master.
+        titles: all process titles that the worker has set.
     """
 
     def __init__(
@@ -160,14 +164,14 @@ class WorkerDriver:
         self.close()
 
     def close(self) -> None:
-        """Close the lines to the master and to the runners. The store is the test's to close."""
+        """Close the links to the master and to the runners; the test must close the store."""
         self._master.close()
         self._link.close()
         self.pool.close()
 
     @property
     def tasks(self) -> Mapping[str, ManualRunner]:
-        """The runners that have a task, by their schedules' keys."""
+        """The runners that are running a task, by the keys of the tasks' schedules."""
         return {
             runner.assignment["key"]: runner
             for runner in self.pool.runners
@@ -176,24 +180,24 @@ class WorkerDriver:
 
     @property
     def exit_status(self) -> int | None:
-        """The worker's; None: it goes on."""
+        """The worker's exit status; None while it is running."""
         return self.worker.exit_status
 
     def start(self) -> None:
-        """Begin, and have the master admit the worker."""
+        """Start the worker, and send the master's order that admits it."""
         self.worker.begin()
         self.order(go=True)
 
     def order(self, **message: object) -> None:
-        """Send the worker an order of its master's; it obeys at the next tick."""
+        """Send the worker an order of the master; the worker obeys at the next tick."""
         self._master.send(message)
 
     def lose_master(self) -> None:
-        """Let the master die."""
+        """Close the master's end of the link, as if the master had died."""
         self._master.close()
 
     def tick(self) -> float:
-        """Have the worker do what is due; return the seconds until something is due again."""
+        """Have the worker do everything that is due; return the seconds until the next tick."""
         self.deadman.check()
         timeout = self.worker.tick()
         self.pool.receive()
@@ -201,7 +205,10 @@ class WorkerDriver:
         return timeout
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; the worker ticks now, whenever something is due, and at the end."""
+        """Move the clock; the worker ticks now, whenever something is due, and at the end.
+
+        This returns early if the worker exits.
+        """
         end = self.clock.monotonic() + seconds
         while True:
             timeout = self.tick()
@@ -211,13 +218,13 @@ class WorkerDriver:
             self.clock.advance(min(max(timeout, _SHORTEST_STEP), left))
 
     def run_due(self, failures: Mapping[str, str] | None = None) -> list[str]:
-        """Run the tasks that are due at this instant, to their end.
+        """Run all tasks that are due at this instant until each has ended.
 
         Args:
-            failures: what the tasks of these keys raise, in one line.
+            failures: the errors of tasks that are to fail, by key, each in one line.
 
         Returns:
-            The occurrences that were run, in their order.
+            The occurrences that were run, in the order of their runs.
         """
         run: list[str] = []
         self.tick()

@@ -26,44 +26,47 @@ from psched.worker.unstarted_leases import UnstartedLeases
 _log = logging.getLogger("psched.worker")
 
 _LONGEST_JUDGEMENT = 0.5
-"""Seconds for judging the rows of one claim and starting their tasks; rows that are left after that
-are given back."""
+"""Seconds for judging the rows of one claim and starting their tasks; rows that have not been
+judged by then are given back."""
 
 _LONGEST_UNGUARDED = 0.2
-"""Seconds of judging and starting after which the running tasks are guarded."""
+"""Seconds of judging rows and starting tasks after which the running tasks are guarded again."""
 
 _FORK_PAUSE = 1
-"""Seconds until the next try, of a claim or of one row, when no process could be forked."""
+"""Seconds until the next claim, or until a postponed row is due, if no process could be forked."""
 
 _LATE_CLAIM = 2.0
-"""Seconds that a claim takes on the server at most: one to wait for a lock, one for the rest."""
+"""The most seconds that a claim takes on the server: one to wait for a lock, one for the rest."""
 
 _UNKNOWN_PAUSE = 0.5
-"""Seconds until the store is asked again what an unanswered claim has leased."""
+"""Seconds until the store is asked again which rows an unanswered claim has leased."""
 
 _LOST_RACE_PAUSE = (0.002, 0.02)
-"""Seconds until the next claim, at least and at most, when others have claimed all that was due."""
+"""The least and the most seconds until the next claim, if other workers have claimed all due
+rows."""
 
 _AHEAD = 0.006
-"""Seconds before a row is due at which there is an early claim; see `_before`."""
+"""Seconds by which an early claim precedes the time at which a row is due; see `_before`."""
 
 _AHEAD_SHARE = 1 / 200
-"""The same, as a share of a long sleep, which may end late by this share in a niced process."""
+"""The share of a long sleep by which an early claim precedes the time at which a row is due. In a
+niced process, a sleep may end late by this share."""
 
 
 @dataclass(slots=True)
 class _UnknownClaim:
-    """A claim of which nobody knows whether it was applied, or will be.
+    """A claim without an answer: the store may have applied it, or may still apply it.
 
-    When the driver has given up, the request may still be on its way for as long as the driver
-    would have waited, and be executed then. Only after that does the store know for good which
-    rows the claim has taken.
+    After the driver has given up, the request may still be on its way for as long as the driver
+    would have waited, and the server may execute it then. Only after that time is it certain which
+    rows the claim has leased.
 
     Attributes:
-        error: the claim's owner, and the rows that it may have taken.
-        sent: when it was sent, seconds of the boot-time clock.
-        until: the last question is sent at this time or later, seconds of the monotonic clock.
-        next: when to ask again, seconds of the monotonic clock.
+        error: the claim's owner, and the keys of the rows that the claim may have leased.
+        sent: when the claim was sent, seconds of the boot-time clock.
+        until: the store is asked for the last time at this time or later, seconds of the monotonic
+            clock.
+        next: when to ask the store again, seconds of the monotonic clock.
     """
 
     error: ClaimUnknownError
@@ -75,22 +78,23 @@ class _UnknownClaim:
 class Claimer:
     """Leases due rows, as many as can be run, and starts their tasks.
 
-    It owns the time of the next claim, and the claims whose outcome is unknown.
+    The claimer owns the time of the next claim, and the claims whose outcome is unknown.
 
     Args:
         store: where the rows are.
         gateway: sends the requests.
         settings: the lengths of leases, and how many tasks may run.
-        nonce: drawn for this worker alone; its leases carry it.
-        tasks: takes a row whose task is started.
-        unstarted: takes a row with nothing to run, or with nothing to run yet, or not here.
-        triggers: asks triggers of the users' own.
-        slowness: is told of leases that were too old by the time their task could be started.
+        nonce: a random text that identifies this worker in its leases.
+        tasks: starts and keeps the tasks of the rows that can run now.
+        unstarted: keeps every other claimed row: there is nothing to run, its trigger must be
+            asked first, or the row is given back.
+        triggers: asks triggers that users have written.
+        slowness: records leases that were too old when their tasks could be started.
         clock: tells when to claim.
         rng: draws the jitter of polls.
 
     Attributes:
-        has_polled: a claim has been answered.
+        has_polled: whether a claim has been answered.
     """
 
     def __init__(
@@ -126,11 +130,11 @@ class Claimer:
         self.has_polled = False
 
     def stop(self) -> None:
-        """Claim no more."""
+        """Send no further claims."""
         self._stopped = True
 
     def poll_now(self) -> None:
-        """Claim at the next opportunity: there is room again, or there may be due rows."""
+        """Claim at the next opportunity, because a task has ended or rows may have become due."""
         self._next_poll = 0.0
 
     @property
@@ -147,7 +151,7 @@ class Claimer:
         return min(moments, default=inf)
 
     def claim(self) -> None:
-        """Lease and start what is due, if it is time to.
+        """Lease due rows and start their tasks, if it is time for a claim.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -157,7 +161,7 @@ class Claimer:
         room = self._room
         if room <= 0 or self._clock.monotonic() < self._next_poll:
             return
-        # Runners are made before the claim, so that no lease waits for a fork.
+        # Runners are forked before the claim, so that no lease grows old during a fork.
         if not self._prepare(room if self._backlog else 1):
             return
         self._claims += 1
@@ -165,12 +169,13 @@ class Claimer:
         sent = asked = 0.0
 
         def send() -> Claimed:
-            # The time is read only here, because extending leases first may have taken time.
+            # The time is read here, because `request` may extend leases first, which takes time.
             nonlocal sent, asked
             sent, asked = self._clock.boottime(), self._clock.monotonic()
             return self._store.claim(
                 owner,
-                # More rows than there are runners would have to be given back.
+                # While forks fail, only one row is claimed, because rows without a runner would
+                # have to be given back.
                 limit=1 if self._tasks.no_forks.ongoing else room,
                 alive_time=self._settings.alive_time,
                 shortest=self._shortest,
@@ -186,20 +191,20 @@ class Claimer:
         self.has_polled = True
         self._backlog = claimed.more
         answered = self._clock.monotonic()
-        # The store has read its clock somewhere between the request and the answer.
+        # The store has read its clock between the request and the answer; the middle is assumed.
         read = answered if claimed.more else (asked + answered) / 2
         self._next_poll = read + self._pause(claimed)
         if not claimed.rows:
             return
         self._begin(claimed, sent)
         if self._room > 0 and not self._backlog:
-            # Have a runner for the next task, so that it does not wait for a fork; leases are kept
-            # first.
+            # Fork a runner now, so that the next task does not wait for a fork. Due leases are
+            # extended first, because the fork may take long.
             self._gateway.keep_leases()
             self._prepare(1)
 
     def resume(self) -> None:
-        """Start or settle the rows whose triggers have answered."""
+        """Start, settle or give back the rows that need not wait for their triggers any more."""
         for key, waiting in [*self._unstarted.waiting.items()]:
             answer = waiting.question.answer
             if waiting.lost:
@@ -209,7 +214,8 @@ class Claimer:
             elif isinstance(answer, Settlement):
                 self._unstarted.settle(answer)
             elif self._triggers.is_stuck(waiting.question):
-                # Another host may have a process for this question.
+                # The row is postponed, because another host may be able to fork a process for this
+                # question.
                 self._unstarted.settle(postpone(waiting.row, _FORK_PAUSE))
             elif answer is not None and self._free > 0:
                 self._start(waiting, answer, following=0)
@@ -219,18 +225,18 @@ class Claimer:
             self._unstarted.waited(key)
 
     def _prepare(self, count: int) -> bool:
-        """Have runners made; return whether there are any."""
+        """Have up to ``count`` runners forked; return whether at least one is waiting."""
         try:
             self._tasks.prepare(count)
         except OSError:
-            # The next try asks for one runner only: the system may have a process for one task.
+            # The next try asks for one runner only, because a fork of one may succeed.
             self._backlog = False
             self._next_poll = self._clock.monotonic() + _FORK_PAUSE
             return False
         return True
 
     def _resolve(self) -> None:
-        """Find out which rows the claims have leased whose answers were lost."""
+        """Ask the store which rows the unanswered claims have leased, and judge these rows."""
         for unknown in [*self._unknown]:
             mono = self._clock.monotonic()
             if mono < unknown.next:
@@ -245,26 +251,27 @@ class Claimer:
             self._begin(Claimed(rows=rows, now=now), unknown.sent)
 
     def _holds(self, row: Row) -> bool:
-        """Whether this worker already knows the lease."""
+        """Whether this worker already knows the lease of a row."""
         if row.key in self._tasks and self._tasks[row.key].row.token == row.token:
             return True
         return self._unstarted.holds(row)
 
     def _begin(self, claimed: Claimed, sent: float) -> None:
         """Judge the rows of a claim, and start their tasks."""
-        # Leases are kept first, before the ages of the new ones are compared with the clock.
+        # Due leases are extended before the ages of the new leases are checked, because extending
+        # takes time.
         self._gateway.keep_leases()
         granted = self._fresh([self._granted(row, sent) for row in claimed.rows])
         until = (guarded := self._clock.monotonic()) + _LONGEST_JUDGEMENT
         for place, lease in enumerate(granted):
             row, mono = lease.row, self._clock.monotonic()
             if mono >= guarded + _LONGEST_UNGUARDED:
-                # The forks may have taken long.
+                # Forks may have taken long, so the tasks are guarded and due leases extended.
                 self._gateway.keep_leases()
                 guarded = self._clock.monotonic()
                 until += guarded - mono
             if mono >= until:
-                # Backlogs of late occurrences take long to judge.
+                # The remaining rows are given back, because judging late occurrences may take long.
                 self._unstarted.release(row)
                 continue
             if row.key in claimed.expired:
@@ -282,11 +289,12 @@ class Claimer:
         return Lease(row, Deadlines(sent, length, self._settings.driver_timeout))
 
     def _fresh(self, granted: Sequence[Lease]) -> Sequence[Lease]:
-        """The leases that are still ours; first, they are extended if one of them is due.
+        """Extend the leases if one of them is due; return those that this worker still holds.
 
-        So a slow claim costs one more request, and not its rows.
+        Because of this, rows of a slow claim can be started: it costs one further request.
         """
-        # A failure has been logged; a lease that could not be extended may be too old to start.
+        # A failure is ignored, because it has been logged. `_start` gives back the row of a lease
+        # that is too old.
         with suppress(TransientStoreError):
             self._gateway.extend_due(granted)
         for lease in granted:
@@ -298,12 +306,13 @@ class Claimer:
         """Start a task, or give its row back.
 
         Args:
-            lease: the row's.
+            lease: the lease of the row.
             run: what to run.
-            following: how many tasks are to be started after it.
+            following: how many rows of the same claim remain to be judged.
         """
         row, deadlines = lease.row, lease.deadlines
-        full = self._free <= 0  # for a row that was found late
+        # The worker can be full if the row belongs to a claim whose answer was lost.
+        full = self._free <= 0
         unwanted = full or self._stopped or row.key in self._tasks
         if unwanted or not self._prepare(1 + following):
             self._unstarted.release(row)
@@ -315,7 +324,7 @@ class Claimer:
 
     @property
     def _room(self) -> int:
-        """How many more rows to claim; zero or less: none."""
+        """How many more rows to claim; zero or less if no row is to be claimed."""
         if self._stopped:
             return 0
         unstarted = self._unstarted
@@ -327,16 +336,18 @@ class Claimer:
     @property
     def _free(self) -> int:
         """How many more tasks may run."""
-        # A task that is over leaves room, even while its trigger is asked about the next run.
+        # A task whose processes are gone is not counted, even while its trigger is asked about
+        # the next run.
         over = sum(task.empty and self._triggers.awaits(task.row) for task in self._tasks)
         return self._settings.concurrency - len(self._tasks) + over
 
     def _pause(self, claimed: Claimed) -> float:
         """Seconds until the next claim."""
         if claimed.more:
-            # If there are none, other workers won the race: leave them alone for a moment.
+            # If the store has returned no rows, other workers have claimed them first. A short
+            # pause avoids another race with them.
             return 0.0 if claimed.rows else self._rng.uniform(*_LOST_RACE_PAUSE)
-        # A little less than the interval, never more, so that hosts do not poll in step.
+        # The pause is random, so that hosts do not poll in step, and never exceeds the interval.
         pause = self._settings.poll_interval * self._rng.uniform(0.9, 1.0)
         if claimed.next_due is None or claimed.now is None:
             return pause
@@ -346,8 +357,9 @@ class Claimer:
 def _before(due: float) -> float:
     """Seconds until the next claim, given the seconds until a row is due.
 
-    The first claim comes a little early, and the next one at the instant. By then this process, its
-    connection and the server's end of it are awake, and have in their caches what the claim needs.
-    Besides, the store's clock has just been read, and no long sleep is left that might end late.
+    The first claim is sent a little early, and the next one when the row is due. The early claim
+    makes the second one fast and punctual: it wakes this process, the connection and the server,
+    and fills their caches. It also reads the store's clock anew, and only a short sleep remains,
+    which does not end late.
     """
     return due if due <= 2 * _AHEAD else due - max(_AHEAD, _AHEAD_SHARE * due)

@@ -1,4 +1,4 @@
-"""Deleting tasks that ended long ago, a few at a time, beside everything else."""
+"""Deletes tasks that ended long ago, in small batches between a worker's other requests."""
 
 import logging
 import random
@@ -10,20 +10,20 @@ from psched.worker.store_gateway import StoreGateway
 _log = logging.getLogger("psched.worker")
 
 _BATCH = 500
-"""Rows that are deleted at once, at most: few locks, for a short time."""
+"""The most rows that one purge deletes, so that it holds few locks, and only for a short time."""
 
 _INTERVAL = 60.0
-"""Seconds between two purges of one worker; several workers share the work by chance."""
+"""Seconds between two purges of one worker, before jitter, which can shorten the pause by half."""
 
 _NEXT_BATCH = 1.0
-"""Seconds until the next purge after a full batch."""
+"""Seconds until the next purge after a full batch, before jitter."""
 
 
 class Janitor:
-    """Purges tasks that have ended, when their ``retention_time`` is over.
+    """Purges tasks that have ended, once their ``retention_time`` has passed.
 
     Args:
-        store: where they are.
+        store: where the tasks are.
         gateway: sends the requests.
         clock: tells when to purge.
         rng: draws the jitter.
@@ -39,14 +39,15 @@ class Janitor:
         self._next = clock.monotonic() + _INTERVAL * rng.uniform(0, 1)
 
     def purge(self) -> None:
-        """Purge if it is time; a worker does not wake up only for this.
+        """Purge if it is time for a purge; a worker does not wake up only for this.
 
         Raises:
             TransientStoreError: the store did not answer.
         """
         if self._clock.monotonic() < self._next:
             return
-        # A purge that fails is not repeated at every tick, because there is other work.
+        # The next time is set before the request, so that a purge that fails is not repeated at
+        # every tick.
         self._next = self._in(_INTERVAL)
         purged = self._gateway.request(lambda: self._store.purge(_BATCH))
         if purged:

@@ -1,4 +1,4 @@
-"""One lease as its worker knows it."""
+"""A lease, as the worker that has claimed it knows it."""
 
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -13,8 +13,8 @@ class Lease:
 
     Attributes:
         row: the row as it was claimed.
-        deadlines: of the lease.
-        lost: the lease is another worker's, or nobody's.
+        deadlines: when to extend the lease, and when its task must be gone.
+        lost: whether the store has answered that this worker does not hold the lease any more.
     """
 
     row: Row
@@ -25,10 +25,10 @@ class Lease:
         """Note that the store has extended the lease.
 
         Args:
-            sent: just before the request was sent, seconds of the boot-time clock.
+            sent: the time just before the request was sent, seconds of the boot-time clock.
         """
         self.deadlines, self.lost = changed(self.deadlines, sent=sent), False
 
     def refused(self) -> None:
-        """Note that this worker does not hold the lease any more, as the store has said."""
+        """Note the store's answer that this worker does not hold the lease any more."""
         self.lost = True

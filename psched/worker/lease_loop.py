@@ -1,8 +1,8 @@
-"""A worker's tick: receive, settle, stop what was deleted, recover, claim. It waits for no task.
+"""A worker's tick: receive, settle, stop deleted tasks, recover, claim. No tick waits for a task.
 
-Each request to the store is sent by `StoreGateway`, which guards the tasks and extends the leases
-that are due first. A request that fails ends the tick's dealings with the store. The next tick
-comes before any deadline (see `psched.base.lease_times`), and asks again after a pause.
+`StoreGateway` sends each request to the store. Before each request, it guards the tasks and extends
+the leases that are due. After a request has failed, the tick sends no further one. The next tick
+begins before any deadline (see `psched.base.lease_times`). The store is asked again after a pause.
 """
 
 import logging
@@ -34,18 +34,18 @@ _log = logging.getLogger("psched.worker")
 class LeaseLoop:
     """Leases due occurrences, and settles each lease when its task has ended.
 
-    `psched.worker.composition.make_lease_loop` makes one with its parts.
+    `psched.worker.composition.make_lease_loop` creates a lease loop with its parts.
 
     Args:
         store: where the schedules are.
-        settings: the pace, and what recovered rows wait for.
+        settings: the intervals of requests, and the wait of recovered rows.
         tasks: owns the running tasks.
-        unstarted: owns the leases on which nothing runs.
-        backoff: owns the state of the store: whether it answers, and when to ask again.
+        unstarted: owns the leases whose tasks have not been started.
+        backoff: records whether the store answers, and when to ask it again.
         gateway: sends the requests, and extends the leases.
-        triggers: owns the questions to triggers of the users' own.
+        triggers: owns the questions to triggers that users have written.
         claimer: owns the time of the next claim.
-        startup: what is to be done in the store first.
+        startup: the work in the store that precedes the first claims.
         janitor: purges tasks that ended long ago.
         clock: tells what is due.
     """
@@ -84,15 +84,17 @@ class LeaseLoop:
         self._stop_limit: float | None = None
 
     def pause(self) -> None:
-        """Claim no more; running tasks go on."""
+        """Send no further claims; running tasks continue."""
         self._claimer.stop()
 
     def stop(self, timeout: float | None, *, hurry: bool = False) -> None:
-        """Claim no more, and end.
+        """Send no further claims, and stop the running tasks after a timeout.
 
         Args:
-            timeout: seconds that running tasks are given; None: as long as they take.
-            hurry: after that, they are not given ``graceful_kill_limit`` to clean up.
+            timeout: seconds until the running tasks are stopped; None to let them end by
+                themselves.
+            hurry: whether tasks that are stopped get only `IMMEDIATE` seconds to clean up, and not
+                ``graceful_kill_limit``. Ignored if ``timeout`` is None.
         """
         self.pause()
         self._triggers.dismiss()
@@ -104,23 +106,23 @@ class LeaseLoop:
                 self._stop_limit = IMMEDIATE
 
     def recover(self, nonces: Sequence[str]) -> None:
-        """Have the next tick release what these dead workers still hold."""
+        """Have the next tick release the leases of the dead workers that have these nonces."""
         self._dead += nonces
 
     def pop_recovered(self) -> list[str]:
-        """The nonces of dead workers whose leases have been released; each is returned once."""
+        """Return the nonces of dead workers whose leases were released since the last call."""
         recovered, self._recovered = self._recovered, []
         return recovered
 
     @property
     def idle(self) -> bool:
-        """Whether no lease is held, and no write is pending."""
+        """Whether the worker holds no lease, and no request about leases is pending."""
         held = self._tasks or self._unstarted or self._claimer.has_unknown
         return not (held or self._dead)
 
     @property
     def asks(self) -> bool:
-        """Whether a trigger is being asked for the occurrence after a task that is over."""
+        """Whether a trigger is being asked for the occurrence that follows a task's run."""
         return any(self._triggers.awaits(task.row) for task in self._tasks)
 
     @property
@@ -130,14 +132,14 @@ class LeaseLoop:
 
     @property
     def away(self) -> str | None:
-        """Why the store does not answer; None: it does."""
+        """Why the store does not answer; None if it answers."""
         return self._backoff.away
 
     def tick(self) -> float:
-        """Do what is due.
+        """Do everything that is due.
 
         Returns:
-            Seconds until something is due again.
+            Seconds until the next tick.
         """
         self._tasks.receive(self._gateway)
         self._triggers.receive()
@@ -147,16 +149,16 @@ class LeaseLoop:
                 self._end_leases()
                 self._write_settlements()
                 self._stop_marked()
-                # The first startup step may create the table, without which no lease can be
-                # released.
+                # Startup steps precede the recovery, because the first step may create the table
+                # that the recovery needs.
                 self._startup.step()
                 self._recover()
                 self._claimer.claim()
                 self._janitor.purge()
                 self._backoff.all_answered()
             except TransientStoreError:
-                # The failure has been logged. The store counts as back only when a claim is
-                # answered, too.
+                # The failure has been logged. The next ready tick claims, because an answered
+                # claim is needed to show that the outage has ended.
                 self._claimer.poll_now()
         if self._stop_at is not None and self._clock.monotonic() >= self._stop_at:
             self._tasks.stop_all(Reason.SHUTDOWN, self._stop_limit)
@@ -164,11 +166,11 @@ class LeaseLoop:
         return max(0.0, wakes - self._clock.monotonic())
 
     def _end_leases(self) -> None:
-        """End the leases of tasks whose trees are gone, and those that are to be given back."""
-        # Leases are kept first, because that may show that some are lost.
+        """End the leases of tasks that have no process left, and of rows to be given back."""
+        # Due leases are extended first, because the answer may show that some leases are lost.
         self._gateway.keep_leases()
-        # Leases that seem lost are settled, too, because their settle may have been applied without
-        # an answer.
+        # Leases that seem lost are settled, too: an earlier settlement may have ended such a lease
+        # although its answer was lost.
         endings = [task.ending for task in self._tasks if self._can_end(task)]
         endings += [Ending(row, Release()) for row in self._unstarted.releases.values()]
         if not endings:
@@ -182,18 +184,23 @@ class LeaseLoop:
         self._claimer.poll_now()
 
     def _can_end(self, task: RunningTask) -> bool:
-        """Whether a task's lease can be ended: its tree is gone, and its trigger has answered."""
+        """Whether a task's lease can be ended: no process is left, and no trigger must answer."""
         return task.empty and not self._triggers.awaits(task.row)
 
     def _remove(self, results: Mapping[str, Settled]) -> None:
-        """Forget the leases that have ended, or are another worker's."""
+        """Forget the leases that have ended or were lost, and log how their tasks ended.
+
+        Args:
+            results: how the store has answered each settlement, by key.
+        """
         for key, result in results.items():
             if self._unstarted.released(key):
                 continue
             task = self._tasks.remove(key)
             self._triggers.forget(task.row)
             unsure = self._settler.forget(task.ending)
-            # A missing row counts as removed by us, unless its lease was lost before.
+            # DONE is also the result for a missing row. So DONE does not show that a task whose
+            # lease was lost has ended well, unless an earlier settlement of it was unanswered.
             if result is Settled.DONE and (unsure or not task.lost):
                 task.log_end()
             elif unsure:
@@ -204,7 +211,7 @@ class LeaseLoop:
                 task.log("preempted: what it did counts for nothing", level=logging.ERROR)
 
     def _write_settlements(self) -> None:
-        """Settle the rows that have nothing to run."""
+        """Write the settlements of claimed rows for which there is nothing to run."""
         settlements = self._unstarted.settlements
         if not settlements:
             return
@@ -215,8 +222,8 @@ class LeaseLoop:
                 aside = "quarantined: " if settlement.status == QUARANTINED else ""
                 _log.warning("%s: %s%s", key, aside, settlement.reason)
             elif result is Settled.REDEFINED:
-                # The row's definition has changed since it was judged; the next claim judges it
-                # again.
+                # The row's definition has changed since the row was judged. The row is given back,
+                # so that the next claim judges it again.
                 row = self._gateway.request(partial(self._store.get, key))
                 if row is not None and row.token == settlement.token:
                     self._unstarted.release(row)
@@ -236,7 +243,7 @@ class LeaseLoop:
         self._next_marks = mono + self._settings.poll_interval
 
     def _recover(self) -> None:
-        """Release what dead workers hold."""
+        """Release the leases of dead workers."""
         while self._dead:
             send = partial(
                 self._store.recover,
@@ -250,7 +257,7 @@ class LeaseLoop:
             self._claimer.poll_now()
 
     def _wakes(self) -> float:
-        """When the store is to be asked again, seconds of the monotonic clock."""
+        """When to send the next request or stop the tasks, seconds of the monotonic clock."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         wakes = min(mono + self._gateway.next_extension - boot, self._claimer.wakes)
         if self._tasks:
@@ -265,7 +272,7 @@ class LeaseLoop:
         return wakes
 
     def _has_requests(self) -> bool:
-        """Whether there is something to write, to recover or to prepare now."""
+        """Whether a settlement, a release, a recovery or a startup step is pending."""
         unstarted = self._unstarted
         return bool(
             unstarted.settlements

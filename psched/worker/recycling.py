@@ -1,4 +1,4 @@
-"""When a worker is replaced by a fresh one, so that what a module leaks does not grow for ever."""
+"""Decides when a worker is replaced by a new one, so that memory leaks do not add up."""
 
 import random
 
@@ -14,10 +14,10 @@ class Recycling:
     Args:
         settings: the limits.
         rng: draws the jitter.
-        now: seconds of the monotonic clock.
+        now: the current time, seconds of the monotonic clock.
 
     Attributes:
-        why: which limit has been reached, for people.
+        why: a phrase for the log that names the limit that was reached; empty until then.
     """
 
     def __init__(self, settings: Config, rng: random.Random, now: float) -> None:
@@ -28,11 +28,11 @@ class Recycling:
         self.why = ""
 
     def reached(self, tasks: int, now: float) -> bool:
-        """Whether a limit has just been reached; true only once.
+        """Return True at the first call that finds a limit reached; False at all other calls.
 
         Args:
-            tasks: how many the worker has run.
-            now: seconds of the monotonic clock.
+            tasks: how many tasks the worker has run.
+            now: the current time, seconds of the monotonic clock.
         """
         if self.why:
             return False

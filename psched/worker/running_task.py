@@ -20,23 +20,26 @@ _log = logging.getLogger("psched.worker")
 class RunningTask(Lease):
     """One lease, and the task that runs on it.
 
-    `TaskTable` keeps all of them. Others read the attributes, and call a method when something
-    has happened.
+    `TaskTable` keeps all running tasks. Other classes read the attributes, and record events by
+    calling the methods.
 
     Attributes:
-        definition: what the row means.
+        definition: the definition of the row's schedule.
         occurrence: the occurrence that is run.
-        runner: the process that runs it.
-        started: when it was started, seconds of the monotonic clock.
-        decision: how the task wants its lease to end.
-        failure: what went wrong, in one line, once the run is over.
-        over: the handler has returned or raised, or its process has ended.
-        ended: when the run was over, seconds of the monotonic clock.
-        empty: no process of the task's tree is left.
-        begun: the runner has taken the task up, or was killed because it had not.
-        lost_server: the run is over because the runner's fork server died.
-        stopping: why the task is being stopped.
-        ladder: the signals that stop it.
+        runner: the process that runs the task.
+        started: when the task was started, seconds of the monotonic clock.
+        decision: how the task wants its lease to end; None if it has not decided.
+        failure: what went wrong in the run, in one line; None if the run has succeeded or has not
+            ended.
+        over: whether the run has ended: the handler has returned or raised, or its process has
+            ended.
+        ended: when the run ended, seconds of the monotonic clock; 0 until then.
+        empty: whether no process of the task's tree is left.
+        begun: whether the runner has begun the task, or need not be watched for that any more.
+        lost_server: whether the run has ended because the runner's fork server died.
+        stopping: why the run is being stopped; NONE if it is not being stopped.
+        ladder: the signals that stop the task's processes, and their times; None if the task is
+            not being stopped.
     """
 
     definition: Definition
@@ -54,7 +57,7 @@ class RunningTask(Lease):
     ladder: KillLadder | None = None
 
     def taken_up(self) -> None:
-        """Note that the runner has begun, or was killed because it had not."""
+        """Note that the runner has begun the task, or need not be watched for that any more."""
         self.begun = True
 
     def decided(self, decision: Decision) -> None:
@@ -62,9 +65,9 @@ class RunningTask(Lease):
         self.decision = decision
 
     def stop(self, reason: Reason, ladder: KillLadder) -> None:
-        """Stop the task by this ladder; only the first call counts.
+        """Stop the task by this ladder; only the first call has an effect.
 
-        If the run is over already, the ladder is for the processes that it has left behind.
+        If the run has ended already, the ladder stops the processes that the run has left behind.
         """
         if self.ladder is not None:
             return
@@ -74,12 +77,17 @@ class RunningTask(Lease):
             self.runner.stop_flags.write(reason)
 
     def run_over(self, failure: str | None, now: float) -> None:
-        """Note that the run is over; only the first call counts."""
+        """Note that the run has ended; only the first call has an effect.
+
+        Args:
+            failure: what went wrong, in one line; None if the handler has returned.
+            now: the current time, seconds of the monotonic clock.
+        """
         if not self.over:
             self.over, self.failure, self.ended = True, failure, now
 
     def server_died(self, now: float) -> None:
-        """Note that the runner died with its fork server; that fails only a run in progress."""
+        """Note that the runner died with its fork server; a run that has ended does not change."""
         if not self.over:
             self.lost_server = True
             self.run_over("its fork server died", now)
@@ -92,8 +100,9 @@ class RunningTask(Lease):
     def conclusion(self) -> Decision:
         """How the lease is to be settled.
 
-        The task's own decision stands. A task that has returned is finished, even if it was being
-        stopped. Any other end is a failed attempt only if the task itself is at fault.
+        If the task has decided, its decision applies. A task that has returned is finished, even if
+        it was being stopped. A task that was stopped for another reason than its time limit is
+        released. Any other end is a retry.
         """
         if self.decision is not None:
             return self.decision
@@ -104,7 +113,7 @@ class RunningTask(Lease):
         if self.stopping is not Reason.NONE:
             return Release()
         if self.lost_server:
-            # The wait is that of a task whose worker died; see `Store.recover`.
+            # The task waits as long as a task whose worker has died; see `Store.recover`.
             retry_wait = self.definition.settings.retry_wait
             wait = attempts.wait_after_death(self.row.attempt, retry_wait)
             return Retry(wait, self.failure)
@@ -112,15 +121,15 @@ class RunningTask(Lease):
 
     @property
     def ending(self) -> Ending:
-        """The end of the lease, as it is written to the store."""
+        """The end of the lease, as the store is to record it."""
         return Ending(self.row, self.conclusion, 0.0 if self.lost else self.deadlines.end)
 
     def report(self, mono: float, boot: float) -> dict[str, Any]:
-        """What `psched status` shows of the task, as a message.
+        """What `psched status` shows about the task, as a message.
 
         Args:
-            mono: now, seconds of the monotonic clock.
-            boot: now, seconds of the boot-time clock.
+            mono: the current time, seconds of the monotonic clock.
+            boot: the current time, seconds of the boot-time clock.
         """
         state = self.stopping.name.lower() if self.ladder else "running"
         return {

@@ -1,4 +1,4 @@
-"""A program's work in the store before its first task, done in steps beside everything else."""
+"""A program's work in the store before its first task, one step per tick of the worker."""
 
 from collections.abc import Callable, Iterator
 
@@ -7,11 +7,12 @@ from psched.worker.store_gateway import StoreGateway
 
 
 class StartupSteps:
-    """Takes steps one by one; begins with the first again if the store did not answer.
+    """Does the steps one by one; starts again with the first if the store did not answer.
 
     Args:
-        begin: begins anew; each step is short, and may be taken twice. None: there are no steps.
-        gateway: sends the requests of each step.
+        begin: returns an iterator that does one step at a time, beginning with the first. Each
+            step is short, and may be done twice. None if there are no steps.
+        gateway: guards the tasks before each step, and does the step.
     """
 
     def __init__(self, begin: Callable[[], Iterator[None]] | None, gateway: StoreGateway) -> None:
@@ -21,11 +22,11 @@ class StartupSteps:
 
     @property
     def pending(self) -> bool:
-        """Whether there are steps left."""
+        """Whether some steps have not been done yet."""
         return self._begin is not None
 
     def step(self) -> None:
-        """Take the next step, if there is one.
+        """Do the next step, if there is one.
 
         Raises:
             TransientStoreError: the store did not answer.

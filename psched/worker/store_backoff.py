@@ -1,4 +1,4 @@
-"""The pace of requests to a store that may be away: pauses, and one log line at each end."""
+"""Pauses between requests to a store that does not answer, and log lines about each outage."""
 
 import logging
 import random
@@ -16,21 +16,21 @@ T = TypeVar("T")
 _log = logging.getLogger("psched.worker")
 
 _FIRST_PAUSE = 0.1
-"""Seconds; each further failure in a row doubles it."""
+"""Seconds of the pause after a first failure; each further failure in a row doubles the pause."""
 
 _FAST_AGAIN_AFTER = 10.0
-"""Seconds without a slow answer after which the store counts as fast enough."""
+"""Seconds without a slow answer after which the store counts as fast enough again."""
 
 _MOST_REASONS = 5
-"""Reasons logged per outage, each once: the first need not be the one that prolongs it."""
+"""The most reasons that are logged per outage, each once; the cause of an outage may change."""
 
 
 class Slowness:
-    """Warns of answers that are slow for the leases: once when it begins, once when it is over.
+    """Warns when answers begin to be too slow for the leases, and when they are fast enough again.
 
     Args:
-        settings: the lease, and the driver's timeout.
-        clock: measures how long it lasts.
+        settings: the length of leases, and the driver's timeout.
+        clock: measures how long the answers are slow.
     """
 
     def __init__(self, settings: Config, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class Slowness:
         """Note that a request was answered.
 
         Args:
-            took: after so many seconds.
+            took: seconds from the request to its answer.
         """
         now = self._clock.monotonic()
         if took > self._limit:
@@ -56,10 +56,10 @@ class Slowness:
             self._since, self._given_back = None, 0
 
     def gave_back(self, key: str, lease: float) -> None:
-        """Note that a lease was given back, because too little of it was left to start its task.
+        """Note that a lease was given back because it was too old to start its task.
 
         Args:
-            key: the row's.
+            key: the key of the row.
             lease: the length of the lease in seconds.
         """
         now = self._clock.monotonic()
@@ -72,7 +72,8 @@ class Slowness:
         if self._since is not None:
             return
         self._since = now
-        # A claim has two answers, so twice its time is assumed for each of them.
+        # A claim waits for two answers, but the calculation takes its whole time for one answer,
+        # so the recommended alive_time is rather too long than too short.
         enough = lease_times.sufficient_alive_time(took, self._settings.database_timeout)
         _log.warning(
             "%s; with alive_time %d, tasks can be killed although the store answers: set"
@@ -84,16 +85,16 @@ class Slowness:
 
 
 class StoreBackoff:
-    """Sends requests, and leaves a store that has failed alone for a while.
+    """Sends requests to the store; after a failure, sends none until a pause has passed.
 
     Args:
-        clock: measures the pauses and the answers.
-        rng: draws the jitter, so that workers do not come back in step.
-        longest_pause: seconds between two tries at most.
-        slowness: is told how long each answered request took.
+        clock: measures the pauses, and the time until each answer.
+        rng: draws the jitter, so that workers do not try again in step.
+        longest_pause: the most seconds between two tries.
+        slowness: records how long each answered request took.
 
     Attributes:
-        not_before: when the store may be asked, seconds of the monotonic clock.
+        not_before: when the next request may be sent, seconds of the monotonic clock.
     """
 
     def __init__(
@@ -112,22 +113,22 @@ class StoreBackoff:
 
     @property
     def away(self) -> str | None:
-        """Why the store does not answer; None: it does."""
+        """Why the store does not answer; None if it answers."""
         return None if self._away_since is None else self._reason
 
     @property
     def ready(self) -> bool:
-        """Whether the store may be asked now."""
+        """Whether a request may be sent now: no pause is running."""
         return self._clock.monotonic() >= self.not_before
 
     def ask(self, request: Callable[[], T]) -> T:
         """Send a request.
 
         Raises:
-            TransientStoreError: the request failed, which has been logged, and the store is
-                left alone until `not_before`; or the store is being left alone, and the request
-                was not sent. Whatever the reason is, a missing table or a wrong password too:
-                somebody may be about to correct it.
+            TransientStoreError: the request failed, and no request is sent until `not_before`; or
+                the request was not sent, because that time has not passed. Every failure of the
+                store is treated as transient, even a missing table or a wrong password, because
+                somebody may be about to correct the cause.
         """
         begun = self._clock.monotonic()
         if begun < self.not_before:
@@ -145,9 +146,9 @@ class StoreBackoff:
         return answer
 
     def all_answered(self) -> None:
-        """Note that every due request has been answered: the store is back, if it was away.
+        """Note that all requests of a tick were answered, which ends an outage.
 
-        A single answer does not show that, because a store may answer reads but no writes.
+        A single answer does not end an outage, because a store may answer reads but no writes.
         """
         if self._away_since is not None and self._answered:
             away = self._clock.monotonic() - self._away_since

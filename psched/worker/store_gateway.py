@@ -1,7 +1,7 @@
-"""All requests of a worker to its store: each first guards the tasks and extends due leases.
+"""Sends a worker's requests to its store; guards tasks and extends due leases before each request.
 
-A request may block the worker for two driver timeouts. So before each one, the tasks are guarded
-and the leases that are due are extended: between any two requests, not once in a tick.
+A request may block the worker for two driver timeouts. Guarding and extending once in a tick would
+not be enough, because a tick may send several requests.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,12 @@ class StoreGateway:
 
     Args:
         store: where the leases are extended.
-        backoff: the pace of requests.
+        backoff: sends the requests, and pauses after a failure.
         settings: the lengths of leases.
         clock: tells when a lease is to be extended.
-        tasks: are guarded before each request; their leases are extended.
-        unstarted: the leases of those that wait for their triggers are extended, too.
+        tasks: the running tasks: they are guarded before each request, and their leases are
+            extended.
+        unstarted: the leases that wait for their triggers' answers, which are extended.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class StoreGateway:
         """Guard the tasks, extend the leases that are due, then send a request.
 
         Raises:
-            TransientStoreError: the store did not answer, or is being left alone; it has been
-                logged. See `StoreBackoff.ask`.
+            TransientStoreError: the store did not answer, or the request was not sent because of
+                an earlier failure; see `StoreBackoff.ask`.
         """
         if self._backoff.ready:
             self.keep_leases()
@@ -66,17 +67,17 @@ class StoreGateway:
     def keep_leases(self) -> None:
         """Guard the tasks, and extend the leases that are due.
 
-        To be called between any two steps that may take long. A store that does not answer has
-        been logged, and is left alone by the next request.
+        Call this between any two steps that may take long. If the store does not answer, the
+        failure is logged, and nothing is raised.
         """
         self._tasks.guard_before_blocking()
         if self._keeping or not self._backoff.ready:
             return
-        # The requests that extend the leases call this, too.
+        # The flag ends the recursion: `request`, which extends the leases, calls this method.
         self._keeping = True
         try:
             if self.extend_due(self._held):
-                # The kernel's timer is to know of it.
+                # The kernel's timer is set again, because the leases end later now.
                 self._tasks.guard_before_blocking()
         except TransientStoreError:
             pass
@@ -85,14 +86,14 @@ class StoreGateway:
 
     @property
     def next_extension(self) -> float:
-        """When a lease is to be extended, seconds of the boot-time clock."""
+        """When the next lease is due to be extended, seconds of the boot-time clock."""
         return min(
             (lease.deadlines.extend for lease in self._held if not lease.lost),
             default=float("inf"),
         )
 
     def extend_due(self, leases: Sequence[Lease]) -> bool:
-        """Extend all of these leases, if one of them is due; whether one was.
+        """Extend all of these leases if one of them is due; return whether one was due.
 
         Raises:
             TransientStoreError: the store did not answer.
@@ -124,14 +125,15 @@ class StoreGateway:
 
     @property
     def _held(self) -> Sequence[Lease]:
-        """The leases that are extended."""
+        """All leases that this gateway extends."""
         return [*self._tasks, *self._unstarted.waiting.values()]
 
     def _extend(self, leases: Sequence[Lease], length: float) -> None:
-        """Extend leases of the same length, by at least that length.
+        """Extend leases that have the same length, by at least that length.
 
-        A schedule's lease length may have been shortened meanwhile. That is for its next lease,
-        because this one is guarded by the length for which it was claimed.
+        A schedule's lease length may have been shortened since the claim. The shorter length
+        applies only from the next claim on, because the deadlines of the current lease were
+        computed from the length at its claim.
         """
         tokens = {lease.row.key: lease.row.token for lease in leases}
         sent = 0.0
@@ -146,14 +148,20 @@ class StoreGateway:
         try:
             held = self.request(send)
         except StoreBusyError as busy:
-            # One of the rows is locked; the results for the others are kept.
+            # One of the rows is locked; the results for the other rows are recorded.
             _note(leases, busy.answered, sent)
             raise
         _note(leases, {key: key in held for key in tokens}, sent)
 
 
 def _note(leases: Sequence[Lease], held: Mapping[str, bool], sent: float) -> None:
-    """Note which leases were extended, and which are not held any more."""
+    """Record the answer to an extend.
+
+    Args:
+        leases: the leases that were to be extended.
+        held: whether each lease is still held, by key; a key is missing if there was no answer.
+        sent: the time just before the request was sent, seconds of the boot-time clock.
+    """
     for lease in leases:
         if lease.row.key in held:
             if held[lease.row.key]:

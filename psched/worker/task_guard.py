@@ -1,4 +1,4 @@
-"""What must happen to running tasks even if the store does not answer: limits, ladders, leases."""
+"""Stops tasks at time limits and before their leases end, even if the store does not answer."""
 
 import logging
 import signal
@@ -21,19 +21,22 @@ _LONGEST_EXIT = 5.0
 
 
 class KillTimer(Protocol):
-    """Kills this process at an instant; see `psched.process.deadman.DeadMan`."""
+    """Kills this process when a set time has passed; see `psched.process.deadman.DeadMan`."""
 
     def set(self, at: float | None) -> None:
-        """Kill it at an instant of the boot-time clock; None: do not."""
+        """Set the time at which to kill this process, in seconds of the boot-time clock.
+
+        None unsets the timer.
+        """
         ...
 
     def hasten(self, at: float) -> None:
-        """Kill it at an instant, or at the one that was set if that is earlier."""
+        """Set the time at which to kill this process, unless an earlier time is set already."""
         ...
 
 
 class TaskGuard:
-    """Stops tasks at their time limit, and before their lease can be another worker's.
+    """Stops tasks at their time limit, and before another worker can get their lease.
 
     Args:
         settings: the limits.
@@ -57,8 +60,8 @@ class TaskGuard:
     def watch(self, tasks: Iterable[RunningTask]) -> float:
         """Send the signals that are due, and set the kernel's timer.
 
-        To be called at the returned time, and before every call that may block for long: a request
-        to the store, a fork.
+        Call this at the returned time, and before every call that may block for long: a request to
+        the store, or a fork.
 
         Returns:
             When the next signal is due, seconds of the monotonic clock.
@@ -72,8 +75,8 @@ class TaskGuard:
             # The clock is read again, so that a KILL that has just become due is sent now.
             self._climb(task, self._clock.monotonic())
             wakes = min(wakes, self._wakes(task, mono, boot))
-        # Tasks that do not die of KILL are left out, because the end of this process would not kill
-        # them either.
+        # The timer ignores tasks that KILL does not end, because the death of this process would
+        # not end them either.
         deadmen = [task.deadlines.deadman for task in running if not task.runner.stuck]
         self._deadman.set(min(deadmen, default=None))
         return wakes
@@ -82,9 +85,9 @@ class TaskGuard:
         """Begin to stop a task; if it is being stopped already, bring the KILL forward.
 
         Args:
-            task: which.
-            reason: what its handler is told.
-            limit: seconds until KILL; default: ``graceful_kill_limit``.
+            task: the task to stop.
+            reason: why the task is stopped; the task's handler receives this reason.
+            limit: seconds until KILL; None for ``graceful_kill_limit``.
         """
         now, settings = self._clock.monotonic(), self._settings
         limit = settings.graceful_kill_limit if limit is None else limit
@@ -100,8 +103,8 @@ class TaskGuard:
         if limit and task.ladder is None and not task.over and mono >= task.started + limit:
             self.stop(task, Reason.TIMEOUT)
         if not task.begun and mono >= task.started + self._settings.start_timeout:
-            # The runner may hang in a function that somebody has registered with
-            # os.register_at_fork.
+            # A runner that has not begun is killed, because it may hang in a function that was
+            # registered with os.register_at_fork.
             if not (task.over or task.runner.stop_flags.begun):
                 task.log("killing it: its process does not begin", level=logging.ERROR)
                 self._pool.kill(task.runner)

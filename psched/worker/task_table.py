@@ -1,4 +1,4 @@
-"""The running tasks of a worker, as processes; `lease_loop` writes their ends to the store."""
+"""Starts a worker's tasks in runners, and watches them; `lease_loop` settles their leases."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _log = logging.getLogger("psched.worker")
 
 
 class LeaseWriter(Protocol):
-    """Writes to the store what a running task asks for."""
+    """Sends to the store the requests of running tasks."""
 
     def extend_now(self, task: RunningTask) -> bool:
         """Extend the task's lease; return whether it was still held.
@@ -45,13 +45,13 @@ class TaskTable:
     """Owns the running tasks: starts them in runners, and records what their runners report.
 
     Args:
-        pool: the runners.
-        guard: stops tasks when they must stop.
+        pool: creates and kills the runners.
+        guard: stops tasks at their time limits and before their leases end.
         clock: tells when a task was started, and when it ended.
 
     Attributes:
         started: how many tasks have been started so far.
-        no_forks: logs when no process can be forked, and tells whether that is so now.
+        no_forks: logs failed forks, and tells whether the last fork has failed.
     """
 
     def __init__(self, pool: RunnerPool, guard: TaskGuard, clock: Clock) -> None:
@@ -81,14 +81,14 @@ class TaskTable:
 
     @property
     def links(self) -> Sequence[Waitable]:
-        """The lines to all runners and their fork servers."""
+        """The connections to all runners and their fork servers."""
         return self._pool.links
 
     def prepare(self, count: int = 1, *, unused: bool = False) -> None:
-        """Have a runner waiting; see `RunnerPool.prepare`.
+        """Make sure that a runner waits for a task; see `RunnerPool.prepare`.
 
         Raises:
-            OSError: the system has no process or memory left; it has been logged.
+            OSError: the system has no process or memory left; this has been logged.
         """
         if unused or not self._pool.waiting:
             self.guard_before_blocking()
@@ -100,11 +100,11 @@ class TaskTable:
         self.no_forks.passed()
 
     def dismiss(self) -> None:
-        """No task will follow: let the waiting runners exit."""
+        """Let the waiting runners exit, because no task will follow."""
         self._pool.dismiss()
 
     def start(self, row: Row, run: Run, deadlines: Deadlines) -> None:
-        """Start the task of a leased row, in a runner that `prepare` has made."""
+        """Start the task of a leased row in a waiting runner; call `prepare` before."""
         runner = self._pool.acquire()
         task = RunningTask(
             row=row,
@@ -127,14 +127,14 @@ class TaskTable:
         return self._tasks.pop(key)
 
     def receive(self, writer: LeaseWriter) -> None:
-        """Record what runners report, answer what they ask, and see which have ended.
+        """Record the reports of runners, answer their requests, and note which runners have ended.
 
         Args:
-            writer: writes what they ask for.
+            writer: sends the runners' requests to the store.
         """
         for task in self:
             if task.empty:
-                continue  # its runner may run another task by now
+                continue  # skipped, because the runner may run another task by now
             link = task.runner.link
             link.flush()
             self._handle(task, link.receive(), writer)
@@ -143,7 +143,7 @@ class TaskTable:
         self._reap(writer)
 
     def _reap(self, writer: LeaseWriter) -> None:
-        """Note which runners have ended, and which of their trees are gone."""
+        """Note which runners have ended, and which runners' trees have no process left."""
         by_runner = {task.runner: task for task in self if not task.empty}
         for runner in self._pool.reap():
             if (task := by_runner.get(runner)) is not None:
@@ -163,7 +163,7 @@ class TaskTable:
         """Send the signals that are due; see `TaskGuard.watch`.
 
         Returns:
-            When to call it, and `receive`, again: seconds of the monotonic clock.
+            When to call this method and `receive` again, seconds of the monotonic clock.
         """
         return min(self._guard.watch(self._tasks.values()), self._pool.wakes)
 
@@ -184,7 +184,11 @@ class TaskTable:
     def _handle(
         self, task: RunningTask, messages: Sequence[Mapping[str, Any]], writer: LeaseWriter
     ) -> None:
-        """Act on a runner's message; the runner sends no other before it has the answer."""
+        """Act on a runner's message.
+
+        A runner that sends a second message before the answer is cut off, because no runner of
+        psched does that.
+        """
         if not messages:
             return
         if len(messages) > 1 or task.over or task.runner.link.unsent:
@@ -200,7 +204,7 @@ class TaskTable:
             if not message["last"] and self._pool.give_back(task.runner):
                 task.tree_gone()
             return
-        # Until the deadline no other worker can have the lease, even if the store is away.
+        # Until the deadline no other worker can get the lease, even if the store does not answer.
         held = not task.lost and self._clock.boottime() < task.deadlines.end
         answer: dict[str, object] = {"held": held}
         if held:
@@ -215,7 +219,7 @@ class TaskTable:
 
 
 def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) -> bool:
-    """Do what a task asks for; return whether its lease is held."""
+    """Carry out a task's request; return whether the task's lease is held."""
     if "extend" in message:
         return writer.extend_now(task)
     if "update_data" in message:
@@ -228,21 +232,22 @@ def _obey(task: RunningTask, message: Mapping[str, Any], writer: LeaseWriter) ->
 
 
 def _stored(data: str | bytes | None) -> bytes:
-    """A payload as the row holds it; the runner decompresses and parses it."""
+    """The bytes of a payload as the row holds it; the runner decompresses and parses them."""
     if isinstance(data, str):
-        # Half a surrogate pair is not text; the runner reports the error.
+        # Lone surrogates are passed on, so that the runner reports the invalid text.
         data = data.encode(errors="surrogatepass")
     return data or b"{}"
 
 
 def _payload(data: bytes) -> str:
-    """A payload that a runner wants to be stored.
+    """The text of a payload that a runner asks to store.
 
-    The runner has checked it, but may lie. A row that is not JSON is quarantined when it is due
-    again; what no column can hold must not reach the store.
+    The runner has checked the payload, but a handler can make its process send anything. So text
+    that a column cannot hold is refused here. Other invalid JSON need not be found: its row is
+    quarantined when the row is due again.
 
     Raises:
-        InvalidError: it is not the text of an object.
+        InvalidError: the payload cannot be the text of a JSON object.
     """
     try:
         text = data.decode()

@@ -1,15 +1,17 @@
-"""The processes that import and ask triggers of the users' own, for one worker.
+"""The helper processes that import and ask triggers that users have written, for one worker.
 
-A trigger may hang, crash, or use up its memory, so the worker does not ask it. A runner that is
-used for nothing else judges the row (`remote_policy`), while the worker goes on; it is used
-again for the next question. It is killed if it does not answer in time, or answers nonsense. Then
-the row is judged once more, in a fresh process, because another trigger may have spoilt the first.
-If that fails too, the row is quarantined. Both attempts are this worker's, under one lease, so no
-row kills processes in one worker after another.
+Such a trigger may hang, crash, or use up the memory, so the worker does not call it. A helper
+process, which is a runner that never runs tasks, judges the row (`remote_policy`). Meanwhile the
+worker continues. The helper is used again for the next question. The worker kills a helper that
+does not answer in time, or sends an invalid answer. Then a new process judges the row again,
+because another trigger may have spoilt the first process. If the second attempt fails, the row is
+quarantined. Both attempts are made by one worker under one lease, so a row cannot kill processes of
+one worker after another.
 
-One such process is enough as long as it answers at once. If it has not answered after `MOMENT`, the
-next question is sent to another process, so that a trigger that hangs delays no other. Only so many
-slow questions may be open, in all and of one class: further rows are put off.
+One helper is enough while helpers answer fast. If a helper has not answered after `MOMENT`, the
+next question is sent to another helper, so that a trigger that hangs does not delay the others. The
+number of slow questions is limited, in total and for each trigger class. At the limit, further rows
+are postponed.
 """
 
 import logging
@@ -40,34 +42,36 @@ from psched.worker.task_table import TaskTable
 _log = logging.getLogger("psched.worker")
 
 MOMENT = 0.05
-"""Seconds after which a question is slow: nothing waits for its answer any more."""
+"""Seconds after which a question counts as slow: other questions no longer wait for its answer."""
 
 _MOST_SLOW = 16
-"""How many slow questions may be open at once; each keeps a process busy."""
+"""The most slow questions that may be open at once, because each keeps a process busy."""
 
 _MOST_SLOW_OF_ONE = 4
-"""How many of them may be for triggers of the same class."""
+"""The most slow questions that may be open at once for triggers of one class."""
 
 _MOST_KILLS = 2
-"""How many processes may be killed for one row before it is given up."""
+"""The number of processes killed for one question after which its row is quarantined."""
 
 _FORK_PAUSE = 1.0
-"""Seconds until the next try when the system had no process to give."""
+"""Seconds until the next try after a helper process could not be forked."""
 
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """What a row's trigger is asked.
+    """A question to the trigger of a row.
 
     Attributes:
-        case: what is to be judged.
-        name: the trigger's class.
+        case: the row to be judged, and the end of its run if it was run.
+        name: the name of the trigger's class.
         since: when the row began to wait, seconds of the monotonic clock.
-        sent: when the question was sent to a process, seconds of the monotonic clock.
-        helper: the process that is asked; None: not yet, or no longer.
-        fresh: the process must not have asked another trigger before.
-        kills: how many processes the question has cost.
-        answer: the verdict; None: there is none yet.
+        sent: when the question was last sent to a helper, seconds of the monotonic clock; 0 if it
+            was never sent.
+        helper: the helper process to which the question was last sent; None if it was never sent,
+            or if that helper has failed.
+        fresh: whether the helper must be a new process, which has asked no other trigger.
+        kills: how many helpers were killed because they did not answer this question.
+        answer: the verdict; None until it is known.
     """
 
     case: PolicyRequest
@@ -81,12 +85,12 @@ class Question:
 
 
 class TriggerHelpers:
-    """The worker's side of these processes; owns the questions.
+    """Sends questions to helper processes, and receives the answers; owns the questions.
 
     Args:
-        tasks: has a process forked, after the running tasks were guarded.
-        pool: the processes.
-        settings: the defaults of what a row leaves open.
+        tasks: guards the running tasks, then has a process forked.
+        pool: creates and kills the processes.
+        settings: the defaults for settings that a row does not contain.
         clock: tells which questions are slow.
     """
 
@@ -103,13 +107,14 @@ class TriggerHelpers:
         self._ends: dict[tuple[str, Token, int], Question] = {}
 
     def open(self, row: Row, now: float) -> Run | Settlement | Question:
-        """What to do with a row that has just been claimed, see `policy.after_claim`.
+        """Judge a row that has just been claimed; see `policy.after_claim`.
 
         Returns:
-            A question, if its trigger has to be asked: a later `receive` sets its ``answer``.
+            What to run; or a settlement, if there is nothing to run; or a question, if the row's
+            trigger must be asked. A later `receive` sets the ``answer`` of the question.
         """
-        # A question is needed even if the row could run at once, because the trigger is asked after
-        # the run.
+        # The row is postponed even if it could run at once, because its trigger would be asked
+        # after the run.
         if row.status == WAITING and row.cron and is_custom(row.cron) and self._is_full(row.cron):
             return postpone(row, ceil(DEADLINE))
         try:
@@ -121,10 +126,12 @@ class TriggerHelpers:
     def conclude(
         self, leased: Row, current: Row, decision: Decision, settings: Config, now: float
     ) -> Settlement | None:
-        """The settlement of a lease after a run, see `policy.after_run`; None: not known yet.
+        """The settlement of a lease after a run; None if it is not known yet.
 
-        Call this again until the settlement is known, and then `forget`. For each version of a row,
-        the ``now`` of the first call counts.
+        Call this again until the settlement is known. Call `forget` when the lease has ended. If a
+        trigger must be asked, the ``now`` of the first call for a version of the row is used.
+
+        See `policy.after_run`.
         """
         key = (leased.key, leased.token, current.version)
         if key not in self._ends:
@@ -146,12 +153,12 @@ class TriggerHelpers:
         )
 
     def forget(self, row: Row) -> None:
-        """Forget a row whose lease has ended."""
+        """Drop the questions about the end of a row's lease, because that lease has ended."""
         for end in [end for end in self._ends if end[:2] == (row.key, row.token)]:
             self.drop(self._ends.pop(end))
 
     def drop(self, question: Question) -> None:
-        """Drop a question whose answer is not needed any more."""
+        """Drop a question whose answer is not needed any more; kill a helper that works on it."""
         if question in self._queue:
             self._queue.remove(question)
         if question.helper is not None and question in self._asked:
@@ -159,7 +166,7 @@ class TriggerHelpers:
             self._pool.kill(question.helper)
 
     def is_reserved(self, question: Question) -> bool:
-        """Whether to keep room for a row's task, because its answer is there or is due at once."""
+        """Whether to keep room for a row's task: its question is answered, or is not yet slow."""
         young = self._clock.monotonic() < question.since + MOMENT
         return young or question.answer is not None
 
@@ -169,11 +176,11 @@ class TriggerHelpers:
         return unasked and self._clock.monotonic() < self._fork_at
 
     def receive(self) -> None:
-        """Receive the answers, kill the processes that do not answer, and send what waits."""
+        """Receive answers, kill the helpers that do not answer, and send waiting questions."""
         self._received = self._clock.monotonic()
         for helper in [*self._idle]:
-            # A process without a question must not speak: what arrives is garbage, or the end of
-            # the stream.
+            # A helper without a question must not send anything, so it is killed if it has sent a
+            # message or has closed its link.
             if helper.exit is not None or helper.link.receive() or helper.link.closed:
                 self._idle.remove(helper)
                 self._pool.kill(helper)
@@ -187,13 +194,13 @@ class TriggerHelpers:
         moments = [question.sent + DEADLINE for question in self._asked]
         if self._queue:
             moments += [self._fork_at, *(question.sent + MOMENT for question in self._asked)]
-        # Room is kept for a task only for `MOMENT`.
+        # The worker must wake after `MOMENT`, because then no room is kept for the task any more.
         moments += [question.since + MOMENT for question in (*self._asked, *self._queue)]
-        # Times that had passed at the last call have been handled.
+        # Times before the last `receive` are ignored, because that call has handled them.
         return min((moment for moment in moments if moment > self._received), default=inf)
 
     def dismiss(self) -> None:
-        """Let the process that waits for a question exit."""
+        """Close the link of the idle helper process, so that it exits."""
         for helper in self._idle:
             helper.link.close()
         self._idle.clear()
@@ -227,7 +234,7 @@ class TriggerHelpers:
     def _accept(
         self, question: Question, helper: RunnerChild, messages: Sequence[Mapping[str, Any]]
     ) -> str | None:
-        """Accept an answer; what is wrong with it, if something is."""
+        """Accept an answer; return what is wrong with the answer, or None if it is valid."""
         message = messages[0]
         if len(messages) > 1:
             return "its process has sent what it was not asked for"
@@ -244,12 +251,12 @@ class TriggerHelpers:
                 definition = parse_row(row, self._settings)
             question.answer = Run(definition, row.next_time or 0)
         elif found.status == QUARANTINED and not question.fresh:
-            # Another trigger may have spoilt the process, so a fresh one is asked next.
+            # A new process is asked next, because another trigger may have spoilt this one.
             question.fresh = True
             self._queue.append(question)
         else:
             question.answer = found
-        # Only one process is kept waiting for questions.
+        # The helper is killed if another is idle already, because one idle helper is enough.
         ends = message["last"] or helper.link.closed or self._idle
         if not ends and self._pool.clear(helper):
             self._idle.append(helper)
@@ -272,7 +279,7 @@ class TriggerHelpers:
             question.answer = question.case.quarantine(why)
 
     def _send(self) -> None:
-        """Send the waiting questions; each waits until the one before is answered or slow."""
+        """Send waiting questions, each once the previous question is answered or slow."""
         while self._queue and self._clock.monotonic() >= self._fork_at:
             if any(not self._is_slow(question) for question in self._asked):
                 return
@@ -295,7 +302,7 @@ class TriggerHelpers:
         return helper
 
     def _is_full(self, trigger: str) -> bool:
-        """Whether a further row with this trigger must be put off."""
+        """Whether a row with this trigger must be postponed: too many slow questions are open."""
         slow = [question for question in self._asked if self._is_slow(question)]
         name = class_name(trigger)
         same = sum(question.name == name for question in slow)

@@ -1,4 +1,4 @@
-"""A worker: the process that leases rows and watches over the tasks it runs on them."""
+"""A worker: the process that leases rows, and starts and watches their tasks."""
 
 import gc
 import logging
@@ -28,54 +28,55 @@ from psched.worker.task_table import TaskTable
 _log = logging.getLogger("psched.worker")
 
 LEFT_BEHIND = 69
-"""Exit status: the store was away, and leases are left to expire (sysexits.h: EX_UNAVAILABLE)."""
+"""Exit status: the store did not answer, so leases are left to expire (sysexits.h:
+EX_UNAVAILABLE)."""
 
 _HEARTBEAT = 1.0
-"""The least seconds between two heartbeats to the master, while there is news."""
+"""The least seconds between two heartbeats to the master, if their content has changed."""
 
 _LONGEST_SILENCE = 10.0
-"""The most seconds between two heartbeats, while there is no news."""
+"""The most seconds between two heartbeats to the master, if their content has not changed."""
 
 _LONGEST_SETTLING = 10.0
-"""Seconds that a stopping worker whose tasks are gone goes on trying to settle them."""
+"""Seconds after the end of its last task for which a stopping worker tries to settle leases."""
 
 
 class Inbox(Protocol):
     """Where a worker's signals arrive; see `psched.process.signals.SignalInbox`."""
 
     def take(self) -> Collection[int]:
-        """The signals that have arrived since the last call."""
+        """Return the signals that have arrived since the last call."""
         ...
 
     def watch(self, links: Iterable[Waitable]) -> None:
-        """Have news on these links end the next sleep, too."""
+        """Have the next sleep end when one of these links is ready."""
         ...
 
     def sleep(self, timeout: float) -> bool:
-        """Sleep until a signal arrives, a watched link has news, or the time is over."""
+        """Sleep until a signal arrives, a watched link is ready, or ``timeout`` seconds pass."""
         ...
 
 
 class Worker:
-    """One worker's life, from the moment when its handlers are loaded.
+    """One worker's life after its handlers have been loaded.
 
-    `psched.worker.composition.make_worker` makes one with its parts.
+    `psched.worker.composition.make_worker` creates a worker with its parts.
 
     Args:
-        link: to the master.
-        place: its number, its generation and its nonce.
-        settings: how long it may be silent.
-        store: is disconnected at the end.
+        link: the connection to the master.
+        place: the worker's number, generation and nonce.
+        settings: tell how long the worker may go without a heartbeat.
+        store: the store that is disconnected when the worker ends.
         tasks: owns the running tasks.
         lease_loop: owns the leases.
         recycling: tells when the worker is to be replaced.
-        inbox: this process's signals.
-        log: this process's log.
+        inbox: where the signals to this process arrive.
+        log: the log of this process.
         clock: tells when a heartbeat is due.
-        show_title: shows what the worker does, in the list of processes.
+        show_title: shows in the list of processes what the worker does.
 
     Attributes:
-        exit_status: None: it goes on.
+        exit_status: the worker's exit status; None while the worker is to continue.
     """
 
     def __init__(
@@ -113,26 +114,29 @@ class Worker:
         self._next_heartbeat = 0.0
         self._last_heartbeat = 0.0
         self._last_news: Mapping[str, Any] = {}
-        # The worker may be blocked for two driver timeouts, and must not seem to hang.
+        # Heartbeats are sent so often that the worker does not seem to hang, even if a request
+        # blocks it for two driver timeouts.
         spare = settings.child_heartbeat_limit - 2 * settings.driver_timeout
         self._silence = min(_LONGEST_SILENCE, max(_HEARTBEAT, spare / 4))
 
     def run(self, reported: Mapping[str, Any] | None = None) -> int:
-        """Work until told to stop.
+        """Work until the exit status is set.
 
         Args:
-            reported: settings that only this process could read, for the master.
+            reported: settings for the master, which only this process could read; None if there
+                are none.
 
         Returns:
             The exit status.
         """
-        # The objects that exist now stay, and need not be searched for garbage again and again.
+        # Garbage collection skips the objects that exist now, because they live until the end.
         gc.freeze()
         self.begin(reported)
         while self.exit_status is None:
             timeout = self.tick()
             if self.exit_status is None:
-                # Before its admission, the worker reads nothing from its runners.
+                # Runners are not watched before the admission, because `tick` does not read their
+                # messages until then.
                 runners = self._tasks.links if self._admitted else ()
                 self._inbox.watch([self._link, *runners])
                 self._inbox.sleep(timeout)
@@ -140,7 +144,7 @@ class Worker:
         return self.exit_status
 
     def begin(self, reported: Mapping[str, Any] | None = None) -> None:
-        """Have a first runner, and tell the master that this worker is ready; see `run`."""
+        """Prepare a first runner, and tell the master that this worker is ready; see `run`."""
         try:
             self._tasks.prepare()
         except RuntimeError as error:
@@ -148,19 +152,19 @@ class Worker:
             self.exit_status = BAD_HANDLERS
             return
         except OSError:
-            pass  # logged; tried again before each claim
+            pass  # the failure has been logged, and `prepare` is called again before each claim
         self._link.send({"ready": reported})
 
     def tick(self) -> float:
-        """Obey what has arrived, and do what is due.
+        """Obey the signals and orders that have arrived, and do everything that is due.
 
         Returns:
-            Seconds until something is due again; `exit_status` tells when there is nothing.
+            Seconds until the next tick, unless `exit_status` has been set.
         """
         self._receive()
         if not self._admitted or self.exit_status is not None:
-            # The master may refuse the reported settings. Its orders meanwhile, such as to drain
-            # because there is a newer generation, are obeyed before the first claim.
+            # No claim precedes the master's admission, because the master may refuse the reported
+            # settings, or may order this worker to stop.
             return _LONGEST_SILENCE
         timeout = self._lease_loop.tick()
         now = self._clock.monotonic()
@@ -177,7 +181,7 @@ class Worker:
         if signal.SIGTERM in arrived or signal.SIGQUIT in arrived:
             self._stop(None)
         self._link.flush()
-        # Read until nothing is left, because only then the end of the stream is seen.
+        # All messages are read, because the end of the stream is only seen after the last one.
         while messages := self._link.receive():
             for message in messages:
                 self._obey(message)
@@ -186,7 +190,7 @@ class Worker:
             self._kill_all()
 
     def _kill_all(self) -> None:
-        """The master has died: kill the tasks at once, then exit."""
+        """Kill the tasks at once, then exit, because the master has died or sent invalid data."""
         if not self._admitted:
             self.exit_status = DRAINED
             return
@@ -221,7 +225,7 @@ class Worker:
         self._lease_loop.stop(timeout, hurry=hurry)
 
     def _see_whether_it_is_done(self, now: float) -> None:
-        """Set the exit status if nothing is held any more, or the store was away for too long."""
+        """Set the exit status if no lease is left, or the store has not answered for too long."""
         if self._lease_loop.idle:
             self.exit_status = DRAINED
         elif self._tasks.alive or self._lease_loop.asks:
@@ -231,7 +235,7 @@ class Worker:
             self.exit_status = LEFT_BEHIND
 
     def _report(self, now: float) -> None:
-        """Tell the master what is new, and send it a heartbeat if one is due."""
+        """Report changes to the master, and send a heartbeat if one is due."""
         if recovered := self._lease_loop.pop_recovered():
             self._link.send({"recovered": recovered})
         if self._lease_loop.has_polled and not self._told_poll:
@@ -252,32 +256,37 @@ class Worker:
             self._show_title(f"{self._place}: {tasks} tasks{stopping}")
 
     def _status(self) -> dict[str, Any]:
-        """What runs here, for ``psched status``."""
+        """This worker's tasks and recent errors, for ``psched status``."""
         mono, boot = self._clock.monotonic(), self._clock.boottime()
         tasks = [task.report(mono, boot) for task in self._tasks]
         return {"tasks": tasks, "errors": [*self._log.recent]}
 
 
 def prepare_process(log: Log, place: WorkerIdentity) -> SignalInbox:
-    """Make a freshly forked process a worker: its log, its title, its signals."""
+    """Set up the log, the title and the signals of a new worker process; return its inbox."""
     log.process = place.name
     log.recent.clear()
     log_uncaught()
     with suppress(AttributeError, ValueError):
-        # Handlers' output must be seen at once; the runners inherit this setting.
+        # Output is written after each line, so that handlers' output is seen at once. The runners
+        # inherit this setting.
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     set_title(f"{place}: starting")
-    # A worker that hangs is sent ABRT first, and then logs where it hangs.
+    # The master sends ABRT first to a worker that hangs. This makes ABRT log where it hangs.
     log.dump_crashes()
     kernel.handle_signals_on_the_stack()
-    # Orders arrive over the link from the master. Of the signals only TERM and QUIT (both: finish
-    # the tasks and exit) and USR2 (reopen the log) mean something here. The others are what a
-    # terminal or a careless pkill sends to every process.
+    # Orders arrive over the link from the master. A worker obeys only three signals: TERM and QUIT
+    # (finish the tasks and exit), and USR2 (reopen the log). It receives the other signals to
+    # ignore them, because a terminal or pkill may send them to every process.
     return SignalInbox(SIGNALS)
 
 
 def clean_up(store: Store, settings: Config, nonces: Sequence[str]) -> int:
-    """Release what dead workers still hold: the whole life of a cleaner process."""
+    """Release the leases of dead workers: the only work of a cleaner process.
+
+    Returns:
+        The exit status.
+    """
     wait = settings.retry_wait
     try:
         for nonce in nonces:
