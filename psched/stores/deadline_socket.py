@@ -1,4 +1,4 @@
-"""Sockets that keep a time limit for a whole request, whatever the database does meanwhile.
+"""Sockets that enforce a time limit for a whole request, even if the server stops responding.
 
 A driver's own timeouts limit the wait for one answer, or for one packet of an answer. But a request
 has several answers, connecting has a dozen, and a server that sends a byte now and then may never
@@ -65,7 +65,7 @@ class Budget:
             self._latest = self._begun + 2 * self._seconds
 
     def answered(self) -> None:
-        """Note that something has arrived."""
+        """Extend a step with several answers, because a part of an answer has arrived."""
         if self._latest is not None:
             self._ends = min(self._clock.monotonic() + self._seconds, self._latest)
 
@@ -124,7 +124,7 @@ class _EncryptedSocket(_Socket, ssl.SSLSocket):
     """
 
     @property
-    def budget(self) -> Budget:  # type: ignore[override]  # nobody sets it here
+    def budget(self) -> Budget:  # type: ignore[override]  # read-only here
         budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `limit`
         return budget
 

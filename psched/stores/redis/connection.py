@@ -52,7 +52,7 @@ class DriverConnection(Connection):
         """The open socket; None: the connection is closed."""
         return self._sock
 
-    def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # whatever it answers
+    def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # any type of answer
         """Send a command and return its answer.
 
         Raises:

@@ -55,7 +55,7 @@ def _configured(connector: Connector) -> Mapping[str, str]:
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
-def _ask(connector: Connector, *command: str) -> Any:  # noqa: ANN401  # whatever it answers
+def _ask(connector: Connector, *command: str) -> Any:  # noqa: ANN401  # any type of answer
     """The answer to a command; None if this server, or its access rules, forbid the command."""
     try:
         return connector.ask(*command)

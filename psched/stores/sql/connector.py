@@ -2,7 +2,7 @@
 
 There is no pool, and there are few transactions: nearly every write of psched is one statement,
 which commits by itself and is conditional on the row being as expected. That takes one round trip
-instead of three, and leaves no half-done work behind, whatever dies.
+instead of three, and leaves no partial work behind if a process or server dies.
 
 A url may name several servers, one of which accepts writes. Each request that needs a connection
 tries only one server, so that a request takes no longer if the url names more servers.

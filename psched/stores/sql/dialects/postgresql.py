@@ -163,7 +163,7 @@ _SESSION = "; ".join(
     (
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET standard_conforming_strings = on",
-        # The server gives up a statement when nobody waits for its answer any more.
+        # The server cancels a statement after the time for which psched waits for the answer.
         "SET statement_timeout = {milliseconds}",
         # The wait is short, because a worker that waits for a lock cannot extend its other leases.
         "SET lock_timeout = '1s'",
