@@ -1,4 +1,4 @@
-"""Makes the store that the configuration's ``type`` names; imports only that one."""
+"""Creates the store that the setting ``type`` selects; imports only this store's modules."""
 
 import random
 
@@ -12,15 +12,15 @@ from psched.stores.parameters import StoreParameters
 
 @loader.gc_paused()
 def create(settings: Config, *, clock: Clock, rng: random.Random) -> Store:
-    """Make the store that a configuration names; it is not connected yet.
+    """Create the store that the settings select; the store is not connected yet.
 
     Args:
-        settings: name the type of the store, and give its parameters.
+        settings: contain the type of the store and its parameters.
         clock: this host's clocks.
-        rng: draws the pauses between two tries for a lock.
+        rng: chooses the pauses between two tries to get SQLite's lock.
 
     Raises:
-        ConfigError: its url cannot be used.
+        ConfigError: the url or the type cannot be used.
     """
     if ":" in settings.type:
         loader.extend_path(settings.load_path)
@@ -47,7 +47,7 @@ def _redis(parameters: StoreParameters, clock: Clock) -> Store:
 
 
 def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> Store:
-    """A store by its class's import path; most are a user's own."""
+    """Create a store from the import path of its class, which is usually a user's class."""
     try:
         make = loader.load_object(path)
     except LoadError as error:
@@ -57,6 +57,6 @@ def _by_path(path: str, settings: Config, clock: Clock, rng: random.Random) -> S
     except ConfigError:
         raise
     except Exception as error:
-        # Most likely, the settings for this class lack something.
+        # Reported as an error of the configuration, because most likely a setting is missing.
         raise ConfigError(f"store: {settings.type} cannot be made: {described(error)}") from error
     return store

@@ -1,8 +1,8 @@
-"""Sockets that keep a time limit for a whole request, whatever the database does meanwhile.
+"""Sockets that enforce a time limit for a whole request, even if the server stops responding.
 
-A driver's own timeouts limit the wait for one answer, or for one packet of it. But a request has
-several answers, connecting has a dozen, and a server that sends a byte now and then never ends its
-answer. `psched.base.lease_times` says what depends on the limit.
+A driver's own timeouts limit the wait for one answer, or for one packet of an answer. But a request
+has several answers, connecting has a dozen, and a server that sends a byte now and then may never
+finish its answer. `psched.base.lease_times` explains what depends on the limit.
 """
 
 import socket
@@ -17,7 +17,7 @@ from psched.base.clock import Clock
 
 
 class Budget:
-    """The time that the present request may still take.
+    """The time that the current request may still take.
 
     A request consists of steps: to connect, to set up the session, a statement, another one. A
     step may take ``seconds``; a step with many answers may take that for each of them, but its
@@ -50,7 +50,7 @@ class Budget:
         """Begin a step.
 
         Args:
-            answers: whether it has several answers, each of which may take the whole time.
+            answers: whether the step has several answers, each of which may take ``seconds``.
 
         Raises:
             TimeoutError: the steps before it have taken too long.
@@ -65,7 +65,7 @@ class Budget:
             self._latest = self._begun + 2 * self._seconds
 
     def answered(self) -> None:
-        """Note that something has arrived."""
+        """Extend a step with several answers, because a part of an answer has arrived."""
         if self._latest is not None:
             self._ends = min(self._clock.monotonic() + self._seconds, self._latest)
 
@@ -118,10 +118,13 @@ class _Socket(socket.socket):
 
 
 class _EncryptedSocket(_Socket, ssl.SSLSocket):
-    """The same for an encrypted connection. Its context creates it, and keeps the budget."""
+    """An encrypted socket on which nothing takes longer than its budget has left.
+
+    The SSL context creates the socket and stores the budget.
+    """
 
     @property
-    def budget(self) -> Budget:  # type: ignore[override]  # nobody sets it here
+    def budget(self) -> Budget:  # type: ignore[override]  # read-only here
         budget: Budget = self.context.budget  # type: ignore[attr-defined]  # see `limit`
         return budget
 
@@ -147,10 +150,11 @@ def connect(host: str, port: int, budget: Budget) -> socket.socket:
     """Connect to the first of a host's addresses that accepts.
 
     Raises:
-        OSError: none accepts, or not in time.
+        OSError: no address accepts the connection in time.
     """
     failure: OSError | None = None
-    # Given text, Python would load its tables for names in other scripts, whatever the name.
+    # An ASCII name is passed as bytes, because for text Python would load its tables for
+    # international names.
     name = host.encode() if host.isascii() else host
     for family, kind, protocol, _, address in socket.getaddrinfo(
         name, port, type=socket.SOCK_STREAM
@@ -175,7 +179,7 @@ def connect_unix(path: str, budget: Budget) -> socket.socket:
     """Connect through a Unix socket.
 
     Raises:
-        OSError: no server listens there, or it does not accept in time.
+        OSError: no server listens on this socket, or the server does not accept in time.
     """
     opened = _Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     opened.budget = budget

@@ -1,4 +1,4 @@
-"""Encryption as the settings ask for it, for drivers that accept an SSL context."""
+"""SSL contexts that follow the settings, for drivers that accept a context."""
 
 import ssl
 from typing import NoReturn
@@ -7,7 +7,7 @@ from psched.config.tls import Tls
 
 
 def ssl_context(tls: Tls) -> ssl.SSLContext:
-    """An SSL context by the settings ``ssl_…``, whose files each call reads again.
+    """Create an SSL context from the settings ``ssl_…``; each call reads their files again.
 
     Raises:
         ValueError: a file cannot be used; the text names the setting.
@@ -32,5 +32,5 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _refuse_to_ask() -> NoReturn:
-    """Stand in for OpenSSL, which would ask at the terminal."""
+    """Refuse to enter a password, because OpenSSL would otherwise ask for it at the terminal."""
     raise ValueError("ssl_key is encrypted; decrypt it: openssl pkey -in OLD -out NEW")

@@ -13,17 +13,18 @@ class StoreParameters:
     """The settings that psched's own stores depend on; each store ignores those it does not need.
 
     Attributes:
-        url: where the store is; a database URL as SQLAlchemy reads it, or one that
-            `psched.config.redis_urls` reads.
+        url: the address of the store: a database URL in SQLAlchemy's form, or a URL that
+            `psched.config.redis_urls` parses.
         table: the name of the table, a plain identifier; in Redis the prefix of all keys.
         timeout: seconds that an answer of the server may take.
         tls: how connections are encrypted; None: the url's own options, or the driver's defaults,
             decide.
         compress_above: payloads of more bytes are compressed; 0: none is.
-        only: the types of task that claims return; none: all types.
+        only: the types of task that claims return; empty: all types.
         claim_strategy: how due rows are claimed in SQL; ``auto``: the best way that the server
             supports.
-        wait_replicas: the number of Redis replicas that must have a write before it counts.
+        wait_replicas: the number of Redis replicas that must have a write before the write counts
+            as done; 0: none.
     """
 
     url: str

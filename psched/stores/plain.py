@@ -28,9 +28,10 @@ _SETTLED = ("next_time", "attempt", "status", "reason")
 
 
 class PlainStore(Store, abc.ABC):
-    """All of `psched.core.store_protocol.Store`, except three methods: `all`, `now`, `examine`.
+    """A store whose subclass defines only the methods `all`, `now` and `examine`.
 
-    Every method may raise what `all` raises, which must be an error that `Store` names.
+    Every method may raise the exceptions of `all`, which must be among those that
+    `psched.core.store_protocol.Store` documents.
     """
 
     only: Collection[str] = ()
@@ -47,7 +48,7 @@ class PlainStore(Store, abc.ABC):
     @override
     @abc.abstractmethod
     def now(self) -> float:
-        """The store's clock, Unix seconds; the same for all that share the store."""
+        """The store's clock in Unix seconds; all hosts that share the store must read one clock."""
 
     @override
     @abc.abstractmethod
@@ -103,8 +104,8 @@ class PlainStore(Store, abc.ABC):
                 return False
             if row.status != seen.status:
                 return False
-            # The end of a lease may have moved since the row was seen; a free row's due time may
-            # not.
+            # The end of a lease may have moved since the row was seen, because workers extend their
+            # leases. The due time of a free row must be unchanged.
             if row.owner is None and row.next_run_time != seen.next_run_time:
                 return False
             found[row.key] = replace(

@@ -1,4 +1,4 @@
-"""The distance to a store, for `psched check`."""
+"""Measurement of a store's clock and round trip, for `psched check`."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ _TRIES = 5
 
 
 def measure(now: Callable[[], float], clock: Clock) -> tuple[str, str]:
-    """How far the store's clock is from this host's, and the shortest round trip, in words.
+    """Return two texts: the offset of the store's clock, and the shortest round trip.
 
     Args:
         now: reads the store's clock, in one round trip.
@@ -20,6 +20,7 @@ def measure(now: Callable[[], float], clock: Clock) -> tuple[str, str]:
         before = clock.monotonic()
         shown = now()
         tries.append((clock.monotonic() - before, shown - clock.wall()))
-    # The shortest was the least disturbed. The server read its clock half-way through it.
+    # The shortest round trip gives the best offset. It is assumed that the server read its clock
+    # half-way through the round trip.
     took, behind = min(tries)
     return f"{behind + took / 2:+.3f} s from this host's", f"{took * 1000:.3f} ms"

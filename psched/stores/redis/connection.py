@@ -1,4 +1,4 @@
-"""The driver's connection without its retries, and with a bound for each request."""
+"""The driver's connection without the driver's retries, and with a time limit for each request."""
 
 import socket
 import ssl
@@ -12,13 +12,13 @@ from psched.stores.redis.encoding import Argument
 
 
 class DriverConnection(Connection):
-    """The driver's connection, on a socket that keeps to a budget.
+    """The driver's connection, on a socket whose operations end within a budget.
 
     Args:
-        path: the server's socket on this host; None: connect to ``host`` and ``port``.
-        tls: how to encrypt; None: do not.
+        path: the server's Unix socket on this host; None: connect to ``host`` and ``port``.
+        tls: the context for encryption; None: the connection is not encrypted.
         budget: the time that a request may take.
-        how: the driver's own arguments.
+        how: arguments of the driver's connection.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class DriverConnection(Connection):
         self._path = path
         self._tls = tls
         self._budget = budget
-        # Neither retries nor requests of the driver's own are allowed.
+        # These arguments keep the driver from sending requests of its own.
         super().__init__(protocol=2, driver_info=None, health_check_interval=0, **how)
 
     def _connect(self) -> socket.socket:
@@ -52,11 +52,11 @@ class DriverConnection(Connection):
         """The open socket; None: the connection is closed."""
         return self._sock
 
-    def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # whatever it answers
+    def ask(self, *command: Argument) -> Any:  # noqa: ANN401  # any type of answer
         """Send a command and return its answer.
 
         Raises:
-            RedisError: the server refused it, or the connection broke.
+            RedisError: the server refused the command, or the connection broke.
         """
         self.send_command(*command)
         return self.read_response()

@@ -1,12 +1,12 @@
 """One connection to a Redis server, opened when needed, closed when broken.
 
-Only the caller repeats a request: the driver's retries are switched off, and none of its pools is
-used. No request takes longer than its budget, whatever the server does.
+Only the caller repeats a request: the driver's retries are switched off, and its connection pools
+are not used. No request takes longer than its budget, whatever the server does.
 
-Behind Sentinels, each new connection begins with the question which server is the primary. Before
-each request, and before the answer to a write is believed, the Sentinels' messages about failovers
-are read: see `psched.stores.redis.sentinels`. The server itself must also say that it is a primary,
-and a replica refuses all scripts that write.
+If the url names Sentinels, each new connection begins by asking them which server is the primary.
+Before each request, and before the answer to a write is trusted, psched checks for messages of the
+Sentinels about failovers: see `psched.stores.redis.sentinels`. A new connection is also closed if
+the server reports that it is a replica. Besides, a replica refuses all scripts that write.
 """
 
 import logging
@@ -41,20 +41,20 @@ from psched.stores.redis.sentinels import Sentinels
 _log = logging.getLogger("psched.store")
 
 VERSION = 1
-"""The version of the data's layout: it grows with every change; a newer layout is refused."""
+"""The version of the data's layout, which grows with every change; other versions are refused."""
 
 OLDEST = 7
 """The first version of Redis that supports flags of scripts."""
 
 _REPLICATION_LAG = 1
-"""Seconds: replicas tell their primary every second how far they have followed."""
+"""The interval, in seconds, in which replicas report to their primary which writes they have."""
 
 _SHARE_OF_WAIT = 0.8
 """The share of a request's remaining time that the server may wait for its replicas."""
 
 
 class Server(NamedTuple):
-    """What a server has reported about itself."""
+    """The properties that a server reports in its answer to ``HELLO``."""
 
     version: str
     mode: str
@@ -67,16 +67,16 @@ class Connector:
     Args:
         address: the server, or its Sentinels.
         table: the name with which all keys begin.
-        timeout: seconds; the bound of every wait for the server.
-        clock: measures the wait.
-        tls: how connections are encrypted; None: as the address says.
-        replicas: see the attribute.
+        timeout: seconds that an answer of the server may take.
+        clock: measures the timeout.
+        tls: how connections are encrypted; None: the address decides.
+        replicas: the attribute ``replicas``.
         checks: whether to refuse a server without psched's data.
 
     Attributes:
-        replicas: how many replicas must have a write before it counts as done.
-        shown: the server of the last connection, for people.
-        server: what this server said about itself.
+        replicas: how many replicas must have a write before the write counts as done; 0: none.
+        shown: the address of the last server, for messages; empty: there was no connection yet.
+        server: the properties of the last server; empty texts: there was no connection yet.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ class Connector:
 
     @property
     def sentinels(self) -> str:
-        """The Sentinels, for people."""
+        """A line about the Sentinels for `psched check`."""
         return "none" if self._sentinels is None else str(self._sentinels)
 
     @property
     def encryption(self) -> str | None:
-        """How the connection is encrypted, for people."""
+        """The TLS version of the connection; None: it is not encrypted, or not open."""
         opened = None if self._connection is None else self._connection.socket
         return opened.version() if isinstance(opened, ssl.SSLSocket) else None
 
@@ -120,13 +120,13 @@ class Connector:
         """Run a script.
 
         Args:
-            script: which one.
-            arguments: its ARGV.
-            writing: whether it may change something.
+            script: the script to run.
+            arguments: the script's ARGV.
+            writing: whether the script may change something.
 
         Raises:
-            StoreUnavailableError: nothing was applied; asking again later makes sense.
-            UnknownOutcomeError: it may have been applied.
+            StoreUnavailableError: nothing was applied; a later try may succeed.
+            UnknownOutcomeError: the script's writes may have been applied.
             SchemaError: the server has no data of psched, or a layout of another version.
             StoreError: the server refuses the request.
         """
@@ -151,7 +151,7 @@ class Connector:
         """Send a command that changes nothing.
 
         Raises:
-            StoreError: as `run` does.
+            StoreError: one of the errors of `run`.
         """
         connection = self._connected()
         try:
@@ -169,7 +169,7 @@ class Connector:
             self._sentinels.close()
 
     def _confirm(self, connection: DriverConnection) -> None:
-        """Check that a failover will not lose the write that was acknowledged.
+        """Check that a failover does not lose a write that the server has acknowledged.
 
         Raises:
             UnknownOutcomeError: the write may be lost.
@@ -182,9 +182,9 @@ class Connector:
         if not self.replicas:
             return
         try:
-            # The rest of the time is left for the answer to arrive.
+            # The server waits for only a share of the time, so that its answer can still arrive.
             wait = max(1, int(self._budget.left * _SHARE_OF_WAIT * 1000))
-            # WAIT counts replicas that have all writes of this connection.
+            # WAIT returns the number of replicas that have all writes of this connection.
             followed = connection.ask("WAIT", self.replicas, wait)
         except (RedisError, TimeoutError) as error:
             if not isinstance(error, ResponseError):
@@ -200,7 +200,11 @@ class Connector:
             )
 
     def _try(self, connection: DriverConnection) -> None:
-        """Check rights before the first write: a script is not undone if a command is refused."""
+        """Check rights before the first write.
+
+        If the server refused a command in the middle of a script, the commands before it would not
+        be undone.
+        """
         refused = self._evaluate(connection, scripts.TRY_COMMANDS, writing=False)
         if refused:
             commands = ", ".join(dict.fromkeys(command.decode() for command in refused))
@@ -220,8 +224,8 @@ class Connector:
             try:
                 return connection.ask("EVALSHA", script.digest, *request)
             except NoScriptError:
-                # A server that does not know the script, such as a restarted one, is sent the
-                # source once.
+                # The server does not know the script, for example because the server was restarted.
+                # ``EVAL`` sends the source, which the server then keeps.
                 return connection.ask("EVAL", script.text, *request)
         except RedisError as error:
             raise self._failure(error, writing=writing) from None
@@ -233,13 +237,14 @@ class Connector:
         return errors.exception_of(error, writing=writing)
 
     def _connected(self) -> DriverConnection:
-        """Begin a request: the connection, opened if need be.
+        """Begin a request; return the connection, which is opened first if necessary.
 
-        If the server is slow, the next request continues with the steps that are left.
+        If the server is too slow, the connection is kept, so that the next request can use it.
         """
         if self._connection is not None and not self._connection.is_connected:
-            # An exception in the middle of a request makes the driver close the connection. The
-            # driver would then reconnect by itself, to a server that was not checked.
+            # After an exception in the middle of a request, the driver has closed the connection.
+            # The connection is dropped, because the driver would reconnect to it by itself, and the
+            # server would not be checked.
             self.disconnect()
         self._budget.begin()
         place = self._hosts[0] if self._sentinels is None else self._primary(self._sentinels)
@@ -261,7 +266,7 @@ class Connector:
             raise StoreSlowError(f"the database answers too slowly: {error}") from None
 
     def _primary(self, sentinels: Sentinels) -> tuple[str, int]:
-        """The primary's address. A connection to another server is closed."""
+        """Return the primary's address; close a connection to another server."""
         connection = self._connection
         if connection is not None and not sentinels.may_have_changed():
             return connection.host, connection.port
@@ -327,7 +332,10 @@ class Connector:
         return connection
 
     def _context(self) -> ssl.SSLContext | None:
-        """How to encrypt. The certificates are read again for each connection."""
+        """The context for encryption; None: the connection is not encrypted.
+
+        The certificates are read again for each connection, because they may have been renewed.
+        """
         if self._tls is not None:
             return encryption.ssl_context(self._tls)
         return ssl.create_default_context() if self._address.encrypted else None
@@ -351,10 +359,13 @@ class Connector:
             self.check(connection.ask("HGET", f"{self._prefix}info", "version"))
 
     def check(self, found: bytes | None) -> None:
-        """Check that the data have a layout that this psched knows.
+        """Check that this version of psched knows the layout of the data.
+
+        Args:
+            found: the version of the layout as stored; None: there are no data.
 
         Raises:
-            SchemaError: they have another one, or there are none; the text names the fix.
+            SchemaError: the data have another layout, or there are none; the text names the fix.
         """
         if found is None:
             raise MissingTableError(

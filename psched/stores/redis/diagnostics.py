@@ -1,4 +1,4 @@
-"""A report about a Redis server for `psched check`: above all, how safe its data are."""
+"""A report about a Redis server for `psched check`, mainly about the safety of its data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _UNTOLD = "the server does not tell"
 def examine(
     connector: Connector, now: Callable[[], float], clock: Clock
 ) -> Sequence[tuple[str, str]]:
-    """Name and value of each line of the report; see `Store.examine`.
+    """Return the name and value of each line of the report; see `Store.examine`.
 
     Args:
         connector: sends the requests.
@@ -55,7 +55,7 @@ def _configured(connector: Connector) -> Mapping[str, str]:
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
-def _ask(connector: Connector, *command: str) -> Any:  # noqa: ANN401  # whatever it answers
+def _ask(connector: Connector, *command: str) -> Any:  # noqa: ANN401  # any type of answer
     """The answer to a command; None if this server, or its access rules, forbid the command."""
     try:
         return connector.ask(*command)
@@ -100,7 +100,7 @@ def _replicas(info: Mapping[str, str]) -> str:
 
 
 def _lost(info: Mapping[str, str], waited_for: int) -> str:
-    """What is lost when another server becomes the primary."""
+    """A text that says which writes are lost when another server becomes the primary."""
     if waited_for:
         return f"what {waited_for} of the replicas did not acknowledge (wait_replicas)"
     if info.get("min-replicas-to-write", "0") != "0":

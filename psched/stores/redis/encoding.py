@@ -1,4 +1,4 @@
-"""Rows as arguments of scripts, and as their answers."""
+"""Conversion of rows to arguments of scripts, and of the scripts' answers to rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import floor, isfinite
@@ -9,16 +9,19 @@ from psched.core.model import DEFAULT_TYPE, QUARANTINED, WAITING, Row, Settlemen
 Argument = bytes | str | int
 
 PAGE = 200
-"""Rows in one answer."""
+"""The most rows that a script returns for a page."""
 
 _LARGEST = 2**63 - 1
 
 _COMPLETE = 19
-"""Elements of a row whose hash could be read: its key, next_run_time and columns."""
+"""The number of elements of a row in an answer: the key, next_run_time and the columns.
+
+A row whose hash cannot be read has fewer.
+"""
 
 
 def add_arguments(row: Row) -> Sequence[Argument]:
-    """A new row, for `scripts.ADD`."""
+    """The arguments of `scripts.ADD` for a new row."""
     return (
         text(row.key),
         text(row.type),
@@ -34,7 +37,7 @@ def add_arguments(row: Row) -> Sequence[Argument]:
 
 
 def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
-    """A row as it was seen, and its new values, for `scripts.REPLACE`."""
+    """The arguments of `scripts.REPLACE`: values of the row that was seen, and the new values."""
     return (
         text(new.key),
         seen.version,
@@ -60,7 +63,7 @@ def replace_arguments(seen: Row, new: Row) -> Sequence[Argument]:
 
 
 def settle_arguments(end: Settlement) -> Sequence[Argument]:
-    """A settlement, for `scripts.SETTLE`."""
+    """The arguments of `scripts.SETTLE` for a settlement."""
     return (
         text(end.key),
         text(end.token.owner),
@@ -86,19 +89,19 @@ def text(value: str) -> bytes:
 
 
 def optional_text(value: str | bytes | None) -> bytes:
-    """A text, or None."""
+    """A text as an argument: ``=`` and the text; None becomes the empty argument."""
     if value is None:
         return b""
     return b"=" + (value if isinstance(value, bytes) else text(value))
 
 
 def optional_number(value: int | None) -> Argument:
-    """A number, or None."""
+    """A number as an argument; None becomes the empty argument."""
     return "" if value is None else value
 
 
 def row_of(answer: Sequence[Any]) -> Row:
-    """A row from the answer of a script. A column that cannot be read has its default."""
+    """Convert a row in the answer of a script; a column that cannot be read gets its default."""
     key, due, *columns = answer
     if len(answer) < _COMPLETE:
         reason = f"its row {_text(columns[0])}"
@@ -131,14 +134,14 @@ def row_of(answer: Sequence[Any]) -> Row:
 
 
 class Pages(Iterator[Row]):
-    """Iterates over all rows: those that wait or are leased first, those at rest last.
+    """Iterates over all rows: first those that wait or are leased, then those without a next run.
 
-    Not a generator, which an exception would end: after an outage of the store the next call
-    resumes at the row where it failed.
+    This is not a generator, because an exception would end a generator. After the store was
+    unavailable, the next call resumes at the row where the error occurred.
 
     Args:
         read: runs `scripts.PAGE` with these arguments: the set, the size of a page, and the score
-            and the key of the last row of the page before.
+            and the key of the previous page's last row.
     """
 
     def __init__(self, read: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ from redis.exceptions import (
 from psched.base.errors import StoreError, StoreUnavailableError, UnknownOutcomeError
 
 _LOST = (ReadOnlyError, MasterDownError)
-"""This server is not, or no longer, the primary, which must be looked for again."""
+"""Errors of a server that is not the primary; a new connection finds the current primary."""
 
 _PASSING = {
     "BUSY": "somebody's script keeps it busy",
@@ -31,7 +31,7 @@ _PASSING = {
     "READONLY": "it is a replica",
     "TRYAGAIN": "it accepts no requests now",
 }
-"""Error codes of refusals that pass, and what they mean."""
+"""Error codes of temporary refusals, and the meaning of each."""
 
 _CODES = {
     AuthenticationError: "NOAUTH",
@@ -45,13 +45,15 @@ _CODES = {
 
 _CLUSTER = (AskError, ClusterCrossSlotError)
 
-# Details that a server adds: the place in the script, and the arguments.
+# Details that a server adds to an error's text: the position in the script, and the arguments.
+# `explain` removes them, because arguments may contain payloads.
 _DETAILS = re.compile(r"\.? ?script: \w{40}.*|, with args beginning with:.*", re.DOTALL)
 
 
 def breaks(error: RedisError) -> bool:
     """Whether the connection must be closed after this error."""
-    # A primary without replicas may have been replaced, so that its replicas follow another.
+    # NOREPLICAS: the replicas may have left because another server was promoted. A new connection
+    # finds the current primary.
     if isinstance(error, _LOST) or _code(error) == "NOREPLICAS":
         return True
     # Other exceptions come from the driver itself, which has closed the connection.
@@ -62,7 +64,7 @@ def exception_of(error: RedisError, *, writing: bool) -> StoreError:
     """The exception to raise in place of the driver's.
 
     Args:
-        error: the driver's.
+        error: the driver's exception.
         writing: whether the request may have changed something.
     """
     code = _code(error)
@@ -77,7 +79,7 @@ def exception_of(error: RedisError, *, writing: bool) -> StoreError:
         )
     if isinstance(error, ResponseError):
         return StoreError(f"the database refused: {explain(error)}")
-    # The driver's own error: no answer arrived, or none that can be parsed.
+    # The driver itself raised the error, because no answer arrived or the answer cannot be parsed.
     kind = UnknownOutcomeError if writing else StoreUnavailableError
     return kind(f"the connection to the database broke: {explain(error)}")
 

@@ -1,10 +1,12 @@
 """The requests to a Redis server: one Lua script each, in the files of the folder ``lua``.
 
-A script runs alone, applies all of its writes or none, and reads the clock of its server. A write
-about a lease names the lease's whole token. ``prelude.lua`` describes the layout of the data, and
-stands in front of each script. The first line of a file has the flags of its script
-(https://redis.io/docs/latest/develop/programmability/lua-api/#script-flags): ``no-writes``, and
-``allow-oom`` for scripts that may run when the server's memory is full: all those that add no data.
+While a script runs, the server runs nothing else. A script reads the clock of its server. A script
+that ends or extends a lease, or writes its row's data, compares the owner and the fence first.
+
+``prelude.lua`` describes the layout of the data, and is put in front of each script. The first line
+of each file contains the flags of the script
+(https://redis.io/docs/latest/develop/programmability/lua-api/#script-flags): ``no-writes`` if the
+script only reads, and ``allow-oom`` if it may run when the server's memory is full.
 """
 
 import hashlib
@@ -16,11 +18,11 @@ _FOLDER = Path(__file__).with_name("lua")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script as it is sent.
+    """A script in the form in which it is sent.
 
     Attributes:
-        text: its source.
-        digest: the SHA-1 of its source, by which the server knows it.
+        text: the source of the script.
+        digest: the SHA-1 of the source, by which ``EVALSHA`` runs the script.
     """
 
     text: str
@@ -28,8 +30,8 @@ class Script:
 
 
 def _script(name: str) -> Script:
-    # A replica refuses each script whose first line does not say ``no-writes``, even one that would
-    # not write.
+    # The flags stay on the first line, because a replica refuses each script whose first line does
+    # not contain ``no-writes``.
     flags, _, body = (_FOLDER / f"{name}.lua").read_text().partition("\n")
     text = f"{flags}\n{_PRELUDE}\n{body}"
     digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()

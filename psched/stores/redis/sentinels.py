@@ -1,15 +1,15 @@
 """Asks Sentinels which server is the primary, and listens for their messages about failovers.
 
-Sentinels promote a replica first and turn the old primary into a replica some 10 s later (Redis
-7.0: ``SENTINEL FAILOVER``, and also after a primary stood still for longer than
-``down-after-milliseconds``). Until then the old primary accepts writes, and loses all of them when
-it becomes a replica. The old primary does not know this: its ``ROLE`` is ``master`` all that time.
-Therefore psched subscribes to each Sentinel, and asks all of them again when one publishes a
+Sentinels first promote a replica, and turn the old primary into a replica about 10 s later (Redis
+7.0: after ``SENTINEL FAILOVER``, and after a primary was unresponsive for longer than
+``down-after-milliseconds``). Until then the old primary accepts writes, which are lost when it
+becomes a replica. During that time the old primary still reports the role ``master``. Therefore
+psched subscribes to each Sentinel, and asks all Sentinels again when one of them publishes a
 message about a failover.
 
-A Sentinel that has not heard of the failover yet names the old primary. Therefore all of them are
-asked, and the answer with the highest ``config-epoch`` counts: Sentinels raise that number with
-every failover.
+A Sentinel that does not know of the failover yet answers with the old primary's address. Therefore
+all Sentinels are asked, and the answer with the highest ``config-epoch`` counts, because Sentinels
+increase that number with every failover.
 
 https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/ describes the commands and
 the channels.
@@ -29,31 +29,31 @@ from psched.stores.redis import errors
 from psched.stores.redis.connection import DriverConnection
 
 ASKED_AGAIN = 10.0
-"""Seconds after which one Sentinel is asked although none has published a message.
+"""Seconds after which one Sentinel is asked again even if no Sentinel has published a message.
 
-A host that is cut off from the Sentinels receives no messages.
+This is necessary because a host that is cut off from the Sentinels receives no messages.
 """
 
 _CHANNELS = (
     "+failover-state-send-slaveof-noone",  # the replica is about to be promoted
     "+promoted-slave",  # it was promoted
     "-failover-abort-*",  # it was not promoted
-    "+switch-master",  # every Sentinel publishes this when it has heard of the new primary
+    "+switch-master",  # each Sentinel publishes this when it learns of the new primary
 )
 
 _PROMOTING = "failover_in_progress"
-"""The flag of a primary that is being replaced by the Sentinel that was asked."""
+"""A flag in a Sentinel's answer: this Sentinel is replacing the primary by a replica."""
 
 
 class Answer(NamedTuple):
-    """What a Sentinel says about the primary.
+    """A Sentinel's answer to the question which server is the primary.
 
     Attributes:
-        epoch: the number of the failover that made this server the primary; it grows with each
-            failover.
+        epoch: the number of the failover that made this server the primary. Each failover has a
+            larger number than the one before.
         host: the primary's host.
         port: the primary's port.
-        promoting: a failover is about to replace this primary.
+        promoting: whether a failover is replacing this primary.
     """
 
     epoch: int
@@ -72,12 +72,12 @@ class Sentinels:
 
     Args:
         hosts: the Sentinels' addresses.
-        service: the name under which they know the primary.
-        dial: opens a connection to one of them.
-        budget: the time that this may take.
+        service: the name under which the Sentinels know the primary.
+        dial: opens a connection to a Sentinel.
+        budget: the time that a request, including these questions, may take.
 
     Attributes:
-        sure: when the primary was last known to be the primary, seconds of the wall clock.
+        sure: the last time when the primary was confirmed, in seconds of the wall clock; 0: never.
     """
 
     def __init__(
@@ -106,23 +106,25 @@ class Sentinels:
 
         Raises:
             StoreUnavailableError: no Sentinel answers; or a failover is replacing the primary, so
-                that a write that it acknowledges now would be lost.
+                that writes to this primary would be lost.
         """
         answers: list[Answer] = []
         failure: StoreError | None = None
         for number, place in enumerate([*self._hosts]):
-            # Each Sentinel gets a share of the time, so that time is left for the others and the
-            # primary.
+            # Each Sentinel may take only a share of the time that is left, so that time remains for
+            # the next Sentinels and the primary.
             share = 1 / (len(self._hosts) - number + 1)
             try:
                 with self._budget.part(share):
                     answers.append(self._ask(place))
             except StoreError as error:
                 failure = error
-                # The Sentinels that answered are asked first the next time.
+                # Moved to the end, so that the next time the Sentinels that answered are asked
+                # first.
                 self._hosts.remove(place)
                 self._hosts.append(place)
-                # The others are asked now, so its earlier messages need no further attention.
+                # A message that this Sentinel published earlier is dropped with its connection,
+                # because the message only asks for what happens here: asking all Sentinels.
                 if not self._is_quiet(place):
                     self._unsubscribe(place)
         if not answers:
@@ -142,8 +144,8 @@ class Sentinels:
         """Whether a Sentinel has published something, or has closed its connection."""
         if not all(map(self._is_quiet, self._connections)):
             return True
-        # The primary is not sure if a Sentinel does not answer, because its messages may not have
-        # arrived.
+        # After a Sentinel has failed to answer, the absence of messages does not confirm the
+        # primary, because messages may have been lost.
         if self._connections and not self._unanswered:
             self.sure = self._clock.wall()
         return False
@@ -155,7 +157,7 @@ class Sentinels:
         if self._clock.monotonic() - self._asked < ASKED_AGAIN:
             return False
         self._asked = self._clock.monotonic()
-        self._hosts.rotate()  # the first may be the one that did not answer
+        self._hosts.rotate()  # the Sentinel asked last may not have answered: ask another
         try:
             with self._budget.part(1 / 4):
                 answer = self._ask(self._hosts[0])
@@ -168,7 +170,7 @@ class Sentinels:
         return newer or answer.promoting
 
     def __str__(self) -> str:
-        """The number of Sentinels, and how many cannot be reached."""
+        """The number of Sentinels, and the number of those that cannot be reached."""
         unreachable = len(self._hosts) - len(self._connections)
         missing = (
             f"; {unreachable} cannot be reached: a failover may be noticed late"
@@ -187,13 +189,13 @@ class Sentinels:
         self._answered = self.sure = self._clock.wall()
 
     def _is_quiet(self, place: tuple[str, int]) -> bool:
-        """Whether a Sentinel has published nothing since it was asked."""
+        """Whether a Sentinel has published nothing since psched last asked this Sentinel."""
         connection = self._connections.get(place)
         if connection is None:
             return True
         if connection.socket is None:
             return False
-        poll = select.poll()  # select() refuses descriptors from 1024 on
+        poll = select.poll()  # not select(), which refuses descriptors of 1024 or more
         poll.register(connection.socket, select.POLLIN)
         return not poll.poll(0)
 
@@ -202,12 +204,13 @@ class Sentinels:
             connection.disconnect()
 
     def _ask(self, place: tuple[str, int]) -> Answer:
-        """Subscribe to a Sentinel, then ask it.
+        """Subscribe to a Sentinel, then ask for the primary on a second connection.
 
-        This order, and two connections, make sure that no message which it publishes after its
-        answer is missed: `heard` sees what is in the socket, not what the driver has already read.
-        If the Sentinel does not answer, the older subscription stays: the Sentinel may be busy, and
-        publish something later.
+        Because of this order, no message that the Sentinel publishes after its answer is missed.
+        The second connection is necessary because `heard` sees only messages that are still in the
+        socket, and reading the answer could make the driver read a message, too. If the Sentinel
+        does not answer, the older subscription is kept, because the Sentinel may only be busy, and
+        may publish a message later.
         """
         connection = self._dial(*place)
         asking: DriverConnection | None = None
@@ -234,7 +237,8 @@ class Sentinels:
         return answer
 
     def _answer(self, asking: DriverConnection, place: tuple[str, int]) -> Answer:
-        # Both questions are sent at once, because a promotion in between would mix two answers.
+        # Both questions are sent at once, because after a promotion between the questions, the
+        # answers would be about different primaries.
         asking.send_packed_command(
             asking.pack_commands(
                 [
@@ -251,7 +255,8 @@ class Sentinels:
         host, port = found[0].decode(), int(found[1])
         words = [word.decode() for word in asking.read_response()]
         facts = dict(zip(words[::2], words[1::2], strict=True))
-        # After the promotion, the flag stays beside the old address until the failover ends.
+        # The flag counts only if both answers have the same address. After the promotion, the
+        # second answer still has the old address and the flag, until the failover ends.
         old = (facts["ip"], int(facts["port"])) == (host, port)
         promoting = old and _PROMOTING in facts["flags"].split(",")
         return Answer(int(facts["config-epoch"]), host, port, promoting)

@@ -29,20 +29,27 @@ from psched.stores.redis.scripts import Script
 T = TypeVar("T")
 
 BATCH = 200
-"""The most rows in one script, because the server serves no other client while it runs."""
+"""The most rows per run of a script; few, because the server serves no one else meanwhile."""
 
 MOST_ADDED = 10_000
-"""Rows that one `add` takes, all or none; the server serves no other client for about 0.3 s."""
+"""The most rows that one `add` accepts.
+
+All rows are added by one script, or none. With so many rows, the server serves no other client for
+about 0.3 s.
+"""
 
 LARGEST_ADDED = 256 * 2**20
-"""Bytes of payload that one `add` takes; a server cuts a connection that sends it 1 GB."""
+"""The most characters of payload that one `add` accepts.
+
+There is a limit because a server closes a connection that sends 1 GB in one request.
+"""
 
 
 class RedisStore(Store):
     """Schedules in one database of a Redis server.
 
     Args:
-        parameters: what the settings say about the store.
+        parameters: the settings of the store.
     """
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock) -> None:
@@ -63,7 +70,7 @@ class RedisStore(Store):
 
     @property
     def shown(self) -> str:
-        """The server of the last connection, for people."""
+        """The address of the last server, for messages; empty: there was no connection yet."""
         return self._connector.shown
 
     @override
@@ -147,8 +154,8 @@ class RedisStore(Store):
     @override
     def held(self, owner: str, keys: Sequence[str]) -> Sequence[Row]:
         try:
-            # Checked like a write, because the answer must not come from a primary that was
-            # replaced.
+            # ``writing`` is true so that a failover is checked for after the answer, because the
+            # answer must not come from a primary that has been replaced.
             found = self._connector.run(scripts.HELD, encoding.text(owner), writing=True)
         except UnknownOutcomeError as error:
             raise StoreUnavailableError(str(error)) from None
@@ -243,7 +250,7 @@ class RedisStore(Store):
 def _in_batches(
     items: Sequence[Any], write: Callable[[Sequence[Any]], Mapping[str, T]]
 ) -> dict[str, T]:
-    """Write items a batch at a time; return the result of each by its key."""
+    """Write items a batch at a time; return the result of each item by the item's key."""
     answered: dict[str, T] = {}
     for start in range(0, len(items), BATCH):
         try:

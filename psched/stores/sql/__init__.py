@@ -1,5 +1,5 @@
 """Schedules in a relational database.
 
-Reading order: `store` (the protocol), `statements` (the SQL), `claims` (how due rows are claimed),
-`connector` (one connection, and what its errors mean), `dialects` (how databases differ).
+Reading order: `store` (the methods of a store), `statements` (the SQL), `claims` (how due rows are
+claimed), `connector` (the connection and its errors), `dialects` (how databases differ).
 """

@@ -1,4 +1,4 @@
-"""Many rows, in as few statements as the database accepts."""
+"""Writing many rows in as few statements as the database accepts."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +15,23 @@ R = TypeVar("R")
 _log = logging.getLogger("psched.store")
 
 BATCH = 200
-"""Rows that one statement claims, extends or settles at most; this bounds its parameters, and the
-locks it holds."""
+"""The most rows that one statement claims, extends or settles.
+
+This limits the statement's parameters and row locks.
+"""
 
 INSERT_BATCH = 500
-"""Rows that one statement inserts at most. Each row binds ten values; SQLite accepts 32766 of them
-in a statement, PostgreSQL 65535."""
+"""The most rows that one statement inserts.
+
+Each row binds ten values. A statement of SQLite may bind 32766 values, one of PostgreSQL 65535.
+"""
 
 INSERT_SIZE = 1_000_000
-"""Characters of payload that one statement inserts at most, unless a single row has more: servers
-refuse what is larger than their ``max_allowed_packet``, which is 16 MB or more."""
+"""The most characters of payload that one statement inserts, unless a single row has more.
+
+MySQL and MariaDB refuse a statement larger than their ``max_allowed_packet``, by default 16 MB or
+more.
+"""
 
 
 def write_in_batches(
@@ -34,22 +41,22 @@ def write_in_batches(
     clock: Clock,
     patience: float,
 ) -> dict[str, R]:
-    """Write items a batch at a time; an item with a value that does not fit is left out.
+    """Write items a batch at a time; leave out an item with a value that does not fit.
 
-    A batch is repeated item by item if one of its items does not fit, or is locked by another
-    session, so that this item cannot hold up the others. Any other error is not the fault of a
-    single item and is raised at once; it says nothing about who holds which lease.
+    If one item of a batch does not fit, or is locked by another session, the batch is repeated item
+    by item, so that the other items are written. Any other error does not concern a single item and
+    is raised at once; such an error does not show which leases are still held.
 
     Args:
-        items: what is to be written.
-        write: writes some of the items, and returns the result of each by its key. A
-            `StoreBusyError` that it raises may carry the results of a part of them.
+        items: the items to write.
+        write: writes a batch of items, and returns the result of each by its key. If ``write``
+            raises `StoreBusyError`, the exception may carry the results of some items.
         clock: measures the patience.
-        patience: seconds after which no further locked item is tried.
+        patience: seconds after which no more items are tried one by one.
 
     Raises:
-        StoreBusyError: an item is locked, or there was no time for all items; it carries the
-            results of the others.
+        StoreBusyError: an item is locked, or there was no time for all items; the exception carries
+            the results of the other items.
     """
     answered: dict[str, R] = {}
     busy: StoreBusyError | None = None
@@ -82,16 +89,16 @@ def write_in_batches(
 
 
 def insert_batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Split rows, in their order, into batches that one statement may insert."""
+    """Split rows, in order, into batches that one statement may insert."""
     return split(rows, lambda row: len(row.data or "") + len(row.options or ""))
 
 
 def split(items: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Split items, in their order, into parts of `INSERT_BATCH` items and `INSERT_SIZE` characters.
+    """Split items, in order, into parts within the limits `INSERT_BATCH` and `INSERT_SIZE`.
 
     Args:
-        items: what is to be split.
-        size_of: the characters of payload that an item has.
+        items: the items to split.
+        size_of: returns the number of characters of an item's payload.
     """
     start = size = 0
     for end, item in enumerate(items):

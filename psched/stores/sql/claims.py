@@ -1,16 +1,17 @@
-"""Two ways to claim due rows; both give the same promise.
+"""Two ways to claim due rows; both guarantee that only one worker claims a row.
 
-SKIP LOCKED, in one statement, on PostgreSQL: workers that claim at the same moment neither wait for
-one another nor compete for the same rows. It needs an UPDATE within a query. MySQL and MariaDB
-would need a transaction instead, whose round trips cost more than the lost races that it avoids,
-except when several workers claim many rows at a time; and on a Galera cluster row locks end at the
-node.
+SKIP LOCKED is used on PostgreSQL. One statement claims the rows; workers that claim at the same
+moment neither wait for one another nor compete for rows. The statement contains an UPDATE within a
+query, which MySQL and MariaDB do not support. These would need a transaction, whose round trips
+cost more time than the lost races that SKIP LOCKED avoids, except when several workers claim many
+rows at a time. Besides, in a Galera cluster, the other nodes ignore a node's row locks.
 
-Compare-and-swap, everywhere else: one statement reads what is due, one claims what is still as it
-was read. No lock is held between the two: of two workers that read the same row, the second finds
-that its fence has grown. Any database can do that, SQLite and several nodes of a Galera cluster
-included. PostgreSQL uses it, too, when a value in some due row makes the database refuse the one
-statement, because compare-and-swap finds out which row that is.
+Compare-and-swap is used everywhere else. One statement reads the due rows, and a second statement
+claims those that have not changed since. No lock is held between the statements. If two workers
+read the same row, the slower one claims nothing, because the row's fence has grown. This works on
+any database, even on SQLite and through several nodes of a Galera cluster. PostgreSQL uses
+compare-and-swap if the database refuses the SKIP LOCKED statement because of a value in some due
+row, because compare-and-swap finds that row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ from psched.stores.sql.statements import (
 )
 
 _REPLACED = "\ufffd"
-"""The character that is read in place of bytes that are not UTF-8."""
+"""The character as which bytes that are not UTF-8 are read."""
 
 
 class Strategy(Protocol):
@@ -60,7 +61,7 @@ class Strategy(Protocol):
             owner: a text never used before.
             limit: the most rows to claim.
             lease: the values ``alive_time`` and ``shortest``.
-            horizon: how many seconds ahead to look for the next due row.
+            horizon: the seconds from now within which to find the next due row.
         """
         ...
 
@@ -75,10 +76,10 @@ def choose(connector: Connector, sql: Statements, wanted: str) -> Strategy:
 
     Raises:
         StoreUnavailableError: the server does not answer.
-        StoreError: it does not support the wanted strategy.
+        StoreError: the server does not support the wanted strategy.
     """
     if connector.dialect.skips_locked and wanted != "cas":
-        # The server itself is asked, not its name and version: there are proxies and forks.
+        # A probe decides, not the server's name and version, because proxies and forks may differ.
         with suppress(UnsupportedStatementError):
             connector.read(lambda c: c.execute(sql.skip_locked_probe).close())
             return SkipLocked(connector, sql)
@@ -125,7 +126,7 @@ class SkipLocked(Strategy):
 
 
 class CompareAndSwap(Strategy):
-    """Claims due rows by reading them, and then claiming those that are still as they were read."""
+    """Claims due rows by reading them, and then claiming those that have not changed since."""
 
     name = "cas"
 
@@ -163,7 +164,8 @@ class CompareAndSwap(Strategy):
         now = float(rows[0][NOW])
         if not self._checks_clock:
             return now, rows
-        # The host's clock may have been set between our first reading and the database's.
+        # The leases are checked again, because the host's clock may have been set after the first
+        # call of `seconds_since` and before the database read that clock.
         since_step = self._connector.clock_steps.seconds_since()
         return now, [
             columns
@@ -174,14 +176,14 @@ class CompareAndSwap(Strategy):
     def _swap(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int]
     ) -> Sequence[Columns]:
-        """Claim rows that are still as they were read.
+        """Claim those of the rows that have not changed since they were read.
 
         Returns:
-            The rows that were claimed, as they were read, in the same order.
+            The claimed rows as they were read, in the order of ``due``.
 
         Raises:
-            ClaimUnknownError: some of them may have been claimed.
-            StoreError: none was claimed, for a reason that is no single row's fault.
+            ClaimUnknownError: some of the rows may have been claimed.
+            StoreError: no row was claimed, and no single row is the cause.
         """
         keys = [columns[KEY] for columns in due]
         statement, values = self._sql.claim(owner, due)
@@ -192,7 +194,7 @@ class CompareAndSwap(Strategy):
         except InvalidValueError as error:
             return self._swap_one_by_one(owner, due, lease, error)
         if won == len(due):
-            # Each row was still exactly as it was read, so none needs to be read again.
+            # All rows were claimed, so they need not be read again to find which ones were.
             return due
         try:
             rows = rows_held_by(owner, self._connector, self._sql) if won else ()
@@ -206,7 +208,7 @@ class CompareAndSwap(Strategy):
     def _swap_one_by_one(
         self, owner: str, due: Sequence[Columns], lease: Mapping[str, int], error: InvalidValueError
     ) -> Sequence[Columns]:
-        """Claim rows one by one, because the database refuses one of them; quarantine that one."""
+        """Claim rows one by one, because the database refuses one of them; quarantine that row."""
         if len(due) == 1:
             self._write(self._sql.quarantine, {**as_seen(due[0]), "reason": str(error)})
             return []
@@ -216,7 +218,10 @@ class CompareAndSwap(Strategy):
             raise ClaimUnknownError(owner, [columns[KEY] for columns in due]) from stopped
 
     def _quarantine_keys_that_are_not_text(self) -> None:
-        """Quarantine due rows by the bytes of their keys, which no statement could name as text."""
+        """Quarantine due rows whose keys are not UTF-8, and so cannot be bound as text.
+
+        The rows are selected by the bytes of their keys.
+        """
         found = self._connector.read(lambda c: raw_execute.rows(c, self._sql.due_keys, {}))
         for (key,) in found:
             try:
@@ -233,7 +238,7 @@ _WHOLE = len(COLUMNS)
 
 
 def _claimed(seen: Columns, owner: str) -> Row:
-    """The row after its claim, but with the old ``next_run_time``, not the lease's end."""
+    """The row after its claim, but ``next_run_time`` is still the due time, not the lease's end."""
     columns = [*seen[:_WHOLE]]
     columns[OWNER] = owner
     columns[FENCE] += 1

@@ -2,10 +2,10 @@
 
 There is no pool, and there are few transactions: nearly every write of psched is one statement,
 which commits by itself and is conditional on the row being as expected. That takes one round trip
-instead of three, and leaves no half-done work behind, whatever dies.
+instead of three, and leaves no partial work behind if a process or server dies.
 
-A url may name several servers, of which one can be written. Each request that needs a connection
-tries one of them, so that no request takes longer because there are more.
+A url may name several servers, one of which accepts writes. Each request that needs a connection
+tries only one server, so that a request takes no longer if the url names more servers.
 """
 
 import random
@@ -40,10 +40,13 @@ from psched.stores.sql.errors import ErrorKind, exception_for
 T = TypeVar("T")
 
 LOCK_WAIT = 1.0
-"""Seconds that a statement waits for another session's lock, at most."""
+"""Seconds for which a statement waits for another session's lock, at most."""
 
 _PAUSES = (0.0005, 0.003)
-"""Seconds between two tries for SQLite's write lock; each pause is drawn from this range."""
+"""Shortest and longest pause, in seconds, before the next try to get SQLite's write lock.
+
+Each pause is chosen at random from this range.
+"""
 
 
 class Connector:
@@ -55,16 +58,16 @@ class Connector:
         url: database URL in SQLAlchemy's form.
         timeout: seconds that an answer of the server may take.
         clock: measures the wait for SQLite's lock.
-        rng: draws the pauses between two tries for the lock.
-        greet: called with every new connection before it is used; may refuse it.
+        rng: chooses the pauses between two tries to get SQLite's lock.
+        greet: called with every new connection before other work; raises to refuse the connection.
         tls: how connections are encrypted; None: the url's own options, or the driver's defaults,
             decide.
-        reflects: whether tables will be created or inspected. SQLAlchemy then asks each new server
-            first what it is, which takes six answers.
+        reflects: whether tables will be created or inspected. If so, SQLAlchemy first queries the
+            properties of each new server, which takes six round trips.
 
     Attributes:
-        clock_steps: when this host's clock was last set.
-        server_info: what the server of the last connection is.
+        clock_steps: measures how long ago this host's clock was last set.
+        server_info: the properties of the server of the last connection.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Connector:
             self.dialect: Dialect = dialect_of(self.url)
             self._engines = deque(self._engine(host, timeout, tls) for host in hosts)
         except (ArgumentError, NoSuchModuleError, ImportError, TypeError, ValueError) as error:
-            # The last two errors: for example an option after the question mark is no number.
+            # TypeError and ValueError: for example, an option in the url's query is not a number.
             raise ConfigError(f"url: {_explain_url(error)}") from None
         self.clock_steps = ClockSteps(clock)
         self._clock = clock
@@ -112,7 +115,7 @@ class Connector:
 
     @property
     def server(self) -> Hashable:
-        """The server and its version: a key for what this server was found to support."""
+        """The server's url and version, a key for the features that were found on this server."""
         return self._engines[0].url, self.server_info.version
 
     def _engine(self, url: str, timeout: float, tls: Tls | None) -> Engine:
@@ -124,8 +127,9 @@ class Connector:
             connect_args=dict(self.dialect.connect_args(timeout, tls)),
             # Errors must not carry a payload into the log.
             hide_parameters=True,
-            # With this flag, which SQLAlchemy has for its own tests, it sends nothing on a new
-            # connection. `Dialect.begin_session` sends what a session needs, in fewer requests.
+            # If this flag, which SQLAlchemy uses in its own tests, is false, SQLAlchemy sends
+            # nothing on a new connection. `Dialect.begin_session` sets up the session instead, in
+            # fewer requests.
             _initialize=self._reflects or not ours,
             **self.dialect.engine_args,
         )
@@ -141,9 +145,10 @@ class Connector:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Give all work within one request's time, two timeouts at most; see `Budget`.
+        """Limit all work within the block to the time of one request; see `Budget`.
 
-        Requests for which other tasks wait use it.
+        The limit is two timeouts. Methods that send several statements use it, because other tasks
+        wait until such a method returns.
         """
         if self._in_request:
             yield
@@ -159,8 +164,8 @@ class Connector:
         """Run work that sends at most one statement that writes.
 
         Raises:
-            StoreUnavailableError: nothing was applied; trying again later makes sense.
-            UnknownOutcomeError: it may have been applied.
+            StoreUnavailableError: nothing was applied; a later try may succeed.
+            UnknownOutcomeError: the write may have been applied.
             AlreadyExistsError: a row with this key exists.
             SchemaError: the table or a column is missing.
             InvalidValueError: a value does not fit.
@@ -179,7 +184,7 @@ class Connector:
                 connection = self._connected()
                 self._step()
                 if self.is_replica and (writing or len(self._engines) > 1):
-                    self._update_replica(connection)  # it may be a primary by now
+                    self._update_replica(connection)  # the server may have been promoted
                     self.refuse_read_only(self.is_replica)
                 return work(connection)
             except DBAPIError as error:
@@ -195,10 +200,11 @@ class Connector:
     def read(self, work: Callable[[Connection], T]) -> T:
         """Run work that only reads.
 
-        It reads from the only server there is, or from the primary, because a replica may lag.
+        If the url names several servers, the work reads from the primary, because a replica may
+        lag.
 
         Raises:
-            StoreUnavailableError: trying again later makes sense.
+            StoreUnavailableError: a later try may succeed.
             SchemaError: the table or a column is missing.
             StoreError: the database refused, and will refuse again.
         """
@@ -208,11 +214,11 @@ class Connector:
             raise StoreUnavailableError(str(error)) from None
 
     def transact(self, work: Callable[[Connection], T]) -> T:
-        """Run work in a transaction, all of it or nothing.
+        """Run work in a transaction: all of its writes are applied, or none.
 
         Raises:
-            StoreError: as `run` does, after nothing was applied; and
-            UnknownOutcomeError: it may have been applied.
+            StoreError: one of the errors of `run`; nothing was applied.
+            UnknownOutcomeError: the transaction may have been committed.
         """
 
         def within(connection: Connection) -> T:
@@ -222,7 +228,7 @@ class Connector:
             except BaseException as error:
                 self._roll_back(connection, error)
                 if isinstance(error, DBAPIError) and self._classify(error) is ErrorKind.UNKNOWN:
-                    # What has not been committed was not applied.
+                    # The outcome is known: nothing was applied, because nothing was committed.
                     raise self._failure(ErrorKind.UNAVAILABLE, error) from None
                 raise
             self.renew()
@@ -236,16 +242,16 @@ class Connector:
         return self.run(within)
 
     def renew(self) -> None:
-        """Give the next statement of the present work its own time."""
+        """Give the next statement of the current work a full timeout of its own."""
         self._budget.renew()
 
     def catch_up(self) -> None:
-        """Wait until the server has applied what other sessions have committed before.
+        """Wait until the server has applied all writes that other sessions have committed so far.
 
         Raises:
-            StoreUnavailableError: the server lags, and takes too long.
+            StoreUnavailableError: the server did not catch up in time.
         """
-        self.read(lambda _connection: None)  # this connects, and so learns what the server is
+        self.read(lambda _connection: None)  # connects, because `in_cluster` is set then
         if self.in_cluster:
             self.read(lambda c: galera.read_caught_up(c, self.dialect, _read_anything))
 
@@ -255,13 +261,14 @@ class Connector:
         """Run work on the caller's connection, as a part of the caller's transaction.
 
         Args:
-            connection: the caller's.
-            work: what to do on it.
-            savepoint: undo this work alone if it fails, where an error would end the transaction.
+            connection: the caller's connection.
+            work: a function of that connection.
+            savepoint: whether to set a savepoint on databases where an error aborts the
+                transaction, so that a failure undoes this work alone.
 
         Raises:
-            StoreError: as `run` does; nothing of it was applied, and the transaction can go on
-                if the connection has not broken.
+            StoreError: one of the errors of `run`; the work was not applied. The transaction can
+                continue unless the connection has broken.
         """
         if not isinstance(connection.dialect, type(self._engines[0].dialect)):
             raise StoreError("connection: is to another kind of database than the schedules are in")
@@ -277,10 +284,10 @@ class Connector:
         return self._engines[0].dialect.identifier_preparer.quote(name)
 
     def refuse_read_only(self, read_only: object) -> None:
-        """Leave a replica, because anything that is written there is lost.
+        """Disconnect from a replica, because writes to a replica are lost.
 
         Args:
-            read_only: what the database has answered to `Dialect.read_only`.
+            read_only: the value of `Dialect.read_only`; true: the server is a replica.
 
         Raises:
             StoreUnavailableError: the server is a replica.
@@ -291,18 +298,19 @@ class Connector:
             raise exception_for(ErrorKind.READ_ONLY, "it is a replica, or was made to be read only")
 
     def disconnect(self) -> None:
-        """Close the connection; the next work opens another."""
+        """Close the connection; the next call that runs work opens a new one."""
         connection, self._connection, self._prepared = self._connection, None, 0
         if connection is not None:
-            # The protocol's goodbye is skipped, because it may wait for a server that does not
-            # listen.
+            # The connection is closed without a farewell to the server, because sending one could
+            # block if the server does not respond.
             connection.invalidate()
             connection.close()
 
     def _connected(self) -> Connection:
         """The connection, ready for work.
 
-        If a slow server leaves no time for all steps in one request, the next request goes on.
+        If a slow server leaves no time for all steps of connecting in one request, the next
+        request continues with the remaining steps.
         """
         if self._connection is not None and self._connection.invalidated:
             self.disconnect()
@@ -359,13 +367,13 @@ class Connector:
 
     @contextmanager
     def _connecting(self) -> Iterator[None]:
-        """Report any error within as a failure to connect."""
+        """Report any error within the block as a failure to connect."""
         shown = self._cannot_connect
         try:
             yield
         except DBAPIError as error:
             if self._classify(error) is ErrorKind.TRANSIENT:
-                raise  # SQLite: another process opens or closes the file at this moment
+                raise  # SQLite: another process is opening or closing the file; try again
             # Whatever the error was, no statement has been sent yet.
             raise StoreUnavailableError(
                 f"{shown}: {self._explain(error)}; {self._unreachable}"
@@ -384,15 +392,17 @@ class Connector:
         self.server_info = replace(self.server_info, replica=replica)
 
     def _leave_desynced(self, error: DBAPIError) -> None:
-        """Leave a Galera node that blocks writes, as during a backup, if there are other nodes.
+        """Disconnect from a Galera node that blocks writes, if the url names other nodes.
+
+        A node blocks writes during a backup, for example.
 
         Raises:
-            StoreUnavailableError: it is such a node; the next connection is to another.
+            StoreUnavailableError: the node blocks writes; the next connection is to another node.
         """
         if self._connection is None or not self.in_cluster or len(self._engines) == 1:
             return
         try:
-            # The previous step may have used nearly all its time waiting for the lock.
+            # A new step begins, because the statement may have used up its time waiting for a lock.
             self._budget.step()
         except TimeoutError:
             return
@@ -424,7 +434,9 @@ class Connector:
         """The exception for an error; drops a connection that has become unusable."""
         if kind in (ErrorKind.UNAVAILABLE, ErrorKind.READ_ONLY, ErrorKind.UNKNOWN):
             self.disconnect()
-        # A node that is being backed up (BACKUP STAGE BLOCK_COMMIT) answers queries but no write.
+        # A Galera node that left a write unanswered may be blocking writes for a backup (BACKUP
+        # STAGE BLOCK_COMMIT), though it still answers queries. So the next connection is to another
+        # node.
         if kind is ErrorKind.READ_ONLY or (kind is ErrorKind.UNKNOWN and self.in_cluster):
             self._engines.rotate(-1)
         fix = f"; {self.dialect.fix}" if kind is ErrorKind.MISCONFIGURED else ""
@@ -435,7 +447,7 @@ class Connector:
 
 
 def _commits_by_itself(connection: Connection) -> bool:
-    """Whether each statement is a transaction of its own; then there can be no savepoint."""
+    """Whether each statement is its own transaction, in which case no savepoint can be set."""
     return bool(getattr(connection.connection.driver_connection, "autocommit", False))
 
 

@@ -1,7 +1,7 @@
 """The kinds of database errors, by their meaning for the request, and psched's exception for each.
 
-Each dialect classifies its driver's errors by number; nothing else looks at a number, and nothing
-at all at an error's text.
+Each dialect classifies its driver's errors by number. No other code reads these numbers, and no
+code reads the text of an error.
 """
 
 from collections.abc import Iterator
@@ -24,16 +24,16 @@ class ErrorKind(Enum):
     """What an error means for the request that failed with it."""
 
     TRANSIENT = "transient"
-    """Not applied, for a reason that passes (a lock, a deadlock): send the request again."""
+    """Not applied, for a temporary reason (a lock, a deadlock): send the request again."""
 
     UNAVAILABLE = "unavailable"
     """Not applied, and the connection is unusable: drop it, and try again later."""
 
     READ_ONLY = "read-only"
-    """Not applied: the server is no primary. Drop the connection, and look for the primary."""
+    """Not applied: the server is not a primary. Drop the connection, and find the primary."""
 
     UNKNOWN = "unknown"
-    """The connection broke while the request was under way: it may have been applied."""
+    """The connection broke during the request, which may have been applied."""
 
     SCHEMA = "schema"
     """Not applied: the table or one of its columns does not exist."""
@@ -42,24 +42,24 @@ class ErrorKind(Enum):
     """Not applied: a row with this key exists."""
 
     INVALID_VALUE = "invalid value"
-    """Not applied, and never will be: a value does not fit its column, or breaks a constraint."""
+    """Not applied: a value does not fit its column, or violates a constraint. Do not repeat."""
 
     MISCONFIGURED = "misconfigured"
-    """Not applied, and will not be as long as the server is configured as it is."""
+    """Not applied, because of the server's configuration; that must be changed first."""
 
     UNSUPPORTED = "unsupported"
-    """Not applied: the server does not understand such a statement."""
+    """Not applied: the server does not support this kind of statement."""
 
     REFUSED = "refused"
-    """Not applied, and will not be, for any other reason: rights, the database's name, …"""
+    """Not applied, for any other permanent reason, such as missing rights. Do not repeat."""
 
 
 class UnsupportedStatementError(StoreError):
-    """The server does not understand a statement of this kind."""
+    """The server does not support this kind of statement."""
 
 
 class InvalidValueError(StoreError):
-    """A value does not fit. Only its own row is at fault, so other rows can still be written."""
+    """A value does not fit its column. Other rows can still be written."""
 
 
 _EXCEPTIONS: dict[ErrorKind, tuple[type[StoreError | ScheduleError], str]] = {
@@ -87,10 +87,10 @@ def exception_for(kind: ErrorKind, detail: str) -> StoreError | ScheduleError:
 
 @contextmanager
 def refusing_data() -> Iterator[None]:
-    """Blame a value that does not fit on the caller's ``data``.
+    """Turn an `InvalidValueError` within the block into an error about the argument ``data``.
 
     Raises:
-        InvalidError: a value did not fit.
+        InvalidError: a value did not fit its column.
     """
     try:
         yield

@@ -1,13 +1,15 @@
 """Galera: every node accepts writes, and every node may lag behind the others.
 
-A node applies the others' writes before it commits one of its own, and refuses its own if one of
-them met the same row (error 1213): of two workers that claim a row at two nodes, one gets it.
-But a statement that finds no row to write is not checked against the other nodes. At a node that
-lags, a lease that was granted, extended or settled through another node looks as it did before;
-its holder would take it for lost. So a new connection, which may lead to another node than the
-last one did, first waits until its node has applied all that was committed before. Later writes
-of this worker go through the same node. If each statement waited, every claim would take half as
-long again.
+Before a node commits a write, it applies the earlier writes of the other nodes. If one of these
+writes changed the same row, the node refuses its own write (error 1213). So if two workers claim a
+row at two nodes, only one of them succeeds.
+
+But a statement that matches no row is not checked against the other nodes. A node that lags still
+shows the old state of a lease that was granted, extended or settled through another node, so that
+the lease's holder would believe that the lease is lost. Therefore a new connection, which may be
+to another node than the last one, first waits until its node has applied all earlier commits. Later
+statements do not wait, because the connection stays at this node, and because waiting would make
+every claim take half as long again.
 """
 
 from collections.abc import Callable
@@ -26,11 +28,12 @@ T = TypeVar("T")
 
 
 def read_caught_up(connection: Connection, dialect: Dialect, read: Callable[[Connection], T]) -> T:
-    """Read at a node when it has applied what was committed before.
+    """Read at a node after it has applied all earlier commits of the cluster.
 
     Args:
-        connection: to the node.
-        dialect: how the node is told to wait; one without Galera reads at once.
+        connection: the connection to the node.
+        dialect: has the statements that make the node wait; without them, the query is sent at
+            once.
         read: sends one query.
 
     Raises:
@@ -52,7 +55,7 @@ def read_caught_up(connection: Connection, dialect: Dialect, read: Callable[[Con
 
 
 def desynced_state(connection: Connection, dialect: Dialect) -> str | None:
-    """The state of a node that does not keep up with its cluster; None: it keeps up."""
+    """The state of a node that is not synchronized; None: it is, or its state cannot be read."""
     try:
         rows = connection.exec_driver_sql(dialect.node_state or "").all()
     except DBAPIError:

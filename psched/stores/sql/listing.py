@@ -1,4 +1,4 @@
-"""Reading a whole table page by page, with short queries and little memory whatever its size."""
+"""Reading a whole table page by page, so that queries are short and memory use stays small."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,33 +10,34 @@ from typing_extensions import override
 from psched.core.model import Row
 
 PAGE = 500
-"""Rows in one query at most."""
+"""The most rows that one query returns."""
 
 FIRST_PAGE = 20
-"""Rows in the first query, because the size of the rows is not known yet."""
+"""The most rows that the first query returns; few, because the size of rows is not known yet."""
 
 _GROWTH = 4
 
 SIZE = 4_000_000
-"""Bytes of payload that a page should have at most, as estimated from the page before it."""
+"""The most bytes of payload that a page should have; estimated from the size of the last page."""
 
 Read = Callable[[TextClause, Mapping[str, Any]], Sequence[Sequence[Any]]]
-"""Sends a statement with its values, and returns the rows of its result."""
+"""A function that sends a statement with its values, and returns the rows of its result."""
 
 
 class Listing(Iterator[Row]):
-    """Every row, one part of the table after the other.
+    """Iterates over every row, one part of the table after the other.
 
-    Not a generator, so that it can continue after the store was unavailable for a while.
+    This is not a generator, because an exception would end a generator. After the store was
+    unavailable, the next call continues with the row where the error occurred.
 
     Args:
-        read: reads from the store; what it raises is passed on.
-        parts: for each part of the table the statement for its first page, and the statement for
-            the page after a row, which is given as ``:id`` and, if it has a time, ``:time``. Both
-            return the stored bytes of the key, the time, and the arguments of ``row_of``. (A key
-            that is not text would be read as a different key, and the next page would begin
-            elsewhere.)
-        row_of: makes a row of what was read of it.
+        read: reads from the store; its exceptions are passed on.
+        parts: two statements for each part of the table. The first reads the first page; the second
+            reads the page after a row whose key is bound as ``:id`` and whose time, if any, as
+            ``:time``. Both return the stored bytes of the key, the time, and the arguments of
+            ``row_of``. The key is returned as bytes because a key that is not UTF-8 would be
+            decoded to a different key, and the next page would begin at the wrong row.
+        row_of: builds a row from the columns that were read.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Statements executed by the driver itself, after SQLAlchemy has compiled them.
 
-For each statement SQLAlchemy builds a context, and for its result a description of every column
-and an object for every row. That takes ten times as long as SQLite needs for a claim that finds
-nothing. What workers send all the time is a dozen statements whose rows psched reads as tuples. So
-SQLAlchemy opens the connections, creates the tables and compiles the statements; those that are
-sent again and again bypass the rest of it.
+For each statement, SQLAlchemy builds a context, a description of every column of the result, and an
+object for every row. That takes ten times as long as SQLite needs for a claim that finds nothing.
+Workers repeatedly send the same dozen statements, whose rows psched reads as tuples. So SQLAlchemy
+opens the connections, creates the tables and compiles these statements, but the driver executes
+them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 T = TypeVar("T")
 
 Columns = Sequence[Any]
-"""A row as a query has returned it."""
+"""The values of one row of a query's result, in the order of its columns."""
 
 
 def rows(
@@ -44,7 +44,7 @@ def count(connection: Connection, statement: ClauseElement, values: Mapping[str,
 
 
 def rows_of_script(connection: Connection, script: str) -> Sequence[Columns]:
-    """Send statements without values as one request; return the rows of the only query.
+    """Send statements without values as one request; return the rows of the one query among them.
 
     Raises:
         DBAPIError: it wraps the driver's exception, as SQLAlchemy would.
@@ -88,25 +88,26 @@ def _execute(
         return read_result(cursor)
     except driver_error as error:
         if cursor is not None:
-            # The error's traceback refers to the cursor, which would keep what it has read.
+            # The cursor is closed to free the rows that it has read, because the error's traceback
+            # refers to the cursor.
             with suppress(driver_error):
                 cursor.close()
         raise DBAPIError(text, None, error, hide_parameters=True) from None
     except BaseException:
-        # The process was interrupted here, by a signal for example. Part of the answer has not
-        # been read: the next statement would take it for its own.
+        # An interruption, such as a signal, may have left part of the answer unread. The connection
+        # is dropped, because the next statement would read that part as its own answer.
         connection.invalidate()
         raise
 
 
 class _Compiled(NamedTuple):
-    """A statement as a driver takes it.
+    """A statement in the form that the driver requires.
 
     Attributes:
         text: the statement with the driver's placeholders.
         names: the names of the values in the order of their placeholders; None: the placeholders
             are named.
-        own: the values that belong to the statement itself.
+        own: the values that were bound when the statement was built, by name.
     """
 
     text: str
@@ -114,7 +115,7 @@ class _Compiled(NamedTuple):
     own: Mapping[str, Any]
 
     def bind(self, values: Mapping[str, Any]) -> Any:  # noqa: ANN401  # PEP 249
-        """The values in the form that the driver takes."""
+        """The values, including ``own``, as the list or mapping that the driver requires."""
         every = {**self.own, **values} if self.own else values
         return every if self.names is None else [*map(every.__getitem__, self.names)]
 

@@ -1,8 +1,9 @@
 """The schema of the table: its version is checked on every connection, and `init` upgrades it.
 
-The table is a documented interface: `id` is its only column without a default, so that a row
-inserted by plain SQL is run, and so that every upgrade consists of adding the columns and indexes
-that are missing. A companion table ``<table>_info`` keeps the schema's version.
+Clients may write the table by plain SQL. Only the column `id` is required. Every other column has a
+default or may be NULL, so that a row inserted with just an `id` is run, and so that an upgrade need
+only add the missing columns and indexes. A companion table ``<table>_info`` stores the schema's
+version.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.errors import ErrorKind
 
 VERSION = 2
-"""Grows with every change of the table; psched refuses a table with a larger version."""
+"""The schema's version, which grows with every change; psched refuses a table with a larger one."""
 
 _UNFINISHED = -1
-"""Stands for the version while `Schema.init` has not finished."""
+"""The value that stands for a missing version: `Schema.init` has not finished."""
 
 
 @lru_cache
@@ -33,7 +34,7 @@ class Schema:
 
     Args:
         name: the setting ``table``.
-        dialect: how the database differs from others.
+        dialect: the properties of the kind of database.
     """
 
     def __init__(self, name: str, dialect: Dialect) -> None:
@@ -41,10 +42,11 @@ class Schema:
         self._dialect = dialect
 
     def check(self, connection: Connection) -> None:
-        """Make sure, with one short read, that this psched can work on the table.
+        """Check, with one short read, that this version of psched can use the table.
 
         Raises:
-            SchemaError: the table is missing, older or newer; the text names the fix.
+            SchemaError: the table is missing, or its version is older or newer; the text names the
+                fix.
         """
         name = self._name
         found = self._version(connection)
@@ -63,14 +65,14 @@ class Schema:
         self._refuse_newer(found)
 
     def init(self, connection: Connection) -> Sequence[str]:
-        """Create what is missing, and upgrade what is older; may be repeated.
+        """Create the tables, or add their missing columns and indexes; may be repeated.
 
         Returns:
-            What was done, one line each, for people; empty if nothing was missing.
+            One line of text for each change; empty if nothing was missing.
 
         Raises:
-            SchemaError: the table is from a newer psched.
-            StoreError: the database cannot hold it.
+            SchemaError: a newer version of psched created the table.
+            StoreError: the database is unsuitable.
         """
         for statement in self._dialect.init_session:
             connection.execute(text(statement))
@@ -79,14 +81,15 @@ class Schema:
                 raise StoreError(f"the database cannot be used: {problem}")
         found = self._version(connection)
         self._refuse_newer(found or 0)
-        # Imported here, so that a worker does not load it; see `psched.stores.sql.tables`.
+        # Imported here, so that workers do not load this module; see `psched.stores.sql.tables`.
         from psched.stores.sql.tables import complete, info_table, schedules_table  # noqa: PLC0415
 
         info = info_table(self._name)
         both = (schedules_table(self._name), info)
         done = [line for table in both for line in complete(connection, table)]
         if found != VERSION:
-            # Deleted and inserted again, so that two `init` at once leave the same state.
+            # The version is deleted and inserted again, so that two simultaneous calls of `init`
+            # leave exactly one row.
             connection.execute(info.delete().where(info.c.name == "schema_version"))
             try:
                 connection.execute(info.insert().values(name="schema_version", value=str(VERSION)))

@@ -1,7 +1,7 @@
 """The statements that `psched.stores.sql.store.SqlStore` sends, as SQL text.
 
-They are text for two reasons: a reader sees what the database sees, and a batch of n rows costs a
-dictionary lookup instead of building and hashing an expression tree of 10 n nodes. Only the
+The statements are text for two reasons: a reader sees what the database sees, and a batch of n rows
+costs a dictionary lookup instead of building and hashing an expression tree of 10 n nodes. Only the
 table's name, which the configuration restricts to a plain identifier, and the dialect's fragments
 are interpolated; values are bound.
 """
@@ -20,7 +20,7 @@ from psched.stores.sql.dialects import Dialect
 from psched.stores.sql.raw_execute import Columns
 
 Request = tuple[TextClause, dict[str, Any]]
-"""A statement and its values."""
+"""A statement and the values that it binds."""
 
 COLUMNS = (
     "id", "type", "data", "cron", "timezone", "delay", "next_time", "next_run_time", "owner",
@@ -36,25 +36,30 @@ KEY, DUE, OWNER, FENCE, ATTEMPT, VERSION, ALIVE_TIME = map(
 """The positions of some columns in the rows of a query."""
 
 PLACE, NOW, READ_ONLY = range(len(COLUMNS), len(COLUMNS) + 3)
-"""Positions of what `Statements.due` returns after the columns; see `dialects.dialect.Dialect`."""
+"""The positions of three values that `Statements.due` returns after the columns.
+
+`dialects.dialect.Dialect` describes these values: ``place``, ``now`` and ``read_only``.
+"""
 
 _PAYLOADS = ("data", "options")
 
-# SQL that computes the same as psched.base.lease_times.lease_time.
+# The length of a row's lease as SQL; psched.base.lease_times.lease_time computes it in Python.
 _OWN = "COALESCE(alive_time, :alive_time)"
 _LEASE = (
     f"CASE WHEN {_OWN} < :shortest THEN :shortest"
     f" WHEN {_OWN} > {LONGEST_ALIVE_TIME} THEN {LONGEST_ALIVE_TIME} ELSE {_OWN} END"
 )
 
-# `+ 0` keeps the planner off the index of times, here and below: a million rows may share the time.
+# Here and below, `+ 0` keeps the planner off the index of times, because a million rows may share
+# one time.
 _AS_SEEN = "fence = :fence{0} AND version = :version{0} AND next_run_time + 0 = :due{0}"
 
-# A client that puts a row back to work by plain SQL may leave ``retain_until`` as it is.
+# Only rows without a next run are purged. This is checked because a client that reschedules a row
+# by plain SQL may leave its ``retain_until`` unchanged.
 _AT_REST = "next_run_time + 0 IS NULL"
 
 _HELD = "owner = :owner{0} AND fence = :fence{0}"
-# A client that sets a status by plain SQL may leave the version as it is.
+# The status is compared because a client that sets it by plain SQL may leave the version unchanged.
 _HELD_AS_DEFINED = (
     _HELD + " AND version = :version{0} AND status = COALESCE(:seen_status{0}, status)"
 )
@@ -68,13 +73,13 @@ class Statements:
     Args:
         table: the table's name, quoted as the database wants it.
         dialect: the fragments in which databases differ.
-        only: the types of the rows that are claimed; none: all types.
+        only: the types of the rows that are claimed; empty: all types.
     """
 
     def __init__(self, table: str, dialect: Dialect, only: Sequence[str] = ()) -> None:
         now = dialect.now_floor
         columns = ", ".join(dialect.payload.format(c) if c in _PAYLOADS else c for c in COLUMNS)
-        # When a lease that begins or is extended now will end.
+        # The end of a lease that a statement grants or extends.
         lease_end = f"{now} + {_LEASE} + 1"
         self.now = text(f"SELECT {dialect.now}")
         self.get = text(f"SELECT {columns} FROM {table} WHERE id = :id")
@@ -89,7 +94,7 @@ class Statements:
         marks = ", ".join(f"'{mark}'" for mark in MARKS)
         self._marked = f"SELECT id, status FROM {table} WHERE status IN ({marks}) AND "
         self._extend = f"UPDATE {table} SET next_run_time = {lease_end} WHERE "
-        # None of these statements changes anything, but each needs the right to do so.
+        # Each statement requires the right under which it is listed, and changes no row.
         self.rights = {
             "SELECT": text(f"SELECT id FROM {table} WHERE 1 = 0"),
             "INSERT": text(f"INSERT INTO {table} (id) SELECT id FROM {table} WHERE 1 = 0"),
@@ -103,7 +108,8 @@ class Statements:
         self._build_settlement(table, dialect)
 
     def _build_listing(self, table: str, columns: str, dialect: Dialect) -> None:
-        # Every row, page by page, each page through an index; see `psched.stores.sql.listing`.
+        # These statements read every row page by page, and each page through an index; see
+        # `psched.stores.sql.listing`.
         place = f"{dialect.payload.format('id')}, next_run_time"
         page = f"SELECT {place}, {columns} FROM {table} WHERE "
         in_time = "ORDER BY next_run_time, id LIMIT :limit"
@@ -124,7 +130,8 @@ class Statements:
         types = {f"only{i}": type_ for i, type_ in enumerate(only)}
         placeholders = ", ".join(f":{name}" for name in types)
         ours = f" AND {dialect.exact.format('type')} IN ({placeholders})" if only else ""
-        # A lease may seem to have expired because somebody has set the host's clock.
+        # After somebody has set the host's clock, a lease may seem to have expired. So a leased row
+        # is claimed only if its lease is shorter than the time since the clock was set.
         claimable = f" AND (owner IS NULL OR {_LEASE} < :since_step)" if dialect.host_clock else ""
         self.due = text(
             f"SELECT {columns}, {dialect.place}, {dialect.now}, {dialect.read_only} FROM {table}"
@@ -141,9 +148,9 @@ class Statements:
             f"SELECT next_run_time FROM {table} WHERE next_run_time > {now}"
             f" AND next_run_time <= {now} + {ahead}{ours} ORDER BY next_run_time LIMIT 1"
         )
-        # One statement for the clock, the rows that were claimed, and what is due next. A
-        # materialized WITH is computed once; a mere subquery might lock and claim more rows than
-        # its limit.
+        # One statement reads the clock, claims rows, and finds the next due time. The WITH is
+        # materialized, and so computed once, because a subquery might be computed repeatedly, and
+        # lock and claim more rows than its limit.
         self.claim_unlocked = text(
             "WITH due (key, was, since) AS MATERIALIZED"
             f" (SELECT id, owner, next_run_time FROM {table} WHERE next_run_time <= {now}{ours}"
@@ -154,7 +161,7 @@ class Statements:
             f" SELECT {dialect.now}, next.due, claimed.* FROM next LEFT JOIN claimed ON TRUE"
             " ORDER BY since"
         ).bindparams(**types)
-        # Changes nothing; a server that understands it understands `claim_unlocked`.
+        # The probe changes nothing. A server that accepts the probe also accepts `claim_unlocked`.
         self.skip_locked_probe = text(
             f"WITH due (key) AS MATERIALIZED (SELECT id FROM {table} WHERE 1 = 0 FOR UPDATE SKIP"
             f" LOCKED), claimed AS (UPDATE {table} SET version = version FROM due WHERE id = key"
@@ -192,7 +199,8 @@ class Statements:
             " WHERE id = :id AND version = :seen_version AND fence = :seen_fence"
             " AND status = COALESCE(:seen_status, status)"
             " AND COALESCE(owner, '') = :seen_owner"
-            # A lease's end may have moved since it was read; a free row's due time may not.
+            # The end of a lease may have moved since the row was read, because workers extend their
+            # leases. The due time of a free row must be unchanged.
             " AND (owner IS NOT NULL OR COALESCE(next_run_time, -1) = :seen_next_run_time)"
         )
         self.update_data = text(
@@ -218,7 +226,7 @@ class Statements:
 
     def _build_settlement(self, table: str, dialect: Dialect) -> None:
         now, integer = dialect.now_floor, dialect.integer.format
-        # A row that was inserted by plain SQL need not have a ``created_at``.
+        # A row that was inserted by plain SQL may lack ``created_at``, so settling sets it.
         self._settle = (
             f"UPDATE {table} SET owner = NULL, created_at = COALESCE(created_at, {now}), "
         )
@@ -233,7 +241,8 @@ class Statements:
             ("reason", ":reason{reason}"),
             ("settled_by", ":settled_by{settled_by}"),
             ("retain_until", f"{now} + {integer(':retain{retain}')}"),
-            # For a row at rest this is NULL, because both bounds and the ELSE branch are NULL.
+            # This is NULL if the settlement leaves the row without a next run, because
+            # ``not_before`` and ``wait`` are then NULL.
             ("next_run_time", next_run_time),
         )
         self._remove = f"DELETE FROM {table} WHERE "
@@ -243,11 +252,11 @@ class Statements:
         return _by_keys(self._select, keys)
 
     def marked(self, keys: Sequence[str]) -> Request:
-        """Read the marks of those rows that are marked."""
+        """Read the key and the mark of each of these rows that is marked."""
         return _by_keys(self._marked, keys)
 
     def purge(self, keys: Sequence[str]) -> Request:
-        """Delete those of the rows that need not be kept any longer."""
+        """Delete each of these rows whose retention has ended."""
         return _by_keys(self._purge, keys)
 
     def insert(self, rows: Sequence[Row], nonce: str) -> Request:
@@ -273,21 +282,21 @@ class Statements:
         names = _numbered((self._place, *_SEEN), len(seen))
         values = dict(zip(names, chain.from_iterable(map(_values_of, seen)), strict=True))
         values["owner"] = owner
-        # A different row may be at the same place by now.
+        # The key is compared besides the place, because another row may have this place by now.
         condition = f"id = :id{{0}} AND {_AS_SEEN}"
         return _conditional_text(self._claim, condition, len(seen), self._place), values
 
     def extend(self, leases: Mapping[str, Token]) -> Request:
-        """Move the end of the leases that are still held."""
+        """Extend those of the leases that are still held."""
         values: dict[str, Any] = {}
         for i, (key, token) in enumerate(leases.items()):
             values |= {f"id{i}": key, f"owner{i}": token.owner, f"fence{i}": token.fence}
         return _conditional_text(self._extend, _HELD, len(leases)), values
 
     def settle(self, ends: Sequence[Settlement]) -> Request:
-        """End leases that are still held, of rows that are still as defined."""
+        """End leases that are still held, unless the row was redefined after its claim."""
         given = {name: [value(end) for end in ends] for name, value in _DECIDED.items()}
-        # Most values are the same for all rows, and are bound once.
+        # A value that all rows share is bound once.
         same = frozenset(name for name, each in given.items() if each.count(each[0]) == len(each))
         values = _held_values(ends)
         for name, each in given.items():
@@ -295,7 +304,7 @@ class Statements:
         return _settle_text(self._settle, self._settled, len(ends), same), values
 
     def remove(self, ends: Sequence[Settlement]) -> Request:
-        """Delete rows whose lease is still held."""
+        """Delete rows whose lease is still held, unless the row was redefined after its claim."""
         return _conditional_text(self._remove, _HELD_AS_DEFINED, len(ends)), _held_values(ends)
 
 
@@ -331,14 +340,14 @@ _DECIDED: Mapping[str, Callable[[Settlement], object]] = {
     "settled_by": lambda end: str(end.token),
     "next_time": lambda end: end.next_time,
     "not_before": lambda end: None if end.rest else end.not_before or 0,
-    # One second more, because the store's clock is read without its fraction.
+    # One second is added, because the store's clock is rounded down: the wait could be too short.
     "wait": lambda end: None if end.rest else end.wait + 1 if end.wait else 0,
     "attempt": lambda end: end.attempt,
     "retain": lambda end: end.retain,
     "status": lambda end: end.status,
     "reason": lambda end: end.reason,
 }
-"""What a settlement writes, by the names of the values in `Statements.settle`."""
+"""Functions that read from a settlement each value that `Statements.settle` binds, by its name."""
 
 
 def _held_values(ends: Sequence[Settlement]) -> dict[str, Any]:
@@ -361,7 +370,7 @@ def _by_keys(head: str, keys: Sequence[str]) -> Request:
 
 @lru_cache(maxsize=16)
 def _numbered(names: Sequence[str], count: int) -> Sequence[str]:
-    """The names of the values of ``count`` rows."""
+    """Each name followed by the number of each row, because each row binds its own values."""
     return [f"{name}{i}" for i in range(count) for name in names]
 
 
@@ -384,7 +393,7 @@ def _conditional_text(head: str, condition: str, count: int, place: str = "id") 
 def _settle_text(
     head: str, settled: tuple[tuple[str, str], ...], count: int, same: frozenset[str]
 ) -> TextClause:
-    """A statement that settles ``count`` rows; the values named in ``same`` are equal for all."""
+    """A statement that settles ``count`` rows; all rows share the values named in ``same``."""
     numbers = [{name: 0 if name in same else i for name in _DECIDED} for i in range(count)]
 
     def assigned(value: str) -> str:
@@ -398,9 +407,12 @@ def _settle_text(
 
 
 def _fulfils(condition: str, count: int, place: str = "id") -> str:
-    """SQL: a row is one of ``count``, and fulfils the condition with its own values."""
-    # A row is first found by its place and then compared, because not every planner looks up the
-    # alternatives of an OR one by one.
+    """SQL that selects ``count`` rows by place, if each fulfils the condition with its own values.
+
+    Row number i is compared with the values whose names end with i.
+    """
+    # IN finds the rows and CASE compares them. An OR of conditions would not do, because some
+    # planners do not look up its alternatives through the index.
     cases = " ".join(f"WHEN :{place}{i} THEN {condition.format(i)}" for i in range(count))
     return f"{_is_one_of(count, place)} AND CASE {place} {cases} END"
 

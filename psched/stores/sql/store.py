@@ -40,10 +40,10 @@ class _CallersTransaction(CallersTransaction):
     """A program's transaction, on its own connection.
 
     Args:
-        connection: the program's.
-        connector: classifies what fails; its own connection is not used.
-        now: reads the store's clock.
-        inserts: the statements that insert rows.
+        connection: the program's connection.
+        connector: classifies errors; the connector's own connection is not used.
+        now: the statement that reads the store's clock.
+        inserts: returns the statements that insert rows, with a nonce.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class SqlStore(TableStore[Statements]):
     """Schedules in one table of a relational database.
 
     Args:
-        parameters: what the settings say about the store.
-        rng: draws the pauses between two tries for a lock.
+        parameters: the settings of the store.
+        rng: chooses the pauses between two tries to get SQLite's lock.
     """
 
     def __init__(self, parameters: StoreParameters, *, clock: Clock, rng: random.Random) -> None:
@@ -89,7 +89,7 @@ class SqlStore(TableStore[Statements]):
         self._in_batches = partial(write_in_batches, clock=clock, patience=parameters.timeout)
         self._wanted_strategy = parameters.claim_strategy
         self._strategy: Strategy | None = None
-        # The strategy by server, so that a reconnect does not probe again what the server supports.
+        # The strategy by server, kept so that psched does not probe a server again on reconnecting.
         self._known_strategies: dict[Hashable, Strategy] = {}
 
     @override
@@ -101,7 +101,7 @@ class SqlStore(TableStore[Statements]):
             self._connector.transact(lambda c: self._insert(c, inserts))
 
     def join_transaction(self, connection: Connection) -> CallersTransaction:
-        """Join a transaction; see `JoinsTransactions.join_transaction`."""
+        """Join a program's transaction, as `JoinsTransactions.join_transaction` describes."""
         if not isinstance(connection, Connection):
             raise InvalidError(
                 "connection",
@@ -130,9 +130,9 @@ class SqlStore(TableStore[Statements]):
     def delete(self, key: str) -> bool:
         values: dict[str, object] = {"id": key}
         if self._connector.dialect.host_clock:
-            # The time is read before `clock_steps`, so that a step in between is noticed. The row
-            # does not tell how long its lease is, so no lease counts as expired after a step. The
-            # worker that later takes the row over finds the mark, and removes the row.
+            # The time is read before `clock_steps`, so that a clock step in between is noticed.
+            # After a step, no lease counts as expired, because the length of a row's lease is not
+            # known here. The row is then only marked, and a worker that later claims it removes it.
             values["expired_at"] = floor(self._clock.wall())
             if self._connector.clock_steps.seconds_since() <= LONGEST_ALIVE_TIME:
                 values["expired_at"] = -1
@@ -145,7 +145,7 @@ class SqlStore(TableStore[Statements]):
             raise NotFoundError(f"no schedule has the key {key!r}")
         if row.status == DELETING:
             return False
-        # The lease was settled between the two statements, so the row is free now.
+        # The lease was settled between the two statements, so the row is free now: delete it.
         return self.delete(key)
 
     @override
@@ -229,7 +229,8 @@ class SqlStore(TableStore[Statements]):
     @override
     @one_request
     def recover(self, nonce: str, *, alive_time: int, retry_wait: float) -> Sequence[str]:
-        # A prefix as a range: in the order of characters, the slash follows the dot.
+        # This range selects the owners that begin with the nonce and a dot, because the slash
+        # follows the dot in the order of characters.
         owners = {"dot": f"{nonce}.", "after_dot": f"{nonce}/"}
         self._connector.catch_up()
         dead = self._read(self._sql.dead, {**owners, "alive_time": alive_time})
@@ -252,7 +253,7 @@ class SqlStore(TableStore[Statements]):
     @override
     def _check(self, connection: Connection) -> None:
         self._schema.check(connection)
-        # The new connection may lead to another server than the last one did.
+        # The strategy is looked up again, because the new connection may be to another server.
         self._strategy = self._known_strategies.get(self._connector.server)
 
     @override
@@ -266,12 +267,12 @@ class SqlStore(TableStore[Statements]):
     def _claim_strategy(self) -> Strategy:
         if self._strategy is None:
             chosen = choose(self._connector, self._sql, self._wanted_strategy)
-            # The server is read last, because the choice itself may have connected.
+            # `server` is read after the choice, because `choose` may have connected to another one.
             self._strategy = self._known_strategies[self._connector.server] = chosen
         return self._strategy
 
     def _inserts(self, rows: Sequence[Row], nonce: str) -> list[Request]:
-        """The statements that insert rows."""
+        """The statements that insert rows; each row stores the nonce."""
         stored = [changed(row, data=self._pack(row.data)) if row.data else row for row in rows]
         return [self._sql.insert(batch, nonce) for batch in insert_batches(stored)]
 

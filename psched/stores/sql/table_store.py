@@ -1,4 +1,4 @@
-"""What stores on one table of a relational database have in common."""
+"""The base class of stores on one table of a relational database."""
 
 import abc
 import random
@@ -20,7 +20,7 @@ from psched.stores.sql.connector import Connector
 from psched.stores.sql.raw_execute import Columns
 
 _INIT_TIMEOUT = 3600.0
-"""Seconds; adding a column or an index to a large table takes long."""
+"""Seconds that `init` may take; many, because adding an index to a large table takes long."""
 
 
 class _Statements(Protocol):
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Give a method of a `TableStore` two timeouts at most, however many statements it sends."""
+    """Limit a method of a `TableStore` to two timeouts, however many statements it sends."""
 
     @wraps(method)
     def bounded(store: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -46,11 +46,11 @@ def one_request(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[
 
 
 class TableStore(Store, Generic[S]):
-    """A store on one table, except for the statements.
+    """A store on one table; a subclass provides the statements.
 
     Args:
-        parameters: what the settings say about the store.
-        rng: draws the pauses between two tries for a lock.
+        parameters: the settings of the store.
+        rng: chooses the pauses between two tries to get SQLite's lock.
     """
 
     _sql: S
@@ -63,20 +63,20 @@ class TableStore(Store, Generic[S]):
 
     @abc.abstractmethod
     def _check(self, connection: Connection) -> None:
-        """Refuse a new connection whose table we cannot work on."""
+        """Raise an error if psched cannot use the table on a new connection."""
 
     @abc.abstractmethod
     def _make(self, connection: Connection) -> Sequence[str]:
-        """Create or upgrade the table; return what was done, for people."""
+        """Create or upgrade the table; return a line of text for each change."""
 
     @abc.abstractmethod
     def _describe_claims(self) -> str:
-        """How rows are claimed from the server of the present connection, for people."""
+        """How rows are claimed on the current server, as text for `psched check`."""
 
     @override
     def init(self) -> Sequence[str]:
-        # A connection of its own, because there may be no table to check yet, and because the
-        # upgrade of a large table takes longer than any lease.
+        # `init` opens another connection, whose table is not checked, because the table may not
+        # exist yet, and whose timeout is long, because upgrading a large table takes long.
         self._prepare()
         connector = self._connect(
             timeout=_INIT_TIMEOUT, greet=lambda _connection: None, reflects=True
@@ -87,7 +87,7 @@ class TableStore(Store, Generic[S]):
             connector.disconnect()
 
     def _prepare(self) -> None:
-        """Create what must exist before the database can be connected to."""
+        """Create what must exist before psched can connect: SQLite's file, for example."""
         self._connector.dialect.prepare(self._connector.url)
 
     @override

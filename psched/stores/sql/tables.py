@@ -1,7 +1,7 @@
-"""The table and its companion as SQLAlchemy defines them, and how they are created and completed.
+"""SQLAlchemy's definitions of the two tables, and the code that creates and upgrades them.
 
-Only `psched init`, a migration and a check of the result need this module. A worker does not load
-it, and so is spared the memory of SQLAlchemy's modules for every kind of database.
+Only `psched init`, migrations and checks of their result need this module. Workers do not load it,
+because it imports SQLAlchemy's modules for every kind of database, which take memory.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ _ENDED = text("retain_until IS NOT NULL")
 
 
 class _Any(UserDefinedType[bytes | str]):
-    """SQLite's ANY, because one client writes a payload as text and another as a blob."""
+    """SQLite's type ANY, because some clients write payloads as text and others as blobs."""
 
     cache_ok = True
 
@@ -49,7 +49,7 @@ class _Any(UserDefinedType[bytes | str]):
 
 
 def _text(length: int, *, binary: bool = False) -> TypeEngine[str]:
-    # A key is compared byte by byte: 'A' is not 'a'.
+    # A binary column is compared byte by byte, so that 'A' differs from 'a'.
     on_mysql = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin" if binary else None)
     on_postgresql = String(length, collation="C" if binary else None)
     return (
@@ -65,7 +65,7 @@ def _payload() -> TypeEngine[bytes]:
     return (
         blob.with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
         .with_variant(_Any(), "sqlite")
-        # BYTEA would take a backslash in a user's JSON for an escape.
+        # Not BYTEA, which would interpret a backslash in a user's JSON as an escape.
         .with_variant(Text(), "postgresql")
     )
 
@@ -79,7 +79,7 @@ def _long_text() -> TypeEngine[str]:
 
 
 def schedules_table(name: str) -> Table:
-    """The schedules' table under the name that the setting ``table`` gives it."""
+    """The table of the schedules, whose name is the setting ``table``."""
     return Table(
         name,
         MetaData(),
@@ -90,7 +90,7 @@ def schedules_table(name: str) -> Table:
         Column("timezone", _text(TIMEZONE_LENGTH)),
         Column("delay", _seconds(), nullable=False, server_default=text("0")),
         Column("next_time", _seconds()),
-        # A row inserted without it is due at once; in a row at rest it is NULL.
+        # The default makes a row inserted by plain SQL due at once. NULL: the row has no next run.
         Column("next_run_time", _seconds(), server_default=text("0")),
         Column("owner", _text(OWNER_LENGTH, binary=True)),
         Column("fence", _seconds(), nullable=False, server_default=text("0")),
@@ -102,12 +102,13 @@ def schedules_table(name: str) -> Table:
         Column("created_at", _seconds()),
         Column("alive_time", _seconds()),
         Column("options", _payload()),
-        # The time from which a finished row may be deleted.
+        # The time from which a finished row may be deleted; NULL: the row is kept.
         Column("retain_until", _seconds()),
-        # The key is included, because a listing must continue within a million rows of the same
-        # time.
+        # The index includes the key, because a million rows may share one time, and a listing must
+        # continue after any of them.
         Index(f"{name}_due", "next_run_time", "id"),
-        # For the rows that an owner holds; a partial index contains only leased rows.
+        # This index finds the rows that an owner holds. Where the database supports partial
+        # indexes, it contains leased rows only.
         Index(f"{name}_owner", "owner", sqlite_where=_LEASED, postgresql_where=_LEASED),
         Index(f"{name}_retain", "retain_until", sqlite_where=_ENDED, postgresql_where=_ENDED),
         mysql_engine="InnoDB",
@@ -119,7 +120,7 @@ def schedules_table(name: str) -> Table:
 
 
 def info_table(name: str) -> Table:
-    """The companion of the table, which keeps the schema's version."""
+    """The companion of the schedules' table; it stores the schema's version."""
     return Table(
         f"{name}_info",
         MetaData(),
@@ -132,12 +133,13 @@ def info_table(name: str) -> Table:
 
 
 def complete(connection: Connection, table: Table) -> Sequence[str]:
-    """Create the table, or add the columns and indexes that it lacks; return what was done."""
+    """Create the table or add its missing columns and indexes; return a line for each change."""
     if not inspect(connection).has_table(table.name):
         try:
             connection.execute(CreateTable(table, if_not_exists=True))
         except DBAPIError:
-            # If two processes create the table at once, PostgreSQL refuses the second.
+            # If two processes create the table at once, PostgreSQL refuses the second. That error
+            # is ignored, because the table exists.
             if not inspect(connection).has_table(table.name):
                 raise
         for index in table.indexes:
@@ -168,7 +170,8 @@ def _parts(connection: Connection, table: Table) -> set[str | None]:
 
 def _add(connection: Connection, table: Table, part: str | None, statement: Executable) -> None:
     """Add a column or an index."""
-    # MySQL lacks IF NOT EXISTS here, so the second of two simultaneous `init` gets an error.
+    # If two processes run `init` at once, the second gets an error, because MySQL has no IF NOT
+    # EXISTS for columns and indexes. That error is ignored if the part exists.
     try:
         connection.execute(statement)
     except DBAPIError:

@@ -1,6 +1,6 @@
 #!lua
--- Adds rows, all or none. ARGV: the nonce of this insert, then 10 values for each row. Returns a
--- key that is taken, or nil.
+-- Adds rows, all or none. ARGV: the nonce of this insert, then 10 values for each row. Returns nil,
+-- or the first key that exists already, in which case no row is added.
 local VALUES = 10
 
 local seen = {}

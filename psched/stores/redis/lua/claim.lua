@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- Leases due rows, those first that have been due longest. ARGV: the owner, how many at most,
--- alive_time, the shortest length of a lease, the horizon in seconds, then the types that are
--- claimed (none: all). Returns the time as seconds and microseconds, the leased rows, 1 for each
--- whose former lease had expired, when the next row within the horizon is due, and 1 if more rows
--- may be due. Returns nil if the data are gone.
+-- Leases due rows; the rows that have been due longest come first. ARGV: the owner, the most rows
+-- to lease, alive_time, the shortest length of a lease, the horizon in seconds, then the types to
+-- claim (none: all types). Returns the time as seconds and microseconds; the leased rows; for each
+-- row 1 if a former lease had expired, otherwise 0; the time of the next due row within the
+-- horizon, or nil; 1 if more rows may be due, otherwise 0. Returns only nil if the data are gone.
 if redis.call('EXISTS', INFO) == 0 then return nil end
 local owner, limit, alive_time, shortest, horizon = unpack(ARGV)
 local FIRST_TYPE = 6
 
--- How many due rows of other types are passed over at most, and how many are read at a time.
+-- If types are given: the most due rows that are read, and how many are read at a time.
 local MOST_READ, PAGE = 50000, 500
 
--- Columns that hold whole numbers, by their places in COLUMNS.
+-- Columns that contain whole numbers, by their indexes in COLUMNS.
 local INTEGERS = {
   [5] = 'delay', [6] = 'next_time', [8] = 'fence', [10] = 'attempt', [13] = 'version',
   [14] = 'created_at', [15] = 'alive_time', [17] = 'retain_until',
@@ -30,7 +30,7 @@ local function is_utf8(key)
   return not key:find('[\128-\255]')
 end
 
--- Why a row cannot be leased, or nil. Increments fence and attempt.
+-- Increments fence and attempt. Returns nil, or a text that says why the row cannot be leased.
 local function problem(key, row)
   if row.err then return 'its row is no hash' end
   if redis.call('EXISTS', row_key(key)) == 0 then
@@ -49,7 +49,7 @@ local function problem(key, row)
   end
 end
 
--- The keys of the rows that have been due longest, of the types that are claimed.
+-- Returns the keys of the rows of the claimed types that have been due longest.
 local function due_keys(most)
   if #ARGV < FIRST_TYPE then
     return redis.call('ZRANGEBYSCORE', DUE, '-inf', integer(now), 'LIMIT', 0, most)

@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-oom
--- Returns the status of each of some rows. ARGV: their keys.
+-- Returns the status of each row, or nil if it has none. ARGV: the keys of the rows.
 local found = {}
 for _, key in ipairs(ARGV) do
   local row = read_fields(key, 'status')

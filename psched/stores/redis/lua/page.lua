@@ -1,11 +1,11 @@
 #!lua flags=no-writes,allow-oom
--- Returns a page of rows, and 1 if it is the last. ARGV: which set ('due' or 'rest'), how many rows
--- at most, and the score and the key of the last row of the page before (empty: the first page).
--- That row may have been moved or deleted since.
+-- Returns a page of rows, and 1 if it is the last page, otherwise 0. ARGV: the set ('due' or
+-- 'rest'), the most rows to return, and the score and the key of the previous page's last row
+-- (empty: return the first page). That row may have been moved or deleted since.
 local part, limit, score, last = unpack(ARGV)
 local is_first, keys = score == '', nil
 
--- Compares keys by their bytes, as a sorted set does. Lua's own comparison goes by the locale.
+-- Compares keys by their bytes, as a sorted set does, because Lua's comparison uses the locale.
 local function is_after(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = one:byte(i), other:byte(i)

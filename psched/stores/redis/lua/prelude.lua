@@ -22,7 +22,7 @@ local COLUMNS = {
   'attempt', 'status', 'reason', 'version', 'created_at', 'alive_time', 'options', 'retain_until',
 }
 
--- Bytes of data and options in one answer. A single row may exceed it.
+-- Bytes of data and options after which no further row is put into an answer.
 local LARGEST_ANSWER = 4000000
 
 -- Seconds: the longest lease, as in psched.base.lease_times.
@@ -64,11 +64,11 @@ local function write_fields(key, fields)
   if #deleted > 0 then redis.call('HDEL', row_key(key), unpack(deleted)) end
 end
 
--- Whether a row still has the status that was seen. The version does not tell: another client may
--- set the status without raising the version.
+-- Whether a row still has the status that was seen (empty: any status). The status is compared
+-- because another client may set the status without raising the version.
 local function has_status(status, seen) return seen == '' or (status or 'waiting') == seen end
 
--- Sets next_run_time. Without a time, the row rests.
+-- Sets next_run_time. Without a time, the row has no next run and is moved to the set REST.
 local function set_due(key, time)
   if time then
     redis.call('ZADD', DUE, time, key)
@@ -95,14 +95,16 @@ local function remove_row(key, owner)
   if owner then redis.call('ZREM', HELD, held_member(owner, key)) end
 end
 
--- When a lease that begins now ends. The same rule as psched.base.lease_times.lease_time.
+-- Returns the end of a lease that begins now. psched.base.lease_times.lease_time has this rule in
+-- Python.
 local function lease_end(own, alive_time, shortest)
   local length = math.max(tonumber(own or '') or tonumber(alive_time), tonumber(shortest))
   return integer(now + math.min(length, LONGEST_LEASE) + 1)
 end
 
--- Returns a row (its key, next_run_time and columns) and the bytes of its payload. If its hash
--- cannot be read, a text in place of the columns says why; nil if there is no such row.
+-- Returns a row (its key, next_run_time and columns) and the number of bytes of its payload. If the
+-- hash cannot be read, a text that says why replaces the columns. Returns nil and 0 if there is no
+-- such row.
 local function read_row(key)
   local due = redis.call('ZSCORE', DUE, key)
   local values = redis.pcall('HMGET', row_key(key), unpack(COLUMNS))

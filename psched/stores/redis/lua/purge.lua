@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Removes rows whose retention has ended. ARGV: how many at most. Returns how many were removed.
+-- Removes rows whose retention has ended. ARGV: the most rows to remove. Returns the number of
+-- removed rows.
 local removed = 0
 local expired = redis.call('ZRANGEBYSCORE', RETAIN, '-inf', integer(now), 'LIMIT', 0, ARGV[1])
 for _, key in ipairs(expired) do
@@ -9,7 +10,7 @@ for _, key in ipairs(expired) do
     remove_row(key, row[1])
     removed = removed + 1
   else
-    -- Another client has made the row due again, and need not know of this set.
+    -- Another client has made the row due again or has kept it longer, without updating this set.
     redis.call('ZREM', RETAIN, key)
   end
 end

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Releases leases of a dead worker. ARGV: its nonce, alive_time, seconds that a row waits whose
--- worker has died a second time, the member of the held set after which to begin (empty: at the
--- first), how many at most. Returns the released keys, and the member after which to go on (empty:
--- that was all).
+-- Releases leases of a dead worker. ARGV: the worker's nonce; alive_time; the seconds that a row
+-- waits if this was not its first attempt; the member of the held set after which to begin (empty:
+-- begin with the first); the most members to read. Returns the keys of the released rows, and the
+-- member after which the next call must begin (empty: there are no more).
 local nonce, alive_time, wait, after, limit = unpack(ARGV)
 local from = after ~= '' and '('..after or '['..nonce..'.'
 -- '/' follows '.' in the order of bytes.

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Replaces a row if it is as it was seen. ARGV: the key; version, fence, owner, next_run_time and
--- status as they were seen; then the new values. Returns 1, or 0 if the row has changed.
+-- Replaces a row if it has not changed since it was read. ARGV: the key; version, fence, owner,
+-- next_run_time and status as read; then the new values. Returns 1, or 0 if the row has changed.
 local key, version, fence, owner, due, seen_status = unpack(ARGV, 1, 6)
 local row = read_fields(key, 'version', 'fence', 'owner', 'created_at', 'status')
 if not row or (row[1] or '1') ~= version or (row[2] or '0') ~= fence
@@ -8,7 +8,8 @@ if not row or (row[1] or '1') ~= version or (row[2] or '0') ~= fence
   return 0
 end
 local current = tonumber(redis.call('ZSCORE', DUE, key) or '')
--- The end of a lease may have moved since it was seen; the due time of a free row may not.
+-- The end of a lease may have moved since the row was read, because workers extend their leases.
+-- The due time of a free row must be unchanged.
 if not row[3] and (current and math.floor(current)) ~= tonumber(due) then return 0 end
 local _, _, _, _, _, _, kind, data, cron, timezone, delay, next_time, next_run_time, status, reason,
   attempt, alive_time, options, created_at, retain_until = unpack(ARGV)

@@ -1,7 +1,7 @@
-"""All that psched knows of the differences between databases.
+"""The differences between the kinds of databases.
 
-Each database is one `Dialect` value in a module of its own; no other code looks at the name of a
-database.
+Each kind of database is one `Dialect` value in its own module; no other code depends on the name of
+a database.
 """
 
 from sqlalchemy.engine import URL
@@ -18,7 +18,7 @@ def dialect_of(url: URL) -> Dialect:
     Raises:
         ConfigError: psched does not know this kind of database.
     """
-    # Only the dialect in use is imported, because SQLite's loads a library.
+    # Only the dialect in use is imported, because the module for SQLite loads a library.
     match url.get_backend_name():
         case "sqlite":
             from psched.stores.sql.dialects.sqlite import SQLITE  # noqa: PLC0415

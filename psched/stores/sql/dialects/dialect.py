@@ -1,4 +1,4 @@
-"""All in which databases differ: SQL fragments, error numbers, and how to connect."""
+"""The type that describes a kind of database: SQL fragments, error numbers, how to connect."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from psched.stores.sql.errors import ErrorKind
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a new connection has found its server to be.
+    """The properties of a server, as read on a new connection.
 
     Attributes:
         replica: the server is a replica, or has been made read-only.
         in_cluster: the server is a node of a Galera cluster.
-        version: its version, as the driver knows it without asking; None: the driver does not.
+        version: the server's version, if the driver knows it without a query; None: unknown.
     """
 
     replica: bool = False
@@ -30,58 +30,61 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """All in which one database differs from the others.
+    """The properties in which one kind of database differs from the others.
+
+    In SQL fragments, ``{}`` stands for a column or a bound value.
 
     Attributes:
-        now: the store's clock, as Unix seconds with a fraction; read once per statement, so
-            never earlier than the moment the request was sent.
-        now_floor: the same in whole seconds.
-        exact: makes a column compare byte by byte: 'A' is not 'a'.
-        integer: makes sure that the database takes a bound value, NULL too, for a whole number.
-        payload: reads a column, whose name is put in, that holds bytes or text.
-        packed: converts compressed bytes to a value that such a column can hold.
-        text: converts text that was read through ``payload`` back to text.
-        hex: the bytes of a text column as hexadecimal digits.
-        after: whether two columns are after two values, in the form that lets the planner
-            continue in the index of both columns.
+        now: SQL for the store's clock, in Unix seconds with a fraction. The database reads the
+            clock once per statement, and not before the request was sent.
+        now_floor: SQL for the store's clock, rounded down to whole seconds.
+        exact: SQL that makes a column compare byte by byte, so that 'A' differs from 'a'.
+        integer: SQL that makes the database treat a bound value, even NULL, as a whole number.
+        payload: SQL that reads a column that contains bytes or text.
+        packed: converts compressed bytes to a value that a payload column can store.
+        text: SQL that converts a key that was read through ``payload`` back to text.
+        hex: SQL for the bytes of a text column as hexadecimal digits.
+        after: an SQL condition: the pair of two columns is greater than the pair of two values. Its
+            form lets the planner continue in the index of both columns.
         rest_order: the order by key of rows without a time, in the form that lets the planner
             use the index of times and keys.
-        place: the column by which a row that was read before is found fastest; a different row may
-            be at that place by now.
-        read_only: whether this server is a replica, or has been demoted to one. Servers let some
-            users write in spite of that; what those write is lost.
-        server: a query for the server's product and version, for people.
+        place: the column by which the database finds a row again fastest. Another row may have this
+            value by then, so the key must be compared.
+        read_only: an SQL condition: this server is a replica, or has been demoted to one. Such
+            servers let some users write, but these writes are lost.
+        server: a query for the server's product and version, for `psched check`.
         isolation: a query whose last column is the session's isolation level.
-        encryption: a query whose last column tells how the session is encrypted; empty: it is
-            not.
+        encryption: a query whose last column is the session's encryption; empty: the session is not
+            encrypted.
         aborts: whether an error aborts its whole transaction.
-        begin: begins a transaction that will write.
-        catch_up: what is sent before a read, and after it, so that a node of a Galera cluster
-            first applies what others have committed; None: there are no such clusters.
-        node_state: a query for the names and values of such a node's state.
-        skips_locked: whether servers that support `SkipLocked` claim best by it; see
-            `psched.stores.sql.claims`.
-        host_clock: the database's clock is the host's, which somebody may set by hours while tasks
-            run.
-        driver: SQLAlchemy's name of the driver whose connections `connect` can open.
-        connect: opens a driver's connection with these arguments, so that no request on it takes
-            longer than the budget; if it returns None, SQLAlchemy opens the connection.
-        connect_args: the arguments, for the driver or for ``connect``, for a timeout in seconds,
-            and for encryption if the settings ask for it.
+        begin: the statement that begins a transaction that will write.
+        catch_up: the statements to send before and after a read, so that a node of a Galera cluster
+            first applies all earlier commits; None: the database has no such clusters.
+        node_state: a query for the names and values of a Galera node's state; None: the database
+            has no such clusters.
+        skips_locked: whether `psched.stores.sql.claims` uses `SkipLocked` if the server supports
+            it.
+        host_clock: whether the database's clock is this host's, which a user may set by hours while
+            tasks run.
+        driver: SQLAlchemy's name of the driver whose connections ``connect`` can open.
+        connect: opens a driver's connection with the given arguments, on which no request takes
+            longer than the budget. If it returns None, SQLAlchemy opens the connection.
+        connect_args: returns the arguments of the driver, or of ``connect``, for a timeout in
+            seconds and for the settings of encryption (None: none).
         engine_args: arguments for SQLAlchemy's engine.
-        begin_session: sets what a new connection's session depends on, whatever the server's
-            settings are, in as few requests as the server allows; returns what the server is. Its
-            second argument is the timeout in milliseconds.
-        is_astray: whether the database of a connection is no longer the one that its url names;
-            None: the server would have ended the connection.
-        unreachable: what to check when connecting fails, for people.
-        fix: what to do about a server that is `ErrorKind.MISCONFIGURED`, for people.
-        unsuitable: a query for the reason why this database cannot be used at all, for people; no
-            row if there is none.
+        begin_session: sets the session's options on a new connection, in as few requests as
+            possible, and returns the server's properties. The second argument is the timeout in
+            milliseconds.
+        is_astray: whether the file of a connection is no longer the one at the url's path; None:
+            the database is no file.
+        unreachable: a hint for error messages: what to check when connecting fails.
+        fix: a hint for error messages: how to correct a server that is `ErrorKind.MISCONFIGURED`.
+        unsuitable: a query for the reason why this database cannot be used, as text; it returns no
+            row if the database is suitable. None: every database is suitable.
         prepare: creates what must exist before `init` can connect.
-        init_session: statements for the session of `init`.
-        classify: the kind of a driver's exception.
-        explain: a driver's exception for people, in one line, without what rows contain.
+        init_session: statements to execute on the connection of `init` before all others.
+        classify: returns the kind of a driver's exception.
+        explain: returns a driver's exception as one line of text, without the contents of rows.
     """
 
     now: str

@@ -42,7 +42,7 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     ),
     **dict.fromkeys(
         (
-            1036,  # table is read-only: what MariaDB says of a read-only InnoDB
+            1036,  # table is read-only; MariaDB's error if InnoDB is read-only
             1290,  # running with --read-only
             1792,  # read-only transaction
             1836,  # read-only mode
@@ -123,9 +123,9 @@ def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
 def _connect(arguments: Mapping[str, Any], budget: Budget) -> Any:  # noqa: ANN401  # PEP 249
     """Open a connection that keeps to a budget, and is encrypted if ``tls`` is given.
 
-    PyMySQL's own options do not suffice for encryption: with some of them it forgets the authority,
-    and then compares no names. A context of ours it uses as it is. The files are read again for
-    each connection, because certificates are replaced while psched runs.
+    An SSL context is passed, because with some of PyMySQL's own options for encryption, PyMySQL
+    ignores the authority, and does not compare host names. The context is created again for each
+    connection, because its files may be replaced while psched runs.
     """
     # Users of other databases need not install the driver.
     import pymysql  # noqa: PLC0415
@@ -163,7 +163,10 @@ _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 """No gap locks: two workers that claim neighbouring rows do not wait for each other."""
 
 _NOT_IN_ONE = frozenset({1064, 1193})
-"""A proxy or a fork of MySQL does not understand the one statement, or has no such variable."""
+"""Errors after which the session's options are set by several statements instead of one.
+
+A proxy or a fork of MySQL may not support the single statement, or may lack a variable in it.
+"""
 
 
 def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
@@ -213,8 +216,8 @@ MYSQL = Dialect(
     # Neither a comparison of pairs nor two queries, because MySQL would then read all rows with the
     # first value again.
     after="({0} > {2} OR ({0} = {2} AND {1} > {3}))",
-    # Ordered by key alone: with next_run_time, which is NULL in all these rows, MariaDB 10.11 would
-    # sort.
+    # The order has the key alone, because MariaDB 10.11 would sort if it contained next_run_time,
+    # which is NULL in all these rows.
     rest_order="id",
     place="id",
     # The variable is a number or a word, depending on the version. A read-only session raises an
@@ -232,9 +235,9 @@ MYSQL = Dialect(
     node_state=(
         "SHOW STATUS WHERE Variable_name IN ('wsrep_local_state', 'wsrep_local_state_comment')"
     ),
-    # SKIP LOCKED would cost a transaction's round trips. Measured under READ COMMITTED, it won them
-    # back only when several workers claimed many rows at a time. On Galera, row locks end at the
-    # node.
+    # SKIP LOCKED would cost the round trips of a transaction. In measurements under READ COMMITTED,
+    # it was faster only when several workers claimed many rows at a time. In a Galera cluster, the
+    # other nodes ignore a node's row locks.
     skips_locked=False,
     host_clock=False,
     driver="pymysql",
@@ -249,7 +252,7 @@ MYSQL = Dialect(
     fix="set the server's binlog_format to MIXED or ROW",
     unsuitable=None,
     prepare=lambda _url: None,
-    # An ALTER TABLE waits for the statements of running workers.
+    # The limit is long, because an ALTER TABLE waits for the statements of running workers.
     init_session=("SET SESSION lock_wait_timeout = 60",),
     classify=_classify,
     explain=str,

@@ -36,7 +36,8 @@ _ERROR_KINDS: Mapping[str, ErrorKind] = {
         (
             "08",  # connection exceptions
             "25P03",  # idle in a transaction for too long
-            # A session that is ended while it waits for a synchronous replica has committed.
+            # The outcome is unknown, because a session that is ended while it waits for a
+            # synchronous replica has already committed.
             "57P",  # shutdown, crash of another session, idle for too long
         ),
         ErrorKind.UNKNOWN,
@@ -91,7 +92,8 @@ _NO_FILE = "/dev/null/none"
 def _connect_args(timeout: float, tls: Tls | None) -> Mapping[str, object]:
     return {
         **({} if tls is None else _tls_args(tls)),
-        # libpq takes whole seconds, at least two; the budget is what really limits it.
+        # libpq requires whole seconds, at least two. This is longer than the budget, which ends
+        # connecting first.
         "connect_timeout": max(2, ceil(2 * timeout)),
         "client_encoding": "utf8",
         "application_name": "psched",
@@ -108,7 +110,7 @@ def _tls_args(tls: Tls) -> Mapping[str, object]:
         "sslrootcert": str(tls.ca or _NO_FILE),
         "sslcert": str(tls.cert or _NO_FILE),
         "sslkey": str(tls.key or _NO_FILE),
-        # GSSAPI would be tried first, and checks no certificates.
+        # GSSAPI is disabled, because libpq would try it first, and it checks no certificates.
         "gssencmode": "disable",
     }
 
@@ -161,9 +163,9 @@ _SESSION = "; ".join(
     (
         "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED",
         "SET standard_conforming_strings = on",
-        # The server gives up a statement when nobody waits for its answer any more.
+        # The server cancels a statement after the time for which psched waits for the answer.
         "SET statement_timeout = {milliseconds}",
-        # A worker that waits for a lock does not extend its other leases.
+        # The wait is short, because a worker that waits for a lock cannot extend its other leases.
         "SET lock_timeout = '1s'",
         # When many rows have fallen due since the last ANALYZE, the planner would collect and sort
         # them all for each claim, instead of reading the first ones through the index.
@@ -171,7 +173,7 @@ _SESSION = "; ".join(
         f"SELECT {_READ_ONLY}",
     )
 )
-"""One request. Poolers refuse these as options of the connection."""
+"""Statements that one request sends; poolers refuse these settings as connection options."""
 
 
 def _begin_session(connection: Connection, milliseconds: int) -> ServerInfo:
@@ -192,7 +194,8 @@ POSTGRESQL = Dialect(
     text="{}",
     hex="encode(convert_to({}, 'UTF8'), 'hex')",
     after="({}, {}) > ({}, {})",
-    # The planner does not see that all rows at rest have the same time, NULL.
+    # The order includes the time, though it is NULL in all these rows, because otherwise the
+    # planner does not use the index of times and keys.
     rest_order="next_run_time, id",
     place="id",
     read_only=_READ_ONLY,
@@ -223,7 +226,7 @@ POSTGRESQL = Dialect(
         " WHERE encoding <> 'UTF8'"
     ),
     prepare=lambda _url: None,
-    # An ALTER TABLE waits for the statements of running workers.
+    # The limit is long, because an ALTER TABLE waits for the statements of running workers.
     init_session=("SET lock_timeout = '60s'",),
     classify=_classify,
     explain=_explain,

@@ -13,20 +13,19 @@ from psched.stores import encryption
 _UNCHECKED = Tls(verify="none", ca=None, cert=None, key=None)
 
 _SURELY_ACCEPTED = 200_000
-"""Characters, of at most four bytes each; a statement below that is accepted by every server."""
+"""Characters: every server accepts a statement that has no more; each has at most four bytes."""
 
 
 class PyMySQLConnection(Connection):
     """A connection that checks a statement's size, and takes fewer requests and less memory.
 
-    A server answers a statement that is too large by hanging up, and then nobody knows whether it
-    was applied. This connection does not send such a statement; its error says that it was not
-    applied, and why, with the number that servers give to it where they can.
+    If a statement is too large, a server may close the connection, and the client cannot know
+    whether the statement was applied. So this connection does not send such a statement, but raises
+    the error that servers use for it.
 
-    When it connects it sends nothing of its own, because each answer to wait for slows down a slow
-    link.
+    On connecting, it sends no statement, because each round trip takes time on a slow link.
 
-    Where it encrypts without checking the server, it does not read the certificates of the world's
+    If it encrypts without checking the server, it does not load the system's certificate
     authorities, which would take 25 ms, and memory in every worker.
     """
 
@@ -43,7 +42,7 @@ class PyMySQLConnection(Connection):
                 sql if isinstance(sql, bytes) else sql.encode(self.encoding, "surrogateescape")
             )
             largest = self._largest_statement()
-            # The byte of the command counts, too.
+            # One is added for the byte of the command, which counts as part of the packet.
             if len(content) + 1 > largest:
                 raise pymysql.err.DataError(
                     1153,

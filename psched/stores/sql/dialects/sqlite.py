@@ -25,7 +25,7 @@ _ERROR_KINDS: Mapping[int, ErrorKind] = {
     sqlite3.SQLITE_CANTOPEN: ErrorKind.UNAVAILABLE,
     sqlite3.SQLITE_NOMEM: ErrorKind.UNAVAILABLE,
     sqlite3.SQLITE_READONLY: ErrorKind.READ_ONLY,
-    # A number that has grown beyond 64 bits gets another type.
+    # A number that has grown beyond 64 bits becomes a float, which violates its column's type.
     sqlite3.SQLITE_CONSTRAINT: ErrorKind.INVALID_VALUE,
     sqlite3.SQLITE_MISMATCH: ErrorKind.INVALID_VALUE,
     sqlite3.SQLITE_TOOBIG: ErrorKind.INVALID_VALUE,
@@ -46,10 +46,11 @@ def _classify(error: BaseException) -> ErrorKind:
 
 def _begin_session(connection: Connection, _milliseconds: int) -> ServerInfo:
     opened: Any = connection.connection.driver_connection
-    # SQLite stores text that is not UTF-8, too; a row with such text must be readable, so that it
-    # can be quarantined. Not a Python function, because it is called for every text that is read.
+    # Bytes that are not UTF-8, which SQLite accepts in text, are replaced, so that such a row can
+    # be read and quarantined. `methodcaller` is faster than a Python function, and is called for
+    # every text.
     opened.text_factory = methodcaller("decode", "utf-8", "replace")
-    # Every settled occurrence survives a power cut.
+    # FULL, so that every settled occurrence survives a power cut.
     connection.exec_driver_sql("PRAGMA synchronous = FULL").close()
     return ServerInfo()
 
@@ -134,8 +135,8 @@ SQLITE = Dialect(
     hex="HEX({})",
     after="({}, {}) > ({}, {})",
     rest_order="id",
-    # The row's own number, because a search by key would read one more index, on another page for
-    # each row.
+    # Rows are found by rowid, because a search by key would also read the index of keys, and there
+    # another page for each row.
     place="rowid",
     read_only="0",
     server="SELECT 'SQLite ' || sqlite_version()",
