@@ -1,4 +1,4 @@
-"""What a generation of workers is made of; the master knows nothing else about their work."""
+"""The definition of a generation of workers; the master knows nothing else about their work."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from psched.process.deadman import Deadline
 from psched.process.link import Link
 
 DRAINED = 0
-"""Exit status of a worker that has left no lease; after any other status there may be some."""
+"""Exit status of a worker that holds no lease; after any other status, it may hold leases."""
 
 BAD_HANDLERS = 65
 """Exit status: handlers cannot be loaded (sysexits.h: EX_DATAERR)."""
@@ -21,23 +21,25 @@ FATAL = {
     BAD_HANDLERS: "its handlers cannot be loaded",
     BAD_CONFIG: "its configuration cannot be used",
 }
-"""Exit statuses after which another try would fail, too, and what they mean."""
+"""Exit statuses that another try would only repeat, each with its meaning for a log line."""
 
 
 CLEANER = -1
-"""The number of a process that is not a worker; see `GenerationSpec.clean_up`."""
+"""The worker number of a cleaner, a process that runs `GenerationSpec.clean_up`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Which worker a process is, and what was made for it before it was forked.
+    """The number of a worker, and the resources that its master created for it before the fork.
 
     Attributes:
-        number: from 0; a replacement has the number of its predecessor.
-        generation: grows with every restart.
-        nonce: drawn for this process alone; its leases carry it.
-        cgroup: made for this process alone; None: it has none.
-        deadline: shared memory in which the process notes when its lease timer will kill it.
+        number: counts from 0; a replacement receives the number of the worker that it replaces.
+        generation: the number of its generation; every restart increases it.
+        nonce: a random text that no other process uses; the store records it in the worker's
+            leases.
+        cgroup: the worker's own cgroup; None: the worker runs in the cgroup of its master.
+        deadline: shared memory in which the worker writes when its lease timer will kill it;
+            None: a cleaner, which has no lease timer.
     """
 
     number: int
@@ -48,7 +50,7 @@ class WorkerIdentity:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The process in a log line: "cleaner", or "worker" and its number."""
         return "cleaner" if self.number == CLEANER else f"worker {self.number}"
 
     def __str__(self) -> str:
@@ -61,18 +63,20 @@ def nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSpec:
-    """One generation.
+    """The parameters of one generation of workers.
 
     Attributes:
         processors: the number of workers.
-        work: a worker's whole life, in its own process; returns its exit status.
-        clean_up: the whole life of a process that only releases the leases of dead workers, which
-            are named by their nonces. It is forked when no worker is left that could do it.
+        work: the main function of a worker process; returns the exit status.
+        clean_up: the main function of a cleaner, a process that only releases the leases of dead
+            workers. Its last argument is the nonces of those workers. The master forks a cleaner
+            when no living worker can release the leases.
         start_timeout: seconds until a worker must have reported that it is ready.
         heartbeat_limit: seconds for which a ready worker may be silent.
-        graceful_timeout: seconds that running tasks are given at a shutdown.
-        kill_limit: seconds from then until everything that is left is killed.
-        about: what it serves, for ``psched status``.
+        graceful_timeout: seconds for which running tasks may continue after a shutdown has begun.
+        kill_limit: seconds from the end of ``graceful_timeout`` until all processes of tasks that
+            still run are killed.
+        about: the database and the handlers of the generation, for ``psched status``.
         adopt: called in the master when the generation begins to serve.
     """
 
@@ -90,12 +94,13 @@ class GenerationSpec:
 ReadSpec = Callable[[Mapping[str, Any] | None], GenerationSpec]
 """Reads the configuration anew and returns the next generation.
 
-Only the first worker of a generation can read the settings of a program. It reports them before it
-begins, and the function is called again with that report. The first call is made with None."""
+The argument of the first call is None. A Python program can define the settings, but the master
+does not load it. The first worker loads it and reports the settings before it claims a task. The
+master then calls the function again, with that report."""
 
 
 class SpecError(Exception):
-    """The configuration does not make a generation; the text is for people.
+    """No generation can be started from the configuration; the text is for the log.
 
     Attributes:
         status: the master's exit status if there is no earlier generation.

@@ -1,19 +1,20 @@
-"""The processes that tasks of dead masters have left running, found by a mark in the environment.
+"""Kills processes that tasks of dead masters have left running, by a mark in their environment.
 
-When a master and all its workers are killed at once, nobody is left to kill what their tasks had
-started. Where the tasks had cgroups, the next master finds the processes there (see `cgroup`).
-Elsewhere it finds those that have executed a program: they have inherited the variable
-``PSCHED_MASTER``, which names the master by pid, start time, pid namespace and user. A process
-that a handler has forked, and that executes nothing, shows the environment of the dead master,
-which has no such variable. It is not found.
+When a master and all its workers are killed at once, no process is left to kill the processes that
+their tasks had started. If the tasks ran in cgroups, the next master finds those processes in the
+cgroups (see `cgroup`). Otherwise it finds only the processes that have executed a program, because
+they have inherited the variable ``PSCHED_MASTER``, which identifies the master by pid, start time,
+pid namespace and user. If a handler has forked a process without executing a program, the kernel
+shows the environment of the dead master for it. That environment does not contain the variable, so
+the process is not found.
 
 A process is killed only if both are true:
 
-- Its mark names a master of this user, in this pid namespace, that is dead.
-- It is an orphan: its parent is process 1 or one of the processes above this master. A task may
-  have handed work to a batch system or to ``at``, together with its environment: the parent of
-  such a process belongs to that system. The parent of what a living worker has to kill belongs to
-  psched.
+- Its mark identifies a dead master of this user and this pid namespace.
+- It is an orphan: its parent is process 1 or one of the ancestors of this master, or the master.
+  This spares processes of a batch system or of ``at``, to which a task may have passed its
+  environment: their parent belongs to that system. It also spares processes that a living worker
+  has to kill: their parent belongs to psched.
 """
 
 import logging
@@ -34,10 +35,10 @@ _VARIABLE = "PSCHED_MASTER"
 _MARK = re.compile(rb"PSCHED_MASTER=([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 _KILL_TIMEOUT = 5.0
-"""Seconds that a start waits for the end of what it has killed."""
+"""Seconds for which a starting master waits until the processes that it has killed have ended."""
 
 _INTERVAL = 0.005
-"""Seconds between two searches."""
+"""Seconds between two searches of /proc."""
 
 
 @contextmanager
@@ -52,12 +53,15 @@ def marked() -> Iterator[None]:
 
 
 def kill() -> None:
-    """KILL the orphans of dead masters' tasks, with all below them, and wait for their end."""
-    with suppress(OSError):  # /proc cannot be read, or no descriptor is left
+    """KILL the orphans of dead masters' tasks and all their descendants, and wait until they end.
+
+    After `_KILL_TIMEOUT` seconds, log those that are still alive and return.
+    """
+    with suppress(OSError):  # if /proc cannot be read, nothing is killed
         above = _above()
         until = time.monotonic() + _KILL_TIMEOUT
         logged: set[int] = set()
-        # What the killed ones had forked becomes orphans, which the next search finds.
+        # Search again after each KILL: the children of a killed process become orphans, too.
         while found := [
             int(name)
             for name in os.listdir("/proc")
@@ -80,7 +84,7 @@ def _kill(pid: int, above: frozenset[int]) -> None:
     with suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
-            # Checked again, because the pid may have been reused before the descriptor was opened.
+            # Check again, because the pid may have been reused before the descriptor was opened.
             if _is_stray(pid, above):
                 below = tree.descendants(pid)
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -94,9 +98,9 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
     try:
         if pid in above or tree.parent(pid) not in above:
             return False
-        # The environment of a zombie is empty.
+        # The environment of a zombie is empty, so a zombie is never a stray.
         environment = tree.read(f"/proc/{pid}/environ").split(b"\0")
-    except OSError:  # the process is gone, or another user's
+    except OSError:  # the process has ended or belongs to another user
         return False
     marks = filter(None, map(_MARK.fullmatch, environment))
     master = next((tuple(map(int, mark.groups())) for mark in marks), None)
@@ -106,7 +110,7 @@ def _is_stray(pid: int, above: frozenset[int]) -> bool:
 
 
 def _above() -> frozenset[int]:
-    """This process, all processes above it, and process 1: an orphan's parent is one of these."""
+    """The pids of this process, all its ancestors and process 1: possible parents of an orphan."""
     above = {1}
     pid: int | None = os.getpid()
     while pid:
@@ -116,5 +120,5 @@ def _above() -> frozenset[int]:
 
 
 def _namespace() -> int:
-    """The number of this process's pid namespace, outside of which its pids mean nothing."""
+    """The inode number of this process's pid namespace; pids are valid only inside of it."""
     return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,4 +1,6 @@
-"""The master: a loop over signals, exits and time. It owns processes and nothing else.
+"""The master: a loop that acts on signals, on exits of workers and on timeouts.
+
+It owns processes, but neither schedules nor a database connection.
 
 ::
 
@@ -9,26 +11,26 @@
      exit 65, 78                   ▼
                   TERM, INT, QUIT ─▶ stopping ── second INT, QUIT ─▶ at once ── all gone ─▶ exit 0
 
-A generation is one reading of configuration and handler code. Nothing is reloaded in place: new
-code comes with new processes, so a broken file breaks nothing but its canary, the first worker of
-its generation. Nothing undoes a stop.
+A generation (g) is a set of workers that use one reading of the configuration and of the handler
+code. A running process never reloads code. A restart starts one worker of the next generation
+first, the canary. If a file is broken, only the canary fails. A stop cannot be cancelled.
 
 Signals::
 
     TERM, INT   stop: claim no more, running tasks may finish for ``graceful_timeout``, then the
                 kill ladder, leases released, exit 0. A second INT (1 s later or more): at once
-    QUIT        the same; while a stop is under way: at once
+    QUIT        stop, like TERM; while a stop is under way: at once
     HUP, USR1   restart: a new generation of workers; the old ones finish what they run
     USR2        reopen the log, nothing else
     TTIN, TTOU  one worker more, one fewer
     WINCH       start no more tasks until the next restart (ignored on a terminal)
 
-CONT is not bound, because service managers send it after TERM. CHLD is never ignored, because the
-kernel would take the children's exit statuses.
+CONT has no meaning, because service managers send it after TERM. CHLD is never ignored, because
+the kernel would then discard the exit statuses of the children.
 
-If the master dies, its workers read the end of their links to it. They kill their tasks, release
-the leases and exit, and a service manager starts the next master. That costs every running task,
-so an error in the master must not end it; see `Master.run`.
+If the master dies, its workers read the end of the stream on their links. They kill their tasks,
+release the leases and exit, and a service manager starts the next master. Every running task is
+lost, so the master survives errors in its own code; see `Master.run`.
 """
 
 import logging
@@ -49,22 +51,23 @@ from psched.process.signals import SignalInbox
 _log = logging.getLogger("psched.master")
 
 CRASHED = 70
-"""Exit status: workers die again and again, or psched has a fault (sysexits.h: EX_SOFTWARE)."""
+"""Exit status: workers crash repeatedly, or psched has a bug (sysexits.h: EX_SOFTWARE)."""
 
 _STOP = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}
 _RESTART = {signal.SIGHUP, signal.SIGUSR1}
 
 _MOST_DRAINING = 2
-"""Generations that may drain at the same time; a further restart waits."""
+"""The most generations that drain at the same time; a further restart waits for one to end."""
 
 _SAME_KEY_PRESS = 1.0
-"""Seconds; a second INT within them is the first one, received twice."""
+"""Seconds after the first INT in which a second one is ignored: one key press may send both."""
 
 _TICK = 4.0
 """The most seconds between two ticks."""
 
 _KILL_GRACE = 5.0
-"""Seconds that a killed worker may take to be gone before a stop with a fault is given up."""
+"""Seconds after the last KILL. If a fault keeps a worker in the table until then, `run` returns
+and leaves the worker behind."""
 
 _FAULT_PAUSE = 1.0
 """Seconds until the next tick after an unforeseen exception."""
@@ -81,8 +84,10 @@ class Master:
         workers: the table of children.
         respawn: the pace of replacements.
         reopen_logs: called on USR2 and at a restart.
-        status: shows the state of the master to those outside.
-        on_terminal: WINCH is sent by the terminal when its size changes, and means nothing.
+        clock: the time of the loop.
+        status: publishes the state of the master, for example to the service manager.
+        on_terminal: the master runs on a terminal, so WINCH is ignored: the terminal sends it when
+            its size changes.
     """
 
     def __init__(
@@ -122,18 +127,19 @@ class Master:
     def run(self, inbox: SignalInbox) -> int:
         """Work until told to stop; return the exit status.
 
-        An exception that nobody foresaw is a fault of psched's, and no reason to end what works.
-        It ends the step of the tick that raised it; the other steps are taken, and so are all later
-        ticks. Each different fault is logged once, with its traceback. The next tick follows a
-        second later or when a signal arrives, and messages wait until then. So a fault that returns
-        at every tick neither keeps the processor busy nor fills the log.
+        An unforeseen exception is a fault in psched; it does not end the master. It ends only the
+        step of the tick that has raised it. All other steps and all later ticks are executed. Each
+        different fault is logged once, with its traceback. After a fault, the next tick follows a
+        second later or when a signal arrives, and messages are not read before that tick. So a
+        fault in every tick neither keeps the processor busy nor fills the log.
 
-        A stop goes on in the same way. If a fault keeps it from completing, the master exits with
-        `CRASHED` when the last worker should have been killed: workers that are left read the end
-        of their links, release their leases and exit.
+        A stop continues after a fault, too. If a fault keeps the stop from completing, the master
+        exits with `CRASHED` shortly after the time at which the last worker should have been
+        killed. The remaining workers then read the end of the stream on their links, release their
+        leases and exit.
 
-        A fault while a generation is started is treated like a broken configuration: the old
-        generation goes on. If there is none, the master exits with `CRASHED`.
+        A fault during the start of a generation is treated like a broken configuration: the old
+        generation continues. If there is none, the master exits with `CRASHED`.
 
         Args:
             inbox: this process's signals.
@@ -145,7 +151,7 @@ class Master:
             self.obey(self._wait(inbox, timeout))
 
     def tick(self) -> float:
-        """Do what is due; return the seconds until something is due again."""
+        """Execute all steps that are due; return the seconds until the next one is due."""
         self._fault = False
         self._try(self._receive)
         self._try(self._reap)
@@ -165,7 +171,7 @@ class Master:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the master was told to stop, and has stopped."""
+        """Whether a stop is complete: no worker is left, or a fault has used up the time limit."""
         if self._stopping_since is None:
             return False
         if not self._workers:
@@ -197,7 +203,7 @@ class Master:
             self._try(self._pause)
 
     def _try(self, step: Callable[..., object], *arguments: object) -> None:
-        """Take a step, and survive its exceptions; see `run`."""
+        """Call a step, and log an exception that it raises; see `run`."""
         try:
             step(*arguments)
         except Exception as error:  # noqa: BLE001  # whatever it is, the workers live on
@@ -205,7 +211,7 @@ class Master:
             self._faults.failed(error)
 
     def _wait(self, inbox: SignalInbox, timeout: float) -> Collection[signal.Signals]:
-        """Sleep until something happens or is due; return the signals that have arrived."""
+        """Sleep until a signal or message arrives or the time is up; return the signals."""
         try:
             if self._fault:
                 return inbox.wait(timeout)
@@ -219,8 +225,8 @@ class Master:
 
     def _receive(self) -> None:
         for worker in self._workers:
-            # A fault in one worker's messages must not stop the reading of the others: a worker
-            # that is not heard would seem to hang, and be killed.
+            # Each worker is read on its own, so that a fault in one worker's messages does not keep
+            # the others' messages unread: a worker that seems silent is killed.
             self._try(self._receive_from, worker)
 
     def _receive_from(self, worker: WorkerChild) -> None:
@@ -243,11 +249,11 @@ class Master:
     def _handle(self, worker: WorkerChild, message: Mapping[str, Any]) -> None:
         """Act on a worker's message."""
         worker.heard_from(message, self._clock.monotonic())
-        # A worker that has died since cannot begin; nor can it be the first of a generation.
+        # A "ready" from a worker that has died after sending it is ignored.
         if "ready" in message and not worker.ready and worker.exit is None:
-            # A fault in the record of its nonce must not keep it from work.
+            # An exception while the nonce is recorded must not keep the worker from working.
             self._try(self._workers.became_ready, worker)
-            # The worker waits for this answer, and first obeys what it was told before.
+            # The worker waits for this answer. It obeys earlier messages, such as a stop, first.
             if worker is not self._canary or self._promote(worker, message["ready"]):
                 worker.admit()
             else:
@@ -261,7 +267,7 @@ class Master:
             self._workers.recovered(worker, message["recovered"])
 
     def _ended(self, worker: WorkerChild) -> None:
-        """Act on the end of a worker that was reaped."""
+        """Act on the exit of a worker that was reaped."""
         exit_, now = worker.exit, self._clock.monotonic()
         if exit_ is None or self._stopping_since is not None:
             return
@@ -281,7 +287,7 @@ class Master:
             worker.tell(reopen=True)
 
     def _clean_up(self) -> None:
-        """Release what dead workers held, if no later worker will do it."""
+        """Release the leases of dead workers by a cleaner, if no further worker will be started."""
         no_followers = self._stopping_since is not None or self._paused
         if no_followers and not self._workers and self._spec is not None:
             self._workers.clean_up(self._generation, self._spec)
@@ -289,7 +295,7 @@ class Master:
     # --- generations -----------------------------------------------------------------
 
     def _restart(self) -> None:
-        """Start the next generation's canary, if a restart is wanted and there is room."""
+        """Start the next generation's canary, if a restart is wanted and few generations drain."""
         now = self._clock.monotonic()
         if not self._restart_wanted or self._canary or not self._respawn.allowed(0, now):
             return
@@ -304,7 +310,7 @@ class Master:
         self._canary = self._workers.spawn(0, self._generation + 1, spec)
 
     def _can_start(self, step: Callable[[], object]) -> bool:
-        """Take a step in the start of a generation; return whether it succeeded."""
+        """Call a function that starts a generation; return whether it succeeded."""
         try:
             step()
         except SpecError as error:
@@ -319,7 +325,7 @@ class Master:
         return False
 
     def _promote(self, canary: WorkerChild, reported: Mapping[str, Any] | None) -> bool:
-        """The canary is ready: its generation is the present one, and the others drain.
+        """Make the canary's generation the present one, and drain the workers of older ones.
 
         Returns:
             False if the settings that the canary has reported cannot be used.
@@ -339,13 +345,15 @@ class Master:
         return True
 
     def _not_started(self, why: str, status: int | None) -> None:
-        """Note that a generation could not be started: the one before it goes on, if there is one.
+        """Log that a generation could not be started. The generation before it continues.
+
+        If there is no earlier generation, try again later or give up.
 
         Args:
-            why: for people.
-            status: the exit status, if another try would fail as well.
+            why: the reason, for the log and for ``psched status``.
+            status: the exit status if another try would fail, too; None: another try may succeed.
         """
-        # A pause that was asked for this generation does not apply to the next try.
+        # End a pause that was requested for this generation: the next try is not paused.
         self._paused_until = min(self._paused_until, self._generation)
         if self._spec is not None:
             _log.error(
@@ -369,7 +377,7 @@ class Master:
         return self._generation <= self._paused_until
 
     def _pause(self) -> None:
-        """Have no task started, neither by this generation nor by the one about to replace it."""
+        """Stop the start of tasks in this generation and in a canary's that will replace it."""
         _log.info("paused: no task is started until the next restart")
         self._paused_until = self._generation + (self._canary is not None)
         for worker in self._workers:
@@ -382,7 +390,7 @@ class Master:
         return 0 if self._spec is None else max(0, self._spec.processors + self._more)
 
     def _fill(self) -> None:
-        """Start or drain workers until as many as wanted run; in a pause, start none."""
+        """Start or drain workers to reach the wanted number; during a pause, start none."""
         if self._spec is None:
             return
         self._more = max(self._more, -self._spec.processors)
@@ -429,7 +437,7 @@ class Master:
     # --- its status ------------------------------------------------------------------
 
     def _show(self) -> None:
-        """Show the master's status outside, and note when something is due again."""
+        """Publish the master's status, and note when the next tick is due."""
         about = {} if self._spec is None else self._spec.about
         shown = self._status.show(
             self._state, self._generation, self._workers, until=self._last_kill, about=about

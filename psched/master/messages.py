@@ -18,7 +18,7 @@ from psched.process.message_shapes import (
 )
 
 _master = whole(1, 2**31 - 1)
-"""In a container a master may be process 1."""
+"""A master's pid. It may be 1, because a master may be process 1 of a container."""
 
 _nonces = listed(text(64), 100_000)
 _MOST_TASKS = 10_000
@@ -46,7 +46,7 @@ SETTINGS = record(
     pid_file=maybe(text(4096)),
     about=record(url=brief_text, table=line, programs=brief_text, triggers=brief_text),
 )
-"""The settings that the master needs, as reported by a worker that could read them."""
+"""The settings that the master needs, in the report of a worker that has loaded them."""
 
 FROM_WORKER = Shapes(
     {
@@ -56,7 +56,7 @@ FROM_WORKER = Shapes(
         "tasks": {"tasks": whole(0, _MOST_TASKS), "away": maybe(brief_text), "enough": line},
         "report": {"report": record(tasks=listed(TASK, _MOST_TASKS), errors=listed(line, 100))},
     },
-    # Room for a thousand tasks with the longest keys.
+    # A report of a thousand tasks with the longest keys fits into this.
     longest=16 * 2**20,
 )
 """What a master accepts from a worker."""
@@ -98,7 +98,8 @@ STATUS = Shapes(
             ),
             "errors": listed(line, 100),
         },
-        # These are sent once the master knows them, and only together with the fields above.
+        # The following fields are missing until the master knows them. They are sent in the same
+        # object as the fields above, so each of these kinds also requires "pid".
         "url": {"pid": _master, "url": brief_text, "table": line},
         "programs": {"pid": _master, "programs": brief_text},
         "triggers": {"pid": _master, "triggers": brief_text},

@@ -1,23 +1,24 @@
-"""The nonces of a master's workers, on file: for the next master, if this one is killed with them.
+"""A file with the nonces of a master's workers, read by the next master if all of them are killed.
 
-A worker that is killed leaves its leases behind, and its master has them released. When the master
-is killed at the same time, as by ``pkill -9`` or by a service manager, the next master on the host
-does it. It finds the nonces here.
+A killed worker does not release its leases, so its master has another worker release them. If the
+master is killed at the same time, for example by ``pkill -9`` or by a service manager, the next
+master on the host has the leases released. It reads the nonces from this file.
 
-A nonce is inherited only when nothing of its worker's process tree can be left, because its leases
-are released then. Two conditions must hold:
+The next master inherits a nonce only if no process of the worker's tree is left, because inheriting
+a nonce releases its leases. Two conditions must hold:
 
 - The master that wrote the file is dead.
-- No process is left in the cgroup that the worker was in. If the worker had a cgroup of its own
-  (see `cgroup`), that is empty or gone: this master empties those of dead masters when it makes
-  its own. Otherwise the worker was in its master's cgroup, and this process must be alone in that
-  one, as in a service that systemd has restarted.
+- No process is left in the cgroup that the worker was in. If the worker had its own cgroup (see
+  `cgroup`), that cgroup must be empty or removed. A starting master empties the cgroups of dead
+  masters when it creates its own. Otherwise the worker was in the cgroup of its master. The next
+  master must then be the only process in that cgroup, as after a restart by systemd.
 
-Where neither can be known, the nonce stays on file and its leases run out.
+If a condition does not hold or cannot be checked, the nonce stays in the file, and its leases
+expire.
 
-The first line of a file says where its pids and names of cgroups have a meaning: the boot, the pid
+The first line of a file states where its pids and names of cgroups are valid: the boot, the pid
 namespace, the cgroup namespace and the cgroup. Each other line is a nonce, followed by ``own`` if
-the worker was in a cgroup of its own.
+the worker was in its own cgroup.
 """
 
 import logging
@@ -43,17 +44,18 @@ _PLACE = re.compile(r"\S+ [0-9]+ [0-9]+ .+")
 _OWN = "own"
 
 _MOST = 5000
-"""Nonces that are inherited at one start: a task can leave any number, and a worker takes about a
-millisecond for each. Three generations of a thousand workers leave fewer."""
+"""The most nonces that one start inherits. There is a limit because a task can write any number
+of them, and a worker needs about a millisecond for each. Three generations of a thousand workers
+leave fewer."""
 
 
 class NonceFile:
-    """A master's file, in a folder where other masters may have theirs.
+    """The file of one master. The folder may contain files of other masters.
 
     Args:
-        folder: the folder; None: nothing is recorded.
+        folder: the folder; None: no file is written.
         place: the file's first line; see `here`.
-        group: the cgroup that this process is in; None: that is not known.
+        group: the cgroup that this process is in; None: the cgroup is unknown.
         clock: measures for how long the file could not be written.
     """
 
@@ -71,28 +73,32 @@ class NonceFile:
         """Record a worker that holds no lease yet.
 
         Args:
-            nonce: the worker's.
-            own_cgroup: it is in a cgroup of its own, with everything that it will fork.
+            nonce: the worker's nonce.
+            own_cgroup: the worker is in its own cgroup, which all its descendants will inherit.
         """
         self._in_own_cgroup[nonce] = own_cgroup
         self._write()
 
     def remove(self, nonces: Iterable[str]) -> None:
-        """Forget workers that hold no lease any more."""
+        """Remove the nonces of workers that no longer hold a lease."""
         for nonce in nonces:
             self._in_own_cgroup.pop(nonce, None)
         self._write()
 
     def inherit(self) -> list[str]:
-        """Take over the nonces of dead masters' workers that have left no process behind."""
+        """Move nonces of dead masters' workers that have left no process behind to this file.
+
+        Returns:
+            All nonces that are recorded in this file now, sorted.
+        """
         is_alone = self._group is not None and self._group.pids == [os.getpid()]
         for path, nonces in self._of_dead_masters():
             if len(self._in_own_cgroup) + len(nonces) > _MOST:
                 continue
             inherited = [nonce for nonce, own in nonces if (own.is_empty if own else is_alone)]
-            # The nonces are recorded in our file before they are removed from the others, in case
-            # we are killed in between. As their cgroups no longer exist, the next master can
-            # inherit them.
+            # Write the nonces to this master's file before the other file is removed, so that no
+            # nonce is lost if this master is killed in between. Mark them as "own": their cgroups
+            # do not exist any more, so the next master can inherit them.
             self._in_own_cgroup |= dict.fromkeys(inherited, True)
             if self._write() and len(inherited) == len(nonces):
                 with suppress(OSError):
@@ -100,7 +106,7 @@ class NonceFile:
         return sorted(self._in_own_cgroup)
 
     def _write(self) -> bool:
-        """Write the nonces to the file, or remove it if there are none. False if that fails."""
+        """Write the nonces to the file; without any, remove the file. Return whether it worked."""
         if self._folder is None or self._written == self._in_own_cgroup:
             return True
         path = self._folder / self._name
@@ -119,10 +125,11 @@ class NonceFile:
         return True
 
     def _of_dead_masters(self) -> Iterator[tuple[Path, list[tuple[str, Cgroup | None]]]]:
-        """The files of dead masters in this place, with each nonce and its worker's own cgroup.
+        """Yield the file of each dead master with the same first line, and its nonces.
 
-        Files that are useless are removed: those from before the last boot, and whatever is no
-        such file, because tasks can write to the folder.
+        Each nonce is paired with its worker's own cgroup, or with None if the worker had none.
+        Files from before the last boot are removed. So are invalid files, because tasks can write
+        to the folder.
         """
         try:
             found = [] if self._folder is None else [*self._folder.glob("nonces.*")]
@@ -140,7 +147,7 @@ class NonceFile:
                     name = cgroup.master_cgroup_name(pid, start)
                     yield path, [(nonce, self._below(name, nonce, own)) for nonce, own in nonces]
             except (FileNotFoundError, PermissionError):
-                continue  # removed by its master, or another user's
+                continue  # its master has removed it, or it belongs to another user
             except (OSError, ValueError) as error:
                 _log.warning("%s: is no file of a master's, and is removed: %s", path, error)
                 with suppress(OSError):
@@ -153,11 +160,14 @@ class NonceFile:
 
 
 def _parse(path: Path) -> tuple[tuple[int, int], str, list[tuple[str, str]]]:
-    """A file: its master's pid and start time, its first line, and its nonces.
+    """Read a file.
+
+    Returns:
+        The pid and start time of its master, its first line, and each nonce with "own" or "".
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is not the file of a master.
+        OSError: the file cannot be read.
+        ValueError: the file was not written by a master.
     """
     name = _NAME.fullmatch(path.name)
     place, *lines = regular_files.read(path).decode().split("\n")
@@ -177,10 +187,10 @@ def _is_dead(pid: int, start: int) -> bool:
 
 
 def here() -> str:
-    """Where this process's pids and names of cgroups have a meaning; a line of text.
+    """A line of text that states where pids and names of cgroups of this process are valid.
 
     Raises:
-        OSError: the kernel does not tell where they have a meaning.
+        OSError: the boot, the namespaces or the cgroup cannot be read.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "cgroup")]
@@ -189,7 +199,7 @@ def here() -> str:
 
 
 def make(environ: Mapping[str, str], clock: Clock) -> NonceFile:
-    """The file of this process, a master, in the first folder that can be used.
+    """The file of this process, which is a master, in the first folder that it can write to.
 
     Args:
         environ: the environment variables.

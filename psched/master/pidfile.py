@@ -1,4 +1,4 @@
-"""A pid file that is never stale: its lock counts, which the kernel releases at a death."""
+"""A pid file that is never stale: its lock counts, and the kernel unlocks it if the owner dies."""
 
 import fcntl
 import os
@@ -13,11 +13,11 @@ class AlreadyRunningError(Exception):
 
 
 class PidFile:
-    """The pid of this process, in a file that it keeps locked for as long as it lives.
+    """A file that contains the pid of this process and that this process locks until it exits.
 
-    The lock is a POSIX record lock. A child does not inherit it, unlike a lock of flock(2), so no
-    orphan can keep it. Closing any descriptor of the file releases the lock, so no other part of
-    this process opens the file.
+    The lock is a POSIX record lock. Unlike a lock of flock(2), it is not inherited by a child, so
+    no orphan can hold it. Closing any descriptor of the file releases the lock, so no other part
+    of this process opens the file.
 
     Args:
         path: the file.
@@ -31,14 +31,15 @@ class PidFile:
         """Lock the file and write the pid.
 
         Raises:
-            AlreadyRunningError: another process has locked it; the text names its pid.
+            AlreadyRunningError: another process has locked the file; the text contains its pid.
             OSError: the file cannot be written.
         """
         while True:
             try:
                 descriptor = regular_files.open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             except regular_files.NotRegularError:
-                # A task may have put it there, which must not keep the service from starting.
+                # Remove the other object, because it must not keep the service from starting: a
+                # task may have created it.
                 regular_files.discard(self._path)
                 continue
             try:
@@ -52,15 +53,15 @@ class PidFile:
                 ) from None
             if regular_files.is_same(self._path, descriptor):
                 break
-            # The file's owner removed it between our two calls; a lock on a removed file is
-            # useless.
+            # The previous owner removed the file between the opening and the locking. A lock on a
+            # removed file is useless, so try again with a new one.
             os.close(descriptor)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Remove the file, unless another file has the name by now."""
+        """Remove the file and unlock it. A different file at the path is not removed."""
         if self._descriptor >= 0:
             if regular_files.is_same(self._path, self._descriptor):
                 with suppress(OSError):

@@ -1,25 +1,26 @@
-"""When a worker that died is replaced, and when a crash loop is given up."""
+"""When a dead worker is replaced, and when workers have failed too often to try again."""
 
 import random
 
 _BACKOFF = (1.0, 60.0)
-"""Seconds: the pause after the second failure in a row, and the limit to which it doubles."""
+"""Seconds: the pause after the second failure in a row, and the longest pause. Each further failure
+doubles the pause."""
 
 _HEALTHY = 60.0
 """Seconds of life after which a worker's earlier failures no longer count."""
 
 _CRASH_LOOP = 5
-"""Failures in a row, of every worker, that make a crash loop."""
+"""The number of failures in a row that each worker must have for a crash loop."""
 
 
 class Respawn:
-    """The failures of the workers, by their numbers.
+    """Counts the failures of each worker number, and says when the worker may be replaced.
 
-    A worker is replaced at once when it fails for the first time, because others wait for the
-    tasks that it ran. Only repeated failures are slowed down.
+    After its first failure, a worker is replaced at once, because the tasks that it ran wait for
+    another try. After each further failure in a row, the master pauses first.
 
     Args:
-        rng: draws the jitter, so that hosts do not retry in step.
+        rng: randomizes the pauses, so that hosts do not retry at the same instants.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -31,8 +32,8 @@ class Respawn:
         """Note that a worker has exited without being told to.
 
         Args:
-            number: the worker's.
-            lived: seconds for which it had been ready.
+            number: the worker's number.
+            lived: seconds from the worker's fork to its exit; 0 if it never became ready.
             now: seconds of the monotonic clock.
         """
         failures = 1 if lived >= _HEALTHY else self._failures.get(number, 0) + 1
@@ -42,10 +43,10 @@ class Respawn:
         self._not_before[number] = now + pause * self._rng.uniform(0.8, 1.2)
 
     def refused(self, number: int, now: float) -> None:
-        """Note that the system had no process for a worker, which is not the worker's failure.
+        """Note that the system could not fork a worker. This does not count as a failure.
 
         Args:
-            number: the worker's.
+            number: the worker's number.
             now: seconds of the monotonic clock.
         """
         self._not_before[number] = now + _BACKOFF[0] * self._rng.uniform(0.8, 1.2)
@@ -55,16 +56,16 @@ class Respawn:
         return now >= self._not_before.get(number, now)
 
     def wakes(self, now: float) -> float:
-        """When the next worker may be forked, seconds of the monotonic clock."""
+        """When the next pause ends, in seconds of the monotonic clock; infinity: there is none."""
         return min((at for at in self._not_before.values() if at > now), default=float("inf"))
 
     def forget(self) -> None:
-        """Forget earlier failures, because they say nothing about a new generation."""
+        """Forget all failures and pauses, because they say nothing about a new generation."""
         self._failures.clear()
         self._not_before.clear()
 
     def is_crash_loop(self, count: int) -> bool:
-        """Whether each of so many workers has failed too often in a row."""
+        """Whether each worker with a number below ``count`` has failed too often in a row."""
         return count > 0 and all(
             self._failures.get(number, 0) >= _CRASH_LOOP for number in range(count)
         )

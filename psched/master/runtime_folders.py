@@ -1,4 +1,4 @@
-"""Where masters keep their sockets and records, and how the sockets are named."""
+"""The folders in which masters create their sockets and files, and the names of the sockets."""
 
 import os
 import re
@@ -10,12 +10,12 @@ _SOCKET = re.compile(r"master\.([0-9]{1,10})\.sock")
 
 
 def service_folder(environ: Mapping[str, str]) -> Path | None:
-    """The runtime folder that systemd made for this service; None if it made none.
+    """The runtime folder that systemd has created for this service; None: it has created none.
 
     Args:
         environ: the environment variables.
     """
-    # systemd lists all folders of the unit, separated by colons.
+    # Use the first folder: systemd lists all folders of the unit, separated by colons.
     first, _, _ = environ.get("RUNTIME_DIRECTORY", "").partition(":")
     return Path(first) if first else None
 
@@ -33,7 +33,7 @@ def socket_folders(environ: Mapping[str, str]) -> list[Path]:
 
 
 def volatile_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Those of `socket_folders` that belong to this host alone and are emptied when it boots.
+    """The folders of `socket_folders` that no other host shares and that a boot empties.
 
     Args:
         environ: the environment variables.
@@ -52,7 +52,7 @@ def socket_name(pid: int) -> str:
 
 
 def sockets(folder: Path) -> list[tuple[int, Path]]:
-    """The sockets of masters in a folder, with the pids in their names.
+    """The pid and path of each socket of a master in a folder; the pid is part of the name.
 
     Raises:
         OSError: the folder cannot be read.
@@ -63,7 +63,9 @@ def sockets(folder: Path) -> list[tuple[int, Path]]:
 
 @contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """An address for the socket at a path of any length: sockaddr_un has room for 107 bytes.
+    """A short address for the socket at a path of any length; valid inside the ``with`` block.
+
+    A socket cannot be addressed by a long path, because sockaddr_un has room for only 107 bytes.
 
     Raises:
         OSError: the folder cannot be opened.

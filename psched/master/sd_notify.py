@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 
 _TIMEOUT = 1.0
-"""Seconds; a manager that does not accept a datagram must not block its services."""
+"""Seconds until a notification is given up, so that a hung service manager does not block us."""
 
 _MICROSECONDS = 1_000_000
 
@@ -15,23 +15,24 @@ class Notifier:
     """Sends notifications to the service manager, if there is one.
 
     Args:
-        environ: the environment variables. ``NOTIFY_SOCKET`` is removed, because only the master
-            may notify, not a program that a task executes.
+        environ: the environment variables. ``NOTIFY_SOCKET`` and the variables of the watchdog are
+            removed from it, so that only the master can notify, not a program that a task executes.
 
     Attributes:
-        watchdog: seconds within which the manager expects a sign of life; None: it expects none.
+        watchdog: seconds within which the manager expects the next sign of life; None: the manager
+            expects no signs of life.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         address = environ.pop("NOTIFY_SOCKET", "")
-        # "@" means the zero byte with which an abstract address begins.
+        # An abstract address begins with a zero byte, which the variable shows as "@".
         self._address = "\0" + address[1:] if address.startswith("@") else address
         limit, meant = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
         ours = limit.isdecimal() and meant in ("", str(os.getpid()))
         self.watchdog = int(limit) / _MICROSECONDS if ours and int(limit) else None
 
     def send(self, **fields: object) -> None:
-        """Send fields such as ``READY=1``. It is no error if nobody listens."""
+        """Send fields such as ``READY=1``; if no manager listens, do nothing."""
         if not self._address:
             return
         text = "\n".join(f"{name}={value}" for name, value in fields.items())
@@ -44,5 +45,5 @@ class Notifier:
 
 
 def microseconds(seconds: float) -> int:
-    """Seconds, as sd_notify(3) counts time."""
+    """Convert seconds to whole microseconds, the unit of sd_notify(3)."""
     return int(seconds * _MICROSECONDS)

@@ -15,26 +15,28 @@ from psched.master.workers import Workers
 from psched.process.signals import Waitable
 
 _REPORT_TIMEOUT = 1.0
-"""Seconds that workers have to report. For one that hangs, its last report is shown."""
+"""Seconds for which the master waits for reports. If a worker hangs, its last report is shown."""
 
 _EXTENSION = (5.0, 30.0)
-"""Every so many seconds, the service manager is asked to extend its timeout by so many."""
+"""Seconds between two requests to the service manager to extend its timeout, and the extension in
+seconds."""
 
 _STATUS_INTERVAL = 1.0
-"""Seconds between two status lines to the service manager."""
+"""Seconds between two status lines to the service manager, unless the state changes."""
 
 _ERRORS = 10
-"""The number of errors that ``psched status`` shows, the last ones."""
+"""The most errors that ``psched status`` shows; older errors are left out."""
 
 _LONGEST_TEXT = 500
-"""Characters of a status line: service managers accept no long ones."""
+"""The most characters of a status line, because service managers do not accept long lines."""
 
 
 class MasterState(Enum):
     """What a master is doing."""
 
     STARTING = "starting"
-    """No worker has polled for due rows yet: handlers are being loaded, or the database is away."""
+    """No worker has polled for due rows yet: handlers are being loaded, or the database is
+    unavailable."""
     SERVING = "serving"
     RELOADING = "reloading"
     PAUSED = "paused"
@@ -42,16 +44,17 @@ class MasterState(Enum):
 
 
 class Status:
-    """Shows the master's state to those outside, and every change to the service manager.
+    """Publishes the master's state: as a title, to the service manager and to ``psched status``.
 
     Args:
-        notifier: to the service manager.
-        socket: where ``psched status`` asks.
+        notifier: sends notifications to the service manager.
+        socket: accepts the connections of ``psched status``.
         set_title: shows a text as the process's title.
         recent: the last warnings and errors of this process.
+        clock: the time of the intervals.
 
     Attributes:
-        problem: why the last restart failed; None: it did not fail.
+        problem: why the last restart failed; None: the last restart succeeded, or there was none.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Status:
 
     @property
     def links(self) -> list[Waitable]:
-        """The connections whose news should wake the master."""
+        """The sockets that must wake the master when they are ready."""
         return self._socket.links
 
     def show(
@@ -91,21 +94,21 @@ class Status:
         until: float,
         about: Mapping[str, str],
     ) -> float:
-        """Show the master's state everywhere.
+        """Publish the master's state, if it has changed or somebody has asked for it.
 
         Args:
             state: what the master is doing.
-            generation: the present one.
-            workers: all that are alive.
-            until: until when the service manager is asked to wait for a start or a stop, seconds
-                of the monotonic clock.
-            about: what is served.
+            generation: the number of the present generation.
+            workers: all workers that are alive.
+            until: the time until which the service manager is asked to wait for a start or a stop,
+                in seconds of the monotonic clock.
+            about: see `GenerationSpec.about`.
 
         Returns:
             When to call again, seconds of the monotonic clock.
         """
         now = self._clock.monotonic()
-        # The watchdog is fed first: a failure below must not have it end the service.
+        # Send the sign of life first: if a later step fails, the manager must not end the service.
         wakes = self._feed_watchdog(now)
         text = self._text(state, generation, workers)
         self._set_title(text)
@@ -139,7 +142,7 @@ class Status:
         return self._next_beat
 
     def _notify(self, state: MasterState, text: str, now: float, until: float) -> float:
-        """Tell the service manager what is new; return when to call again."""
+        """Send the service manager all changes; return when to call again."""
         fields = self._change(state, now)
         if fields or (text != self._shown and now >= self._next_line):
             self._shown, self._next_line = text, now + _STATUS_INTERVAL
@@ -156,7 +159,7 @@ class Status:
         return wakes
 
     def _change(self, state: MasterState, now: float) -> dict[str, object]:
-        """The fields that tell the service manager of a new state; none if it is not new."""
+        """The fields that announce a new state to the service manager; empty: it need not know."""
         before, self._state = self._state, state
         if state is before:
             return {}

@@ -1,4 +1,4 @@
-"""Asking the masters on this host for their status: the client's side of `status_socket`."""
+"""Requests the status of the masters on this host: the client's side of `status_socket`."""
 
 import json
 import select
@@ -13,13 +13,13 @@ from psched.master.messages import STATUS
 from psched.master.runtime_folders import short_address, sockets
 
 _TIMEOUT = 5.0
-"""Seconds that all masters together have to answer."""
+"""Seconds until all masters together must have answered."""
 
 
 def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSError]]:
-    """The answer of each master whose socket is found, or why it gave none, by pid.
+    """Yield the pid and the answer of each master whose socket is found, or an error instead.
 
-    All are asked at once, so that one that does not answer takes no time from the others.
+    All masters are asked at once, so that one that does not answer takes no time from the others.
     """
     asked: list[tuple[int, _Query | OSError]] = []
     for folder in folders:
@@ -28,7 +28,7 @@ def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSEr
                 try:
                     asked.append((pid, _Query(path)))
                 except ConnectionRefusedError:
-                    pass  # the master was killed
+                    pass  # the socket of a master that was killed
                 except OSError as error:
                     asked.append((pid, error))
     _receive([query for _, query in asked if isinstance(query, _Query)])
@@ -40,13 +40,13 @@ def ask_all(folders: list[Path]) -> Iterator[tuple[int, Mapping[str, Any] | OSEr
 
 
 class _Query:
-    """A connection to a master, or to somebody who poses as one.
+    """A connection to a master, or to a process that impersonates a master.
 
     Attributes:
-        failure: why there is no answer, once that is known.
+        failure: why no answer was received; None: no error has occurred.
 
     Raises:
-        OSError: nobody listens.
+        OSError: no process listens at the path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +66,7 @@ class _Query:
         return self._connection.fileno()
 
     def receive(self) -> bool:
-        """Read what has arrived; return whether there may be more."""
+        """Read the data that have arrived; return whether more may follow."""
         try:
             chunk = self._connection.recv(1 << 16)
         except OSError as error:
@@ -82,7 +82,7 @@ class _Query:
         """The document that was received.
 
         Raises:
-            OSError: nothing that can be understood was received.
+            OSError: no valid document was received.
         """
         self._connection.close()
         if self.failure is not None:
@@ -99,7 +99,7 @@ class _Query:
 
 
 def _receive(queries: list[_Query]) -> None:
-    """Wait for the answers."""
+    """Receive the answers until all are complete or `_TIMEOUT` has passed."""
     until = time.monotonic() + _TIMEOUT
     poller = select.poll()
     waiting = {query.fileno(): query for query in queries}

@@ -1,9 +1,9 @@
 """The socket on which a master answers ``psched status``; `status_query` is the other side.
 
-Whoever connects is sent one JSON document, then the end of the stream. Nothing is read from the
-connection except its end: a socket that takes no commands needs no protection beyond its file
-mode. The sockets of all masters on a host lie in the same folder, each named after its master's
-pid.
+Each client receives one JSON document, then the end of the stream. The master reads nothing from a
+connection except its end. So a client cannot send commands, and the socket needs no protection
+beyond its file mode. The name of the socket contains the master's pid, so masters can share a
+folder.
 """
 
 import json
@@ -24,31 +24,35 @@ from psched.process.signals import Waitable
 _log = logging.getLogger("psched.master")
 
 _MOST_READERS = 32
-"""Further ones are turned away, so that no client can use up the master's descriptors."""
+"""The most clients at a time. Further clients are disconnected, so that clients cannot use up the
+master's descriptors."""
 
 _TIMEOUT = 5.0
 """Seconds after which a reader that has not fetched its answer is disconnected."""
 
 _ACCEPT_PAUSE = 1.0
-"""Seconds without accepting connections after that has failed for want of a descriptor."""
+"""Seconds for which no connection is accepted after the master has run out of descriptors."""
 
 _CHECK_INTERVAL = 1.0
 """Seconds between two checks that the socket still exists: tasks can remove it."""
 
 _MOST_SOCKETS = 1000
-"""Sockets of other masters that a start examines: tasks can leave any number in the folder."""
+"""The most sockets of other masters that a start examines. There is a limit because tasks can
+create any number of files in the folder."""
 
 
 class StatusReader:
     """A client that has connected.
 
     Args:
-        connection: to the client.
-        until: when it is disconnected at the latest, seconds of the monotonic clock.
+        connection: the socket that is connected to the client.
+        until: the time at which the client is disconnected at the latest, in seconds of the
+            monotonic clock.
 
     Attributes:
-        answered: its answer is on the way.
-        closed: it has received everything, has left, or took too long.
+        answered: the client's answer is being sent.
+        closed: the client is disconnected: it has received its whole answer, has closed the
+            connection, has sent data or took too long.
     """
 
     def __init__(self, connection: socket.socket, until: float) -> None:
@@ -73,7 +77,7 @@ class StatusReader:
         self._outgoing, self.answered = document, True
 
     def advance(self, now: float) -> None:
-        """Send what the socket accepts; notice a client that has left or takes too long.
+        """Send as much as the socket accepts; disconnect a client that has left or is too slow.
 
         Args:
             now: seconds of the monotonic clock.
@@ -83,9 +87,8 @@ class StatusReader:
             return
         try:
             with suppress(BlockingIOError):
-                # At the end of the stream, the client has left. If it sends something else, it is
-                # cut off: nothing is read from it, so its data would wake the master again and
-                # again.
+                # At the end of the stream, the client has left. A client that sends data is
+                # disconnected, because its data would wake the master again and again.
                 self._connection.recv(1)
                 self.close()
                 return
@@ -100,7 +103,7 @@ class StatusReader:
             self.close()
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect the client."""
         self.closed = True
         self._connection.close()
 
@@ -109,8 +112,9 @@ class StatusSocket:
     """A master's listening socket, and the clients that have connected.
 
     Args:
-        folders: the first one that can be used is used. If there are none, there is no socket.
-        clock: counts the timeouts.
+        folders: the folders to try, in this order. The socket is created in the first one that can
+            be written to. If there is none, no socket is created.
+        clock: the time of the timeouts.
     """
 
     def __init__(self, folders: list[Path], clock: Clock) -> None:
@@ -142,13 +146,13 @@ class StatusSocket:
 
     @property
     def links(self) -> list[Waitable]:
-        """The connections whose news should wake the master."""
+        """The sockets that must wake the master when they are ready."""
         if self._listening is None or self._clock.monotonic() < self._accept_from:
             return [*self._readers]
         return [_ListeningSocket(self._listening), *self._readers]
 
     def advance(self) -> None:
-        """Accept connections, and send what the sockets accept."""
+        """Accept connections, and send as much of the answers as the sockets accept."""
         now = self._clock.monotonic()
         self._check(now)
         if self._listening is not None and now >= self._accept_from:
@@ -174,8 +178,8 @@ class StatusSocket:
 
     def _accept(self, listening: socket.socket, now: float) -> None:
         try:
-            # Only so many at once, because signals and workers wait meanwhile; the next call
-            # accepts more.
+            # Limit the number of connections per call, because signals and workers wait meanwhile.
+            # The next call accepts more.
             for _ in range(_MOST_READERS):
                 reader = StatusReader(listening.accept()[0], now + _TIMEOUT)
                 if len(self._readers) >= _MOST_READERS:
@@ -185,12 +189,12 @@ class StatusSocket:
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError:
-            # No descriptor is left. The client stays in the socket's queue, and would wake us at
-            # once.
+            # No descriptor is left. Do not watch the socket for a while: the client stays in the
+            # socket's queue and would wake the master at once.
             self._accept_from = now + _ACCEPT_PAUSE
 
     def _check(self, now: float) -> None:
-        """Make the socket again if somebody has removed or replaced it, as any task can."""
+        """Create the socket again if a process, such as a task, has removed or replaced it."""
         if self._path is None or self._found is None or self._listening is None:
             return
         if now < self._next_check:
@@ -200,7 +204,7 @@ class StatusSocket:
             if os.path.samestat(self._path.lstat(), self._found):
                 return
         if not self._replaced:
-            # Logged only once, because somebody may remove the socket again and again.
+            # Log this only once, because a task may remove the socket again and again.
             _log.warning("%s was removed or replaced: it is made again", self._path)
             self._replaced = True
         before = self._listening
@@ -245,7 +249,7 @@ def _remove_stale(folder: Path) -> None:
     """Remove the sockets of masters that were killed."""
     for pid, path in sockets(folder)[:_MOST_SOCKETS]:
         if tree.alive(pid):
-            continue  # its master may be about to listen
+            continue  # the socket's master may be about to listen
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, suppress(OSError):
             probe.setblocking(False)  # noqa: FBT003
             try:

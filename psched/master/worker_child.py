@@ -24,38 +24,40 @@ from psched.process.spawner import Spawner
 _log = logging.getLogger("psched.master")
 
 CLEAN_UP_LIMIT = 20.0
-"""Seconds that a shutdown spends on the leases of dead workers."""
+"""Seconds for which a shutdown waits until the leases of dead workers are released."""
 
 _ABORT_GRACE = 2.0
-"""Seconds that a silent worker has to log its stack before it is killed."""
+"""Seconds between ABRT, which makes a silent worker log its stack, and KILL."""
 
 _KILL_INTERVAL = 1.0
 """Seconds between two KILLs."""
 
 
 class WorkerChild(Child):
-    """A worker or a cleaner, with all that the master knows of it.
+    """The master's record of a worker or a cleaner.
 
-    Anybody may read the attributes, but only the methods write them. Each method is named after an
+    Any code may read the attributes, but only the methods write them. Each method is named after an
     event in the worker's life, or after an order to the worker.
 
     Args:
-        pid: the process.
+        pid: the worker's pid.
         link: the master's end of the link.
         now: seconds of the monotonic clock.
-        identity: which worker this is.
-        spec: the generation it belongs to.
-        spawner: sends signals to it.
+        identity: the worker's number, generation and resources.
+        spec: the parameters of the worker's generation.
+        spawner: sends signals to the worker.
 
     Attributes:
-        draining: it has been told to claim nothing more and to exit.
-        recovering: nonces of dead workers whose leases it has been told to release.
-        tasks: how many tasks it runs.
-        store_fault: why its store does not answer; None: the store answers.
-        report: its last answer to a request for a report.
-        reported: when that answer arrived, seconds of the monotonic clock.
-        killed_at: when a draining worker that has not exited is killed, likewise.
-        aborted: it is being killed, because it was silent, not ready in time, or sent garbage.
+        draining: the worker has been told to claim nothing more and to exit.
+        recovering: nonces of dead workers whose leases this worker has been told to release.
+        tasks: how many tasks the worker runs.
+        store_fault: why the worker's store does not answer; None: the store answers.
+        report: the worker's last answer to a request for a report; empty: there was none.
+        reported: when that answer arrived, in seconds of the monotonic clock; 0: never.
+        killed_at: when a draining worker with a time limit is killed if it has not exited, in
+            seconds of the monotonic clock.
+        aborted: the worker is being killed, because it was silent, was not ready in time, or has
+            sent an invalid message.
     """
 
     def __init__(
@@ -102,18 +104,18 @@ class WorkerChild(Child):
         self.tell(go=True)
 
     def refuse(self) -> None:
-        """Have the worker exit before it claims anything."""
+        """Tell the worker to exit before it claims anything."""
         self.draining = True
         self.tell(go=False)
 
     def belongs_to(self, spec: GenerationSpec) -> None:
-        """Note the generation that was made of the settings which only this worker could read."""
+        """Replace the generation's parameters by those that follow from this worker's report."""
         self.spec = spec
 
     # --- what it says ----------------------------------------------------------------
 
     def heard_from(self, message: Mapping[str, Any], now: float) -> None:
-        """Note that the worker lives, and what it reports about itself.
+        """Note that the worker is alive, and note what it reports about itself.
 
         Args:
             message: the worker's message.
@@ -128,22 +130,26 @@ class WorkerChild(Child):
     # --- what dead workers held ------------------------------------------------------
 
     def recover(self, nonces: Sequence[str]) -> None:
-        """Have the worker release the leases of dead workers."""
+        """Tell the worker to release the leases of the dead workers with these nonces."""
         self.tell(recover=nonces)
         self.recovering += nonces
 
     def recovered(self, nonces: Collection[str]) -> set[str]:
-        """Note its report that leases of dead workers are released.
+        """Note the worker's report that leases of dead workers are released.
 
         Returns:
-            Those of the nonces that it had been told to recover; it must not report others.
+            The reported nonces, without any that the worker had not been told to recover.
         """
         done = {*nonces}.intersection(self.recovering)
         self.recovering = [nonce for nonce in self.recovering if nonce not in done]
         return done
 
     def has_only_to_clean_up(self, nonces: Sequence[str]) -> None:
-        """Make it a cleaner, which releases the leases of dead workers and exits, or is killed."""
+        """Mark this process as a cleaner, which is killed if it takes too long.
+
+        Args:
+            nonces: the dead workers whose leases the cleaner releases.
+        """
         self.draining, self.recovering = True, [*nonces]
         self._kill_at(self.started, self.started + CLEAN_UP_LIMIT)
 
@@ -153,14 +159,14 @@ class WorkerChild(Child):
         """Tell the worker to claim nothing more, and to exit when its tasks are done.
 
         Args:
-            timeout: seconds until it stops its tasks; None: it waits for them.
+            timeout: seconds until the worker stops its tasks; None: it waits until they are done.
             now: seconds of the monotonic clock.
-            hurry: its tasks are not given their time to clean up.
+            hurry: the worker's tasks get no time to clean up when they are stopped.
         """
         self.draining = True
         if timeout is not None:
-            # The worker keeps these limits itself; the master's limit is for a worker that does
-            # not.
+            # The worker enforces these limits itself. The master enforces a later one, in case the
+            # worker fails to.
             self._kill_at(now, now + timeout + self.spec.kill_limit + CLEAN_UP_LIMIT)
         self.tell(stop=timeout, hurry=hurry)
 
@@ -175,23 +181,25 @@ class WorkerChild(Child):
         if self.ready:
             self.drain(timeout, now, hurry=hurry)
         else:
-            # A worker that is not ready holds no lease, and an import may keep it busy for a long
-            # time.
+            # Kill a worker that is not ready: it holds no lease, and an import may keep it from
+            # exiting for a long time.
             self.draining = True
             self.send(signal.SIGKILL)
 
     def stood_still(self, seconds: float, now: float) -> None:
-        """Forgive silence in a time in which the master could not listen.
+        """Extend the worker's time limits by a time in which the master could not listen.
 
         Args:
-            seconds: for how long, with what a worker may need to speak again.
+            seconds: that time, plus the time that the worker may need for its next message.
             now: seconds of the monotonic clock.
         """
         self.started = min(now, self.started + seconds)
         self.heard = min(now, self.heard + seconds)
 
     def watch(self, now: float) -> None:
-        """Send the signal that is due, if it hangs, has sent garbage or drains too slowly.
+        """Send the worker the signal that is due, if it hangs, is invalid or drains too slowly.
+
+        A worker is invalid once it has sent an invalid message.
 
         Args:
             now: seconds of the monotonic clock.
@@ -205,7 +213,7 @@ class WorkerChild(Child):
             what = "silent" if self.ready else "not ready"
             text = "%s, pid %d, %s for %.0f s: killed"
             _log.error(text, self.identity, self.pid, what, self.limit)
-            # Python's faulthandler logs its stack, which shows where it hangs.
+            # On ABRT, Python's faulthandler logs the worker's stack, which shows where it hangs.
             self.send(signal.SIGABRT)
             self.ladder = KillLadder(now + _ABORT_GRACE, _KILL_INTERVAL, 0)
         if self.ladder is not None and (number := self.ladder.due(now)) is not None:
@@ -219,37 +227,41 @@ class WorkerChild(Child):
 
     @property
     def limit(self) -> float:
-        """The most seconds for which it may be silent, or not ready."""
+        """The most seconds between two messages of a ready worker, or until a worker is ready."""
         return self.spec.heartbeat_limit if self.ready else self.spec.start_timeout
 
     @property
     def expected(self) -> float:
-        """The time by which its next message, or its first one, must have arrived."""
+        """When the worker must have sent its next message, or must be ready, at the latest.
+
+        In seconds of the monotonic clock.
+        """
         return (self.heard if self.ready else self.started) + self.limit
 
     # --- after its end ---------------------------------------------------------------
 
     @property
     def failed(self) -> bool:
-        """Whether it has exited without being told to."""
+        """Whether the worker has exited with an error, or before it was ready or told to exit."""
         if self.exit is None:
             return False
         return self.exit.status != DRAINED or not (self.ready or self.draining)
 
     @property
     def may_hold_leases(self) -> bool:
-        """Whether it may have exited without releasing its leases."""
+        """Whether the worker has exited and may not have released its leases."""
         return self.ready and self.exit is not None and self.exit.status != DRAINED
 
     def describe_exit(self, now: float) -> str:
-        """How it ended, for a log line.
+        """How the worker ended, for a log line.
 
         Args:
-            now: seconds of the boot-time clock, right after its end.
+            now: the time right after the worker's end, in seconds of the boot-time clock.
         """
         killed = self.exit is not None and self.exit.signal == signal.SIGKILL
         deadline = self.identity.deadline
-        # If the worker has a ladder, the master may have sent the KILL.
+        # Do not blame the lease timer if the worker is on the kill ladder, because the master may
+        # have sent the KILL.
         if killed and self.ladder is None and deadline is not None and deadline.has_passed(now):
             return "was killed by its lease timer: it could not extend a lease in time"
         return str(self.exit)

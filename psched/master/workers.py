@@ -1,4 +1,4 @@
-"""The table of the master's children, and what the dead ones have left behind."""
+"""The table of the master's children, and the processes and leases that dead ones have left."""
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,31 +17,35 @@ from psched.process.spawner import Spawner
 _log = logging.getLogger("psched.master")
 
 _STANDSTILL = 1.0
-"""Seconds. If `excuse_standstill` is called that much too late, the master has stood still."""
+"""Seconds. If `excuse_standstill` is called later than `Workers.due` by more than this, the master
+was stopped or had no processor."""
 
 _RECOVERY = 2.0
-"""Seconds that workers are given to speak again after that: they may have stood still, too."""
+"""Seconds that are added to such a standstill, because the workers may have been stopped with the
+master and need time to send their next message."""
 
 
 class Workers:
-    """All workers of all generations that are alive, and the nonces of the dead ones.
+    """All living workers of all generations, and the nonces of dead workers.
 
-    A dead worker's leases are released once nothing of its process tree is left: a living worker
-    is told its nonce. From before its first claim until then, the nonce is on file for the next
-    master.
+    Once no process of a dead worker's tree is left, the master sends the worker's nonce to a living
+    worker, which releases the dead worker's leases. The nonce file contains a worker's nonce from
+    before its first claim until its leases are released, for the next master.
 
     Args:
+        clock: the time of the limits.
         spawner: forks and signals the workers.
-        draw_nonce: draws a text that was never drawn before.
+        draw_nonce: returns a random text that is never returned again.
         keep: returns the descriptors that workers need: open log files.
-        cgroup: the master's, below which each worker is given one; None: there is none.
-        nonce_file: where the nonces are recorded.
-        inherited: nonces of workers of earlier masters, of which nothing is left.
+        cgroup: the master's cgroup, in which each worker's cgroup is created; None: workers have
+            no cgroups of their own.
+        nonce_file: the file that the nonces are written to.
+        inherited: nonces of workers of earlier masters; no process of those workers is left.
 
     Attributes:
-        deaths: how many workers have exited without being told to.
-        due: when `excuse_standstill` should be called, seconds of the monotonic clock; set by its
-            caller.
+        deaths: how many ready workers have exited unexpectedly.
+        due: when `excuse_standstill` should be called next, in seconds of the monotonic clock. The
+            caller of `excuse_standstill` sets it.
     """
 
     def __init__(
@@ -66,8 +70,8 @@ class Workers:
         self._orphan_reaper = OrphanReaper[WorkerChild](clock, spawner)
         self._nonce_file = nonce_file
         self._to_recover = [*inherited]
-        # Children that exist already were started before this process executed psched, so they
-        # belong to no task.
+        # Spare the children that exist already: they were started before this process executed
+        # psched, so they belong to no task.
         self._not_ours = spawner.children()
         self.due = clock.monotonic()
         self.deaths = 0
@@ -79,7 +83,7 @@ class Workers:
         return len(self._by_pid)
 
     def __bool__(self) -> bool:
-        """Whether a worker lives, or a dead one has left processes that may die soon."""
+        """Whether a worker is alive, or a recently dead worker has left processes running."""
         return bool(self._by_pid) or self._orphan_reaper.younger_than(CLEAN_UP_LIMIT)
 
     def serving(self, generation: int) -> Mapping[int, WorkerChild]:
@@ -91,7 +95,7 @@ class Workers:
         }
 
     def may_be_replaced(self, worker: WorkerChild) -> bool:
-        """Whether no other worker has this one's number: at most two may share a number."""
+        """Whether a second worker with the number of this one may be started: two are the limit."""
         same = worker.identity.number, worker.identity.generation
         found = [w for w in self if (w.identity.number, w.identity.generation) == same]
         return found == [worker] and not worker.draining
@@ -114,7 +118,7 @@ class Workers:
         return worker
 
     def clean_up(self, generation: int, spec: GenerationSpec) -> None:
-        """Fork a cleaner if there are leases to release, and no worker is left to do it."""
+        """Fork a cleaner if leases must be released; to be called when no worker is left."""
         nonces, self._to_recover = self._to_recover, []
         if not nonces:
             return
@@ -137,7 +141,7 @@ class Workers:
         return worker
 
     def _make_cgroup(self, nonce: str) -> Cgroup | None:
-        """Make a worker's cgroup. If that fails, its tree is found by walking."""
+        """Create a worker's cgroup; None: there is none, so its processes are found by walks."""
         if self._cgroup is None:
             return None
         try:
@@ -149,23 +153,27 @@ class Workers:
         return made
 
     def became_ready(self, worker: WorkerChild) -> None:
-        """Record the nonce of a worker that is ready; it holds no lease before it is admitted."""
+        """Record the nonce of a ready worker; call this before `WorkerChild.admit`.
+
+        A worker holds no lease before it is admitted.
+        """
         worker.became_ready()
         cgroup = worker.identity.cgroup
-        # The worker enters its cgroup by itself before it is ready, and may have failed to.
+        # Check whether the worker is in its cgroup: it enters the cgroup by itself before it is
+        # ready, and this may have failed.
         own_cgroup = cgroup is not None and worker.pid in cgroup.members
         self._nonce_file.add(worker.identity.nonce, own_cgroup=own_cgroup)
 
     def reap(self) -> list[WorkerChild]:
-        """Collect the workers that have exited, and KILL what they have left running."""
+        """Collect the workers that have exited, and KILL the processes that they have left."""
         for exit_ in self._spawner.reap():
-            # A reaped worker's pid may be used again, by any process.
+            # Forget the pid, because the kernel may give it to another process.
             self._not_ours -= {exit_.pid}
             worker = self._by_pid.pop(exit_.pid, None)
             if worker is None:
                 continue  # an orphan of a worker that died earlier
-            # These are recorded first, so that the next call returns the worker if a fault ends
-            # this one.
+            # Record the worker before anything can fail, so that the next call returns it if an
+            # exception ends this call.
             self._ended.append(worker)
             self._orphan_reaper.add(worker, worker.identity.cgroup)
             if worker.identity.number != CLEANER:
@@ -179,8 +187,8 @@ class Workers:
             how = worker.describe_exit(self._clock.boottime())
             _log.log(level, "%s, pid %d, %s", worker.identity, exit_.pid, how)
         if self._ended or self._orphan_reaper.due:
-            # A worker's fork server and runners die with the worker. What they have forked becomes
-            # the master's child.
+            # A worker's fork server and runners die with the worker. The processes that they have
+            # forked become the master's children and must be killed.
             self._kill_orphans()
         ended, self._ended = self._ended, []
         return ended
@@ -199,20 +207,20 @@ class Workers:
         self._orphan_reaper.late.clear()
 
     def recover(self) -> None:
-        """Have a living worker release the leases of dead ones."""
+        """Tell a living worker to release the leases of dead workers."""
         ready = [worker for worker in self if worker.ready]
         if self._to_recover and ready:
-            # Any worker can do it, but one that is not draining is more likely to complete it.
+            # Prefer a worker that is not draining, because it is more likely to complete the work.
             worker = min(ready, key=lambda worker: (worker.draining, len(worker.recovering)))
             worker.recover(self._to_recover)
             self._to_recover = []
 
     def recovered(self, worker: WorkerChild, nonces: Sequence[str]) -> None:
-        """Note a worker's report that the leases of dead ones are released."""
+        """Note a worker's report that the leases of dead workers are released."""
         self._nonce_file.remove(worker.recovered(nonces))
 
     def excuse_standstill(self, now: float) -> None:
-        """If this is called too late, the workers' silence in that time does not count.
+        """Extend the workers' time limits if this is called much later than `due`.
 
         Args:
             now: seconds of the monotonic clock.
@@ -220,7 +228,8 @@ class Workers:
         late = now - self.due
         if late > _STANDSTILL:
             for worker in self:
-                # Not more than that: on a host where every call is late, a hang is still found.
+                # Extend by no more than this, so that a hang is found even on a host where every
+                # call is late.
                 worker.stood_still(late + _RECOVERY, now)
 
     @property

@@ -5,8 +5,9 @@
     spawn ─▶ starting ── "ready" ─▶ ready ── told to stop, too slow ─▶ on the kill ladder ─▶ reaped
                  └────────── not ready in time ──────────────────────────▶   TERM … KILL
 
-A worker is its master's child, and a runner is its worker's, with other limits. For the kernel a
-runner is the child of its worker's fork server (see `psched.runner.fork_server`).
+A worker is a child of its master. A runner is treated as a child of its worker, with other time
+limits, although for the kernel it is a child of the worker's fork server (see
+`psched.runner.fork_server`).
 """
 
 import os
@@ -46,19 +47,19 @@ class Child:
     """A forked process and the link to it.
 
     Args:
-        pid: the process.
+        pid: the child's pid.
         link: the parent's end of the link.
         now: seconds of the monotonic clock.
 
     Attributes:
-        started: when it was forked.
-        heard: when its last message arrived.
-        ready: it has said that it is ready.
-        ladder: the signals that it is being stopped with; None: it is not being stopped.
-        exit: how it ended; None: it has not been reaped.
-        last_words: the messages that had not been received when it was reaped.
-        stuck: it has ended, and left a process that cannot be killed at present.
-        cut_off: it is being killed because it has sent an invalid message.
+        started: when the child was forked, in seconds of the monotonic clock.
+        heard: when the child's last message arrived, in seconds of the monotonic clock.
+        ready: the child has reported that it is ready.
+        ladder: the schedule of the signals that stop the child; None: it is not being stopped.
+        exit: how the child ended; None: it has not been reaped.
+        last_words: the messages of the child that were still unread when it was reaped.
+        stuck: the child has ended and has left a process that survives KILL at present.
+        cut_off: the child is being killed because it has sent an invalid message.
     """
 
     def __init__(self, pid: int, link: Link, now: float) -> None:
@@ -74,12 +75,12 @@ class Child:
         self.cut_off = False
 
     def send(self, number: signal.Signals) -> None:
-        """Send the child a signal, unless it has been reaped: its pid may be reused then."""
+        """Send the child a signal; do nothing once it has been reaped: its pid may be reused."""
         if self.exit is None:
             tree.send(self.pid, number)
 
     def reaped(self, how: Exit) -> None:
-        """Note how the child ended, and keep the messages that it had sent before."""
+        """Note how the child ended, and read its last messages into `last_words`."""
         self.exit = how
         try:
             self.last_words = self.link.receive_all()
@@ -88,7 +89,7 @@ class Child:
 
 
 def reap() -> Iterator[Exit]:
-    """Collect every child that has exited, including orphans that became ours."""
+    """Collect every child that has exited, including orphans that this process has adopted."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

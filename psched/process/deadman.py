@@ -1,10 +1,11 @@
 """A dead man's switch: the kernel KILLs this process unless it moves a timer in time.
 
-A worker that is stopped, hangs in a system call or spins cannot guard its leases. A POSIX timer
-does not need its cooperation: it fires in a stopped process, too, and KILL cannot be blocked. The
-worker's fork server and runners die with it. The timer's clock counts suspended time.
+A worker that is stopped, hangs in a system call or loops cannot extend its leases. A POSIX timer
+kills it without its cooperation: the timer fires even in a stopped process, and KILL cannot be
+blocked. The worker's fork server and runners die with the worker. The timer's clock also counts
+the time in which the machine is suspended.
 
-The timer is not inherited by fork(2), and is deleted by execve(2); see timer_create(2). A `Timer`
+A forked child does not inherit the timer, and execve(2) deletes it; see timer_create(2). A `Timer`
 sends any signal; a `DeadMan` sends KILL.
 """
 
@@ -43,8 +44,8 @@ class _ITimerSpec(ctypes.Structure):
 
 
 def _library() -> ctypes.CDLL:
-    # The C library is loaded by its name, so that preloaded libraries do not override it:
-    # libfaketime takes every instant for a time of day, and would shift ours by its offset.
+    # Load the C library by its name, so that preloaded libraries do not override its functions:
+    # libfaketime treats every instant as a time of day and would shift the timer by its offset.
     for name in "libc.so.6", "librt.so.1":  # the second: glibc before 2.34
         with suppress(OSError):
             library = ctypes.CDLL(name, use_errno=True)
@@ -56,7 +57,8 @@ def _library() -> ctypes.CDLL:
 class Deadline:
     """The instant at which a child's switch fires, in memory that the child shares with its parent.
 
-    The parent cannot tell from an exit status who sent the KILL. Make it before the fork.
+    The parent uses it to tell who has killed the child, because the exit status does not show that.
+    Create the object before the fork.
     """
 
     _FORM = struct.Struct("d")
@@ -66,15 +68,15 @@ class Deadline:
         self.write(None)
 
     def write(self, at: float | None) -> None:
-        """In the child: note when the switch fires.
+        """Note when the switch fires; called by the child.
 
         Args:
-            at: seconds of the boot-time clock; None: it does not fire.
+            at: seconds of the boot-time clock; None: the switch does not fire.
         """
         self._FORM.pack_into(self._page, 0, inf if at is None else at)
 
     def has_passed(self, now: float) -> bool:
-        """In the parent: whether the switch has fired.
+        """Whether the instant has passed; called by the parent.
 
         Args:
             now: seconds of the boot-time clock.
@@ -103,14 +105,14 @@ class Timer:
         )
 
     def set(self, at: float | None) -> None:
-        """Send the signal at an instant, unless this is called again before then.
+        """Send the signal at an instant. A later call replaces the instant.
 
         Args:
-            at: seconds of the boot-time clock; None: do not send it.
+            at: seconds of the boot-time clock; None: do not send the signal.
         """
         if at == self._at:
             return
-        # Zero disarms the timer; if the instant has passed, it fires at once.
+        # Pass 0 only to disarm the timer. With an instant in the past, the timer fires at once.
         nanoseconds = 0 if at is None else max(1, int(at * _NANO))
         value = _TimeSpec(*divmod(nanoseconds, _NANO))
         spec = _ITimerSpec(it_value=value)
@@ -137,11 +139,11 @@ class DeadMan(Timer):
     @override
     def set(self, at: float | None) -> None:
         if self._deadline is not None:
-            # Written first, because the next call does not return if the instant has passed.
+            # Write the instant first: the next call does not return if the instant has passed.
             self._deadline.write(at)
         super().set(at)
 
     def hasten(self, at: float) -> None:
-        """Be KILLed at this instant, or at the one that was set if that is earlier."""
+        """KILL this process at an instant, unless an earlier instant is set."""
         if self._at is None or at < self._at:
             self.set(at)

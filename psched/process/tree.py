@@ -1,10 +1,10 @@
-"""The processes below another one: what a task has forked, and what those processes have forked.
+"""Finds and kills the descendants of a process, such as all processes that a task has started.
 
-A signal to a process does not reach what it has forked, and a signal to its group does not reach a
+A signal to a process does not reach its children, and a signal to its group does not reach a
 daemon that has left the group by ``setsid``. But every orphan becomes the child of its nearest
 living subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), and masters, workers and runners are
 subreapers. So a walk down the children of such a process finds its whole tree. To kill the tree,
-the walk is repeated until it finds nothing: the next walk finds what was forked during this one.
+the walk is repeated until it finds no process, because processes may be forked during a walk.
 """
 
 import os
@@ -13,24 +13,26 @@ import time
 from contextlib import suppress
 
 _DYING = 0.02
-"""Seconds that killed processes are given to die, counted from when the last new one was found."""
+"""Seconds for which `kill_all_below` waits until killed processes are dead, counted from the walk
+that has found the last new process."""
 
 _LONGEST = 0.25
-"""Seconds for which processes that go on forking may hold up the caller."""
+"""The most seconds that `kill_all_below` takes if the processes continue to fork."""
 
 _MOMENT = 0.0002
-"""Seconds between two walks that find the same processes, which need time in order to die."""
+"""Seconds to sleep after a walk that has found no new process, because the killed ones need time to
+die."""
 
 _EXITING = 0x4
 """PF_EXITING, one of the flags in proc(5): set before an exiting process releases anything."""
 
 _GONE = (FileNotFoundError, ProcessLookupError)
-"""What reading /proc raises for a process that has ended. Other errors, such as having no
-descriptor left, say nothing about the process."""
+"""The errors of reading /proc that mean that the process has ended. Other errors, such as a lack
+of descriptors, say nothing about the process."""
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, zombies included; none if it is gone.
+    """The children of a process, zombies included; empty: the process has none or has ended.
 
     Raises:
         OSError: /proc cannot be read.
@@ -47,12 +49,13 @@ def read(path: str) -> bytes:
     """The content of a file that the kernel generates.
 
     Raises:
-        OSError: it does not exist or cannot be read.
+        OSError: the file does not exist or cannot be read.
     """
     number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = b""
-        # A read of such a file may return less than was asked for before the end of the file.
+        # Read until nothing is returned: the kernel may return fewer bytes than requested before
+        # the end of such a file.
         while chunk := os.read(number, 1 << 16):
             text += chunk
         return text
@@ -75,13 +78,16 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal. A process that is gone, or has become another user's, is no error."""
+    """Send a signal; do nothing if the process has ended or belongs to another user now."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def send_group(group: int, number: signal.Signals) -> None:
-    """Send a signal to those processes of a group that may be sent one; none is no error."""
+    """Send a signal to the processes of a group, except those that this user may not signal.
+
+    If there is no such process, do nothing.
+    """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 
@@ -92,20 +98,21 @@ def alive(pid: int) -> bool:
         state = _stat(pid)
     except OSError:
         return True
-    # If its first thread has ended before the others, the process is shown as a zombie.
+    # Count the threads of a zombie, too: if its first thread has ended before the others, the
+    # kernel shows a living process as a zombie.
     return state is not None and (state[0] not in ("Z", "X") or int(state[17]) > 1)
 
 
 def lives(pid: int, start: int) -> bool:
-    """Whether the process that was started at this time still runs.
+    """Whether the process with this pid and start time still runs.
 
-    A zombie counts as dead: it does not run, though it keeps its pid and start time until its
-    parent reaps it, which may be never. So does an exiting process: it closes its files first, so
-    others learn of its end some time before it is a zombie.
+    A zombie counts as dead. It does not run, though it keeps its pid and start time until its
+    parent reaps it, which may never happen. An exiting process counts as dead, too, because it
+    closes its files first: other processes notice its end some time before it is a zombie.
 
     Args:
-        pid: the process.
-        start: its `start_time`.
+        pid: the process's pid.
+        start: the process's `start_time`.
 
     Raises:
         OSError: /proc cannot be read.
@@ -114,7 +121,7 @@ def lives(pid: int, start: int) -> bool:
     if state is None or int(state[19]) != start:
         return False
     is_ending = state[0] in ("Z", "X") or int(state[6]) & _EXITING
-    # The first thread may be a zombie while the others still run.
+    # Count the threads, because the first thread may be a zombie while the others still run.
     return not is_ending or int(state[17]) > 1
 
 
@@ -129,9 +136,9 @@ def start_time(pid: int) -> int | None:
 
 
 def parent(pid: int) -> int | None:
-    """The pid of a process's parent, or None if the process is gone.
+    """The pid of a process's parent; None: the process has ended.
 
-    It is 0 if the parent is outside of this pid namespace.
+    The pid is 0 if the parent is outside of this pid namespace.
 
     Raises:
         OSError: /proc cannot be read.
@@ -141,13 +148,14 @@ def parent(pid: int) -> int | None:
 
 
 def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int]:
-    """The processes below another one that are alive, as far as /proc can be read.
+    """The living descendants of a process; incomplete if /proc cannot be read.
 
-    That is good enough for log lines, and to decide which processes not to wait for.
+    An incomplete result is good enough for its uses: log lines, and to decide which processes not
+    to wait for.
 
     Args:
-        pid: the process.
-        spare: children of it that are left out, with everything below them.
+        pid: the process's pid.
+        spare: children of the process that are left out, together with their descendants.
     """
     found: set[int] = set()
     with suppress(OSError):
@@ -158,7 +166,7 @@ def living_below(pid: int, spare: frozenset[int] = frozenset()) -> frozenset[int
 
 
 def describe(pid: int) -> str:
-    """A process in a log line: its pid, name and state; D is an uninterruptible sleep."""
+    """A process's pid, name and state, for a log line. State D is an uninterruptible sleep."""
     with suppress(OSError):
         state = _stat(pid)
         name = read(f"/proc/{pid}/comm").decode(errors="replace").strip()
@@ -167,12 +175,12 @@ def describe(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the state on, see proc(5); None: the process is gone."""
+    """The fields of /proc/PID/stat from the state on, see proc(5); None: the process has ended."""
     try:
         stat = read(f"/proc/{pid}/stat").decode(errors="replace")
     except _GONE:
         return None
-    # Split after the last parenthesis, because the name may itself contain blanks and parentheses.
+    # Split after the last parenthesis, because the name may contain blanks and parentheses.
     return stat.rpartition(")")[2].split()
 
 
@@ -185,15 +193,16 @@ def kill_below(
     """KILL all processes below another one, once; call it again until it returns False.
 
     Args:
-        pid: a subreaper; it is not killed itself.
-        spare: children of it that are left alone, with everything below them.
-        dead: children of it that are known to be dead, but not reaped. Others are added.
-        killed: the pids that were sent KILL are added to it.
+        pid: a subreaper, which is not killed.
+        spare: children of the subreaper that are not killed, nor are their descendants.
+        dead: children of the subreaper that are known to be dead, but are not reaped. This call
+            adds those that it finds dead.
+        killed: this call adds the pids to which it sends KILL.
 
     Returns:
-        Whether there may have been a child that was not known to be dead. A child that is found
-        dead now counts as well: it may have forked before, and its child have become one of ours
-        since we listed them.
+        Whether the subreaper may have had a child that was not in ``dead`` before. This includes
+        children that this call has found dead: such a child may have forked, and its child may
+        have become the subreaper's after the children were listed.
     """
     dead = set() if dead is None else dead
     found = False
@@ -201,13 +210,14 @@ def kill_below(
         listed = children(pid)
     except OSError:
         return True
-    # The newest child first, because a process that forks and exits again and again is found there.
+    # Kill the newest child first, because a process that forks and exits repeatedly is among the
+    # newest.
     for child in reversed(listed):
         if child in spare or child in dead:
             continue
         found = True
-        # The child is killed before its descendants, because a dead process cannot fork any more,
-        # and its children become ours.
+        # Kill the child before its descendants: it then cannot fork any more, and its children
+        # become the subreaper's.
         send(child, signal.SIGKILL)
         below: list[int] = []
         with suppress(OSError):
@@ -224,11 +234,11 @@ def kill_below(
 def kill_all_below(pid: int, spare: frozenset[int] = frozenset()) -> bool:
     """KILL all processes below another one until none is found; see `kill_below`.
 
-    It does not wait for a process that takes long to die, because it is in uninterruptible sleep
-    or has much memory to release.
+    The function does not wait for a process that dies slowly, for example in uninterruptible sleep
+    or while it releases much memory.
 
     Returns:
-        Whether nothing but zombies is left. If not, call it again soon.
+        Whether only zombies are left. If not, call the function again soon.
     """
     dead: set[int] = set()
     killed: set[int] = set()
