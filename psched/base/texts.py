@@ -37,7 +37,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def cut(text: str, most: int = LONGEST) -> str:
-    """The first ``most`` characters of a text, with a note on the number of dropped ones, if any."""
+    """The first ``most`` characters of a text, and a note on the number of dropped characters."""
     if len(text) <= most:
         return text
     return f"{text[:most]} … ({len(text) - most} characters more)"
@@ -51,7 +51,7 @@ def brief(text: str) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """An error's traceback with causes, notes and text; each line and the total length are limited."""
+    """An error's traceback with causes, notes and text; its lines and its length are limited."""
     lines: list[str] = []
     left = LONGEST_TRACEBACK
     try:

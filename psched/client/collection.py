@@ -35,7 +35,7 @@ _LONGEST_PAUSE = 1.0
 """The longest pause in seconds."""
 
 _PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
-"""Arguments of `ScheduleCollection.push` with PerfectQueue's names, and the fields that they set."""
+"""Arguments of `ScheduleCollection.push` with PerfectQueue's names, and the fields they set."""
 
 
 class ScheduleCollection:
@@ -305,9 +305,9 @@ class ScheduleCollection:
         A change of ``cron``, ``timezone`` or ``dst_policy`` computes the next occurrence anew, from
         the present time on. Any change puts a quarantined schedule back into service. A running
         task continues with the definition with which it was started; the later occurrences follow
-        the new definition. A ``next_run_time`` that is set while a task runs only moves the end of
-        the task's lease. A schedule that has ended does not run again until a change sets its
-        trigger or a time.
+        the new definition. This does not hold for ``next_run_time``, because it is the end of the
+        lease while the task runs. A schedule that has ended does not run again until a change sets
+        its trigger or a time.
 
         Args:
             key: the schedule's key.

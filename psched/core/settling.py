@@ -1,4 +1,4 @@
-"""Ending leases, also if the schedules were redefined meanwhile or an answer was lost."""
+"""The end of leases, even if schedules were redefined during the lease or an answer was lost."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Ending:
 
     Attributes:
         leased: the row as it was claimed.
-        decision: how its task ended.
+        decision: the result of the task.
         deadline: D of the lease, see `lease_times`; 0 if the lease is lost or D is not known.
     """
 
@@ -157,7 +157,7 @@ def settle(
     open_endings = {ending.leased.key: ending for ending in endings}
     current: Mapping[str, Row] = {key: e.leased for key, e in open_endings.items()}
     now = 0.0
-    # The loop ends, because each further round needs a person to change a definition meanwhile.
+    # The loop ends, because it repeats only if somebody has changed a definition meanwhile.
     while open_endings:
         settlements = [
             conclude(ending.leased, current[key], ending.decision, settings, now)
@@ -189,7 +189,7 @@ def settle(
 def _log_decision(ending: Ending, reason: str) -> None:
     """Log what was decided about the occurrences after a finished one.
 
-    Why an attempt failed is logged when its task ends.
+    Failed attempts are not logged here, because their reason is logged when the task ends.
     """
     if isinstance(ending.decision, Finish):
         _log.warning("%s: %s", ending.leased.key, reason)

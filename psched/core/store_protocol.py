@@ -54,11 +54,11 @@ from psched.core.model import Row, Settlement, Token
 
 
 class Settled(Enum):
-    """What became of one settlement."""
+    """The result of one settlement."""
 
     DONE = "done"
     REDEFINED = "redefined"
-    """The lease is still held, but the row was changed: read it, compute the settlement anew."""
+    """The lease is held, but the row was changed: read the row and compute the settlement anew."""
     PREEMPTED = "preempted"
 
 
@@ -73,7 +73,7 @@ class Claimed:
         now: the store's clock when the due rows were read; None if no row was due within the
             horizon.
         next_due: the earliest ``next_run_time`` after now, if it is within the horizon.
-        more: whether other rows may be due as well.
+        more: whether rows that this claim has not leased may be due.
     """
 
     rows: Sequence[Row] = ()
@@ -139,7 +139,7 @@ class Store(Protocol):
         ...
 
     def rows(self) -> Iterator[Row]:
-        """Every row: those due first, those at rest last.
+        """Every row in the order of ``next_run_time``; rows without a next run are last.
 
         The rows are read in chunks: a row that is claimed or settled meanwhile may be returned
         twice, or not at all. After a `StoreUnavailableError`, ``next`` can be called again and
@@ -269,7 +269,7 @@ class Store(Protocol):
         ...
 
     def examine(self) -> Sequence[tuple[str, str]]:
-        """Facts about the store, for people: pairs of a name and a value in words.
+        """Facts about the store, for display: pairs of a name and a value in words.
 
         Raises:
             StoreError: the store cannot be used; the text says why.
