@@ -116,8 +116,8 @@ def after_run(
     try:
         end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
-        # The trigger is called only if the occurrence has succeeded. So the time is cleared, because
-        # the occurrence must not run again.
+        # The time is cleared, because the trigger is called only if the occurrence has succeeded,
+        # and then the occurrence must not run again.
         return quarantine(changed(current, next_time=None), str(error))
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason
@@ -166,13 +166,13 @@ def _next_of(leased: Row, settings: Config) -> int | None:
 
 
 def _keep_backlog(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
-    """Go on to the next occurrence in PerfectSched's table, if the trigger was changed meanwhile.
+    """Continue with the next occurrence in PerfectSched's table after a change of the trigger.
 
     PerfectSched's ``modify`` changes a trigger, but no times. PerfectSched's workers continue from
     the occurrence that they have run, with the trigger that they had claimed, so that no backlog is
-    dropped. psched continues from there, too, but with the new trigger. If the old trigger has an
-    earlier occurrence that is due by now, that one is next, because the trigger may have been
-    changed after it.
+    dropped. psched also continues from that occurrence, but with the new trigger. If the old
+    trigger has an earlier occurrence that is due by now, that occurrence is next, because the
+    trigger may have been changed after the occurrence was due.
     """
     cursor = current.next_time or 0
     before, after = parse_row(leased, definition.settings).trigger, definition.trigger
@@ -257,12 +257,12 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
     if cursor is not None and not 0 <= cursor <= LATEST_TIME:
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
-        # Plain SQL inserted the row without a time. A time is stored before the row runs, so that
-        # all attempts have the same scheduled time.
+        # The row was inserted by plain SQL, or settled, without a time. A time is stored before the
+        # row runs, so that all attempts have the same scheduled time.
         now = math.ceil(now)
         return _at(row, definition, triggers.first(trigger, now) if trigger else now)
     if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
-        # Plain SQL inserted the row without a ``next_run_time``, so it was claimed before it is due.
+        # Plain SQL inserted the row without a ``next_run_time``, so it was claimed too early.
         return _at(row, definition, cursor)
     if row.attempt < 1:
         # The time was set during a lease that was never settled (see `declare`), so the row is
@@ -286,7 +286,7 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
 def _at(
     row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
 ) -> Settlement:
-    """Move the cursor to an occurrence; None: there is none, and the schedule ends."""
+    """Set the row's next occurrence; if ``next_time`` is None, there is none: the schedule ends."""
     if next_time is None:
         return _ended(row, definition.settings, FINISHED, reason)
     return Settlement.of(

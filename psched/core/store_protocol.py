@@ -21,9 +21,9 @@ ends in the store, whatever the network and the hosts' clocks do.
 **The token.** Every claim writes an owner that was never used before, and raises the fence. Every
 later write is conditional on both. If it changes no row, the lease was lost: preempted.
 
-**Three outcomes.** A write was applied; or it was not applied (`StoreUnavailableError`); or nobody
-knows (`UnknownOutcomeError`). After an unknown outcome, an extend can simply be repeated. So can a
-settle; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
+**Three outcomes.** A write was applied; or it was not applied (`StoreUnavailableError`); or its
+outcome is unknown (`UnknownOutcomeError`). After an unknown outcome, an extend or a
+settle can be repeated; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
 repeated settle until the next lease of the row is settled, and answers PREEMPTED after that
 (`psched.core.settling.Settler` can tell more). After an unknown claim, `Store.held` returns what
 was claimed; it must be asked more than once, because the claim may be applied late.
@@ -33,15 +33,16 @@ settle names the version from which its times were computed, and the status that
 if either has changed, the holder reads the row again and computes anew. (A client that sets the
 status by plain SQL need not raise the version.)
 
-**Deleting** a leased row only marks it. So does cancelling or finishing it by force, and so does
-any client that sets its status to one of `psched.core.model.MARKS`. The holder sees the mark
+**Deleting** a leased row only marks it. Cancelling or force-finishing a leased row also marks it,
+and so can any client that sets its status to one of `psched.core.model.MARKS`. The holder sees the
+mark
 (`Store.marked`), stops the task under its lease, and deletes the row or puts it at rest. Until then
 the key is taken.
 
 **Capabilities.** `Store` is what every store must do. Each capability that only some stores have is
 a protocol of its own (`JoinsTransactions`); a store has the capability if it has the methods.
 
-The suite in `psched.testing` checks stores, third-party ones too.
+The test suite in `psched.testing` checks psched's own stores, and can check others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
