@@ -44,7 +44,10 @@ _MODULES = {
     "Worker": "psched.service.embedded",
     "start": "psched.service.start",
 }
-"""The module of each name, and its name there if different; others are in `psched.base.errors`."""
+"""Public names and the module that defines each, as ``module`` or ``module:name in the module``.
+
+All other public names are in `psched.base.errors`.
+"""
 
 __all__ = [
     "AlreadyExistsError",
@@ -73,7 +76,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # PEP 562
-    # Imported when first used: `import psched` alone loads neither SQLAlchemy nor anything slow.
+    # A name is imported when it is first used, so that `import psched` alone loads neither
+    # SQLAlchemy nor any other slow module.
     if name not in __all__:
         raise AttributeError(f"module 'psched' has no attribute {name!r}")
     module, _, attribute = _MODULES.get(name, "psched.base.errors").partition(":")

@@ -1,4 +1,4 @@
-"""A host's clocks, for stores: the public path of `psched.base.clock`."""
+"""The clocks of a host, for authors of stores: the public path of `psched.base.clock`."""
 
 from psched.base.clock import Clock, SystemClock
 

@@ -1,4 +1,4 @@
-"""Every exception that psched raises on purpose: the public path of `psched.base.errors`."""
+"""The exceptions that psched defines: the public path of `psched.base.errors`."""
 
 from psched.base.errors import (
     AlreadyExistsError,

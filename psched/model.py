@@ -1,4 +1,4 @@
-"""Rows and leases, for stores: the public path of `psched.core.model`."""
+"""Rows and leases, for authors of stores: the public path of `psched.core.model`."""
 
 from psched.core.model import (
     CANCELLED,

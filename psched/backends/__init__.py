@@ -1,1 +1,1 @@
-"""The old path of `psched.stores`, with the one module that docs/backends.md used to name."""
+"""The old path of `psched.stores`, kept for programs that import `psched.backends.plain`."""

@@ -1,1 +1,1 @@
-"""What every other package may use: errors, clocks, the log, payloads, the times of a lease."""
+"""Code that every other package may use: errors, clocks, the log, payloads, lease times."""

@@ -1,13 +1,13 @@
-"""The only module that asks what time it is.
+"""The only module that reads a clock.
 
-Three clocks, three uses, never mixed:
+There are three clocks. Each has one use, and their readings are never compared with each other:
 
 * ``monotonic``: how long something has taken or been silent. It stops while the machine is
   suspended, so a suspend never looks like a hang.
 * ``boottime``: lease deadlines. It continues during a suspend, as the store's clock does.
-* ``wall``: what people read, and the offset to the store's clock.
+* ``wall``: times that are shown to people, and the offset to the store's clock.
 
-When a row is due and when a lease ends is decided by the store's clock, `Store.now`.
+The store's clock, `Store.now`, decides when a row is due and when a lease ends.
 """
 
 import time
@@ -16,10 +16,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a process reads time from. All readings are seconds."""
+    """The source of a process's time. All readings are in seconds."""
 
     def monotonic(self) -> float:
-        """Seconds since some instant, suspended time excluded."""
+        """Seconds since an unspecified instant, without the time during which it was suspended."""
         ...
 
     def boottime(self) -> float:
@@ -27,16 +27,19 @@ class Clock(Protocol):
         ...
 
     def wall(self) -> float:
-        """Unix seconds by this host's clock, which may be wrong, and may be set."""
+        """Unix seconds by this host's clock, which may be wrong, and may be changed at any time."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait. Only for pauses between retries, which are far shorter than any deadline."""
+        """Wait for some seconds.
+
+        Used only for pauses between retries, which are far shorter than any deadline.
+        """
         ...
 
 
 class SystemClock:
-    """The kernel's clocks, called directly because a Python function around each takes time."""
+    """The kernel's clocks. They are called directly, because a Python wrapper would cost time."""
 
     monotonic = staticmethod(time.monotonic)
     boottime = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))

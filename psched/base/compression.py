@@ -1,7 +1,7 @@
-"""Payloads are compressed before they are stored if they are large.
+"""Compression of payloads: a large payload is compressed before it is stored.
 
-A compressed payload is gzip, as in PerfectQueue; in a column that holds only text, gzip in base64.
-It is recognised by its first bytes, because no JSON begins like either.
+The format is gzip, as in PerfectQueue; in a column that holds only text, gzip in base64. A
+compressed payload is recognised by its first bytes, because no JSON text begins with them.
 """
 
 import base64
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 LARGEST = 64 * 2**20
-"""Bytes; a payload is at most this large when decompressed."""
+"""The largest size of a decompressed payload, in bytes."""
 
 _GZIP = b"\x1f\x8b"
-_GZIP_IN_BASE64 = b"H4sI"  # _GZIP and 8, which is the number of the only compression method
-_WINDOW = 31  # tells zlib to use the largest window, and to expect a gzip header
+_GZIP_IN_BASE64 = b"H4sI"  # base64 of _GZIP and of 8, the number of gzip's only compression method
+_WINDOW = 31  # makes zlib use the largest window, and write and expect a gzip header
 
 _LEVEL = 1
-"""The highest level compresses JSON to 36 %, this one to 40 % in half the time."""
+"""The gzip level. It compresses JSON to 40 %; the highest level, to 36 % in twice the time."""
 
 
 class TooLargeError(ValueError):
@@ -29,12 +29,13 @@ ColumnForm = Callable[[bytes], str | bytes]
 
 
 def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:
-    """A payload as it is stored.
+    """The value to store for a payload: compressed if the payload is large, else unchanged.
 
     Args:
         plain: the payload; if it is compressed already, it is returned unchanged.
-        above: size in bytes above which it is compressed, if that makes it smaller; 0: never.
-        form: converts compressed bytes for the column.
+        above: a payload with more bytes than this is compressed, unless the compressed form is as
+            long or longer; 0: no payload is compressed.
+        form: converts compressed bytes to a value for the column.
     """
     content = plain.encode() if isinstance(plain, str) else plain
     if not 0 < above < len(content) or content.startswith((_GZIP, _GZIP_IN_BASE64)):
@@ -45,14 +46,15 @@ def compress(plain: str | bytes, above: int, form: ColumnForm) -> str | bytes:
 
 
 def decompress(stored: str | bytes, most: int = LARGEST) -> str | bytes:
-    """A payload as it was declared, whether or not it is stored compressed.
+    """The decompressed payload; a payload that is not compressed is returned unchanged.
 
     Args:
-        stored: the column; any client may have written it.
-        most: the largest size in bytes that is decompressed.
+        stored: the column's value, which any client may have written.
+        most: the largest decompressed size in bytes.
 
     Raises:
-        ValueError: it cannot be decompressed.
+        TooLargeError: the decompressed payload would be larger than ``most``.
+        ValueError: the payload cannot be decompressed.
     """
     content = _gzip_of(stored)
     if content is None:
@@ -70,11 +72,11 @@ def decompress(stored: str | bytes, most: int = LARGEST) -> str | bytes:
 
 
 def beginning(stored: str | bytes, most: int) -> tuple[str | bytes, bool]:
-    """The beginning of a payload, decompressed if possible; and whether there is more.
+    """The beginning of a payload, decompressed if possible, and whether the payload is longer.
 
     Args:
-        stored: the column; any client may have written it.
-        most: bytes or characters.
+        stored: the column's value, which any client may have written.
+        most: the largest length of the beginning, in bytes or characters.
     """
     plain, content = stored, _gzip_of(stored)
     if content is not None:
@@ -84,7 +86,7 @@ def beginning(stored: str | bytes, most: int) -> tuple[str | bytes, bool]:
 
 
 def readable(stored: str | bytes | None) -> str | bytes | None:
-    """A payload for people: decompressed if possible."""
+    """A payload for display or comparison: decompressed if possible, else as it is stored."""
     try:
         return stored and decompress(stored)
     except ValueError:
@@ -92,7 +94,7 @@ def readable(stored: str | bytes | None) -> str | bytes | None:
 
 
 def in_base64(compressed: bytes) -> str:
-    """The `ColumnForm` of columns that hold only text."""
+    """Encode compressed bytes in base64: the `ColumnForm` of columns that hold only text."""
     return base64.b64encode(compressed).decode()
 
 
@@ -104,7 +106,7 @@ def _gzip_of(stored: str | bytes) -> bytes | None:
     if begins not in (_GZIP_IN_BASE64, _GZIP_IN_BASE64.decode()):
         return None
     try:
-        # SQL functions of databases break base64 into lines.
+        # Whitespace is removed, because the SQL functions of databases break base64 into lines.
         text = stored.encode("ascii") if isinstance(stored, str) else stored
         content = base64.b64decode(b"".join(text.split()), validate=True)
     except ValueError:

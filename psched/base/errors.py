@@ -1,7 +1,7 @@
-"""Every exception that psched raises on purpose.
+"""The exceptions that psched defines.
 
-The names of `ScheduleError`, of its subclasses, and of `ConfigError` and `ProcessStopError` are
-PerfectSched's, so that the ``except`` clauses of a ported handler keep their meaning.
+`ScheduleError`, its subclasses, `ConfigError` and `ProcessStopError` have the same names as in
+PerfectSched, so that the ``except`` clauses of a ported handler keep their meaning.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from psched.base.texts import brief
 
 
 class PschedError(Exception):
-    """The base class of all of psched's errors; `ProcessStopError` is a request, not an error."""
+    """The base class of psched's errors, except `ProcessStopError`, which is a request."""
 
 
 class ScheduleError(PschedError):
@@ -27,15 +27,15 @@ class NotFoundError(ScheduleError):
 
 
 class PreemptedError(ScheduleError):
-    """The lease has ended or belongs to another worker: this task cannot change anything."""
+    """The task's lease has ended or belongs to another worker, so the task can change nothing."""
 
 
 class AlreadyExistsError(ScheduleError):
-    """A schedule with this key exists (or is being deleted while its task still runs)."""
+    """A schedule with this key exists, perhaps only until its task stops and it is deleted."""
 
 
 class NotSupportedError(ScheduleError):
-    """This store cannot do what was asked."""
+    """This type of store does not support the request."""
 
 
 class ConfigError(PschedError, RuntimeError):
@@ -43,19 +43,19 @@ class ConfigError(PschedError, RuntimeError):
 
 
 class ProcessStopError(RuntimeError):
-    """Raised once inside a handler that is asked to stop; its text is the reason.
+    """A request to stop, raised once inside a handler; the text is the reason.
 
-    No `PschedError`, because a handler that catches those around a call must not catch this: it is
-    not raised a second time.
+    The class is not derived from `PschedError`, because a handler that catches `PschedError` around
+    a call must not catch the request: psched does not raise it again.
     """
 
 
 class InvalidError(PschedError, ValueError):
-    """A field of a schedule makes no sense.
+    """A field of a schedule is invalid.
 
     Attributes:
         field: the field's name (``cron``, ``timezone``, ``data`` …).
-        problem: what is wrong with it.
+        problem: what is wrong with the field.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -77,19 +77,22 @@ class CommandError(PschedError):
 
 
 class UnfinishedError(PschedError):
-    """A handler returned without having called ``finish()``, and ``on_return`` is ``retry``."""
+    """A handler returned without a call of ``finish()``, and ``on_return`` is ``retry``."""
 
 
 class NotAllowedError(PschedError):
-    """A row asks for a program that the operator has not allowed; the text names the setting."""
+    """A row asks for a program that the operator has not allowed.
+
+    The text names the setting that allows programs.
+    """
 
 
 class StoreError(PschedError):
-    """The store could not do what was asked."""
+    """A request to the store failed."""
 
 
 class TransientStoreError(StoreError):
-    """The request failed for a reason that passes: it can be repeated later.
+    """The request failed for a temporary reason, so it can be repeated later.
 
     There are two kinds: `StoreUnavailableError` (nothing was applied), and `UnknownOutcomeError`
     (the request may have been applied).
@@ -97,14 +100,15 @@ class TransientStoreError(StoreError):
 
 
 class StoreUnavailableError(TransientStoreError):
-    """The store did not take the request, for a reason that passes; nothing was applied."""
+    """The store rejected or never received the request, temporarily; nothing was applied."""
 
 
 class StoreBusyError(StoreUnavailableError):
-    """Somebody else holds a lock, and did not release it in time.
+    """Another client holds a lock, and did not release it in time.
 
     Attributes:
-        answered: if the request concerned many rows, the results for those that were not locked.
+        answered: if the request concerned many rows, the results for the rows that were not locked,
+            by key; else empty.
     """
 
     def __init__(self, text: str, answered: Mapping[str, Any] | None = None) -> None:
@@ -113,7 +117,7 @@ class StoreBusyError(StoreUnavailableError):
 
 
 class StoreSlowError(StoreBusyError):
-    """The store answers so slowly that the rest of a request was not sent."""
+    """The store answers so slowly that psched did not send the remaining parts of a request."""
 
 
 class UnknownOutcomeError(TransientStoreError):
@@ -129,13 +133,13 @@ class MissingTableError(SchemaError):
 
 
 def described(error: BaseException) -> str:
-    """One short line about an error: its name, and its text if there is one."""
+    """One short line about an error: the name of its class, and its text if it has any."""
     name, text = type(error).__name__, text_of(error)
     return f"{brief(name)}: {text}" if text else brief(name)
 
 
 def text_of(error: BaseException) -> str:
-    """An error's text as one short line; empty if there is none, or if its ``__str__`` raises."""
+    """An error's text as one short line; empty if the text is, or if ``__str__`` raises."""
     try:
         return brief(str(error))
     except (Exception, SystemExit):  # noqa: BLE001  # a user's __str__ may raise anything

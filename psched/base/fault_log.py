@@ -1,23 +1,28 @@
-"""Rate-limited logging of a fault that may recur at every tick: when it begins, when it is over."""
+"""Rate-limited logging of a fault that may recur at every tick: its beginning and its end."""
 
 import logging
 
 from psched.base.clock import Clock
 
 _QUIET = 5.0
-"""Seconds without the fault after which it is over. With fewer, a fault that comes and goes would
-log two lines each time; for example when a fork succeeds only after a task has ended."""
+"""A fault has ended when it has not occurred for this many seconds.
+
+If the time were shorter, an intermittent fault would log two lines for each occurrence. An example
+is a fork that succeeds only after a task has ended.
+"""
 
 _REASONS = 5
-"""The number of different reasons that are logged while the fault lasts; each is logged once."""
+"""The most reasons that are logged while a fault lasts. Each different reason is logged once."""
 
 
 class FaultLog:
     """Logs one kind of fault.
 
     Args:
-        what: the fault, for people: ``cannot fork``.
-        traceback: each reason is logged with the traceback of its exception.
+        what: the description of the fault in the log, such as ``cannot fork``.
+        log: receives the messages.
+        clock: measures how long the fault lasts.
+        traceback: whether each reason is logged with the traceback of its exception.
     """
 
     def __init__(
@@ -33,16 +38,16 @@ class FaultLog:
 
     @property
     def ongoing(self) -> bool:
-        """Whether the fault has begun and is not over."""
+        """Whether the fault has begun and has not ended."""
         return self._times > 0
 
     def failed(self, error: Exception | str) -> None:
-        """Note that the fault has occurred, for this reason."""
+        """Record that the fault has occurred, and log the reason if it is new."""
         self._last = self._clock.monotonic()
         if not self.ongoing:
             self._since = self._last
         self._times += 1
-        # The text is not compared, because an OSError may name another path each time.
+        # An OSError is identified by its errno, because its text may name another path each time.
         reason = getattr(error, "errno", None) or str(error)
         if reason not in self._logged and len(self._logged) < _REASONS:
             self._logged.add(reason)
@@ -50,7 +55,10 @@ class FaultLog:
             self._log.error("%s: %s", self._what, error, exc_info=shown)
 
     def passed(self) -> None:
-        """Note that the fault does not occur now; call this at every tick."""
+        """Log the end of the fault if it has not occurred for `_QUIET` seconds.
+
+        To be called at every tick at which the fault does not occur.
+        """
         if self.ongoing and self._clock.monotonic() >= self._last + _QUIET:
             took = self._last - self._since
             if self._times > 1:

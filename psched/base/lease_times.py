@@ -1,4 +1,4 @@
-"""The arithmetic of a lease: when to extend it, and when its task must be gone.
+"""The arithmetic of a lease: when to extend it, and when its task must have been killed.
 
 A lease of ``alive_time`` seconds ends, for its holder, at the deadline D: the instant
 *before* the claim or the last successful extend was sent, plus ``alive_time``, on a clock
@@ -12,46 +12,51 @@ and D lies the margin m. T is the driver's timeout::
      |         again until it    starts         sent      is dead     kills us    may grant it
      |         succeeds
 
-**What blocks the worker's loop.** One request to the store. It fails after T without a byte, and
-after 2T in any case, even if it has to connect first or consists of several statements (see
-`stores.deadline_socket`). The guard checks the leases before each request. A fork takes T at most.
+**What blocks the worker's loop.** Only one request to the store at a time blocks the loop. A
+request fails when no byte arrives for T, and after 2T in any case, even if it has to connect first
+or consists of several statements (see `stores.deadline_socket`). The guard checks the leases before
+each request. A fork takes T at most.
 
 **Why no task runs without its lease.** A tree is killed at D - m - T. So a request that was begun
-just before, and gets no answer, has failed by D - m. Because 2T < m, even a request that takes 2T
-ends before the kernel's timer.
+just before that instant, and gets no answer, has failed by D - m. Because 2T < m, even a request
+that takes 2T ends before the kernel's timer expires.
 
-**Why a task may start until D - m - 2T.** It is killed at D - m - T like every other task, so it is
-stopped in time if it starts before that. It must start T earlier for the sake of its lease: by then
-an extend is due and is sent at once, so that its answer, if there is one, arrives before the KILL.
-If the claim took so long that an extend is due already, the lease is extended before the task
-starts; then the lease is as old as one answer takes, however slow the claim was.
+**Why a task may start until D - m - 2T.** Every task is killed at D - m - T, so a task that starts
+before that instant is stopped in time. A task must start T earlier, because its lease must be
+extended: at D - m - 2T an extend is due and is sent at once, so that its answer, if there is one,
+arrives before the KILL. If the claim took so long that an extend is due already, the lease is
+extended before the task starts. Then the age of the lease is the time of one answer, however slow
+the claim was.
 
 **Why a lease is extended while the store answers.** An extend that is due is sent between any two
-other requests. A long lease is due after a quarter of it, which is long before the KILL. A short
-one is due so early that a request of 2T that was begun just before still ends before D - m - T,
-but not before an eighth of the lease has passed. If an answer takes r, at most an extend and a
-claim of two statements lie between two extends: 3r. That is shorter than alive_time - m - T if r is
-shorter than `longest_answer`.
+other requests. The extend of a long lease is due after a quarter of the lease, which is long before
+the KILL. The extend of a short lease is due so early that a request of 2T that was begun just
+before still ends before D - m - T; but it is not due before an eighth of the lease has passed. If
+an answer takes r, at most an extend and a claim of two statements lie between two extends, and they
+take 3r. That is shorter than alive_time - m - T if r is shorter than `longest_answer`.
 """
 
 import itertools
 from dataclasses import dataclass
 
 MARGIN_LIMIT = 15.0
-"""Seconds; even a long lease needs no longer margin."""
+"""The longest margin in seconds: even the longest lease needs no longer one."""
 
 MARGIN_SHARE = 0.4
-"""The margin's share of a short lease."""
+"""The margin of a short lease, as a fraction of the lease."""
 
 SHORTEST_ALIVE_TIME = 6
-"""Seconds; with a shorter lease, scheduling delays of a busy machine use up the margin."""
+"""The shortest lease in seconds.
+
+The margin of a shorter lease could be used up by the scheduling delays of a busy machine.
+"""
 
 LONGEST_ALIVE_TIME = 366 * 86_400
-"""Seconds."""
+"""The longest lease in seconds."""
 
 
 def margin(alive_time: float) -> float:
-    """The margin m in seconds: a task's tree is dead m before its lease's deadline."""
+    """The margin m in seconds: all processes of a task are dead m before the lease's deadline."""
     return min(MARGIN_LIMIT, MARGIN_SHARE * alive_time)
 
 
@@ -62,21 +67,24 @@ def extend_interval(alive_time: float, driver_timeout: float) -> float:
 
 
 def longest_answer(alive_time: float, driver_timeout: float) -> float:
-    """The longest time in seconds that answers may take without a lease being lost."""
+    """The longest time in seconds that each answer may take without the loss of a lease."""
     return min(driver_timeout, _usable(alive_time, driver_timeout) / 3)
 
 
 def slow_request(alive_time: float, driver_timeout: float) -> float:
-    """Seconds; a longer request uses up half of the time in which an extend must succeed."""
+    """The duration in seconds from which a request counts as slow.
+
+    Such a request uses up half of the time in which an extend must succeed.
+    """
     return _usable(alive_time, driver_timeout) / 2
 
 
 def sufficient_alive_time(answer: float, driver_timeout: float | None) -> int:
-    """The shortest lease in whole seconds that is kept while answers take so long.
+    """The shortest lease in whole seconds that is not lost if each answer takes ``answer`` seconds.
 
     Args:
         answer: the time of an answer in seconds.
-        driver_timeout: the setting; None: the default, which depends on the lease.
+        driver_timeout: the setting in seconds; None: the default, which depends on the lease.
     """
     for lease in itertools.count(SHORTEST_ALIVE_TIME):
         if _usable(lease, effective_driver_timeout(driver_timeout, lease)) >= 3 * answer:
@@ -105,11 +113,11 @@ def shortest_alive_time(driver_timeout: float) -> int:
 
 
 def lease_time(own: int | None, alive_time: int, shortest: int) -> int:
-    """Seconds for which a row is leased; the stores compute the same.
+    """The length of a row's lease in seconds. Each store computes the same value in a claim.
 
     Args:
-        own: the row's ``alive_time``, if it has one.
-        alive_time: the setting.
+        own: the row's own ``alive_time`` in seconds; None: the setting applies.
+        alive_time: the setting in seconds.
         shortest: the result of `shortest_alive_time`; a worker cannot guard a shorter lease.
     """
     return min(max(alive_time if own is None else own, shortest), LONGEST_ALIVE_TIME)
@@ -117,11 +125,11 @@ def lease_time(own: int | None, alive_time: int, shortest: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """The instants of one lease, seconds of the boot-time clock.
+    """The instants of one lease, in seconds of the boot-time clock.
 
     Attributes:
-        sent: just before the claim or the last successful extend was sent.
-        lease: its length in seconds.
+        sent: the instant just before the claim or the last successful extend was sent.
+        lease: the length of the lease in seconds.
         driver_timeout: T in seconds.
     """
 
@@ -131,7 +139,7 @@ class Deadlines:
 
     @property
     def end(self) -> float:
-        """D: from now on the store may grant the row to another worker."""
+        """D: from this instant on, the store may grant the row to another worker."""
         return self.sent + self.lease
 
     @property
@@ -146,9 +154,10 @@ class Deadlines:
 
     @property
     def warn(self) -> float:
-        """When the task gets TERM, because its lease may be lost; not before half of the lease.
+        """The instant at which the task gets TERM because its lease may be lost.
 
-        A lease of up to about 40 s is too short for that: `kill` is earlier.
+        The instant is never in the first half of the lease. If the lease is not longer than about
+        40 s, `kill` is earlier than this instant.
         """
         return max(self.end - 2 * margin(self.lease), self.sent + self.lease / 2)
 

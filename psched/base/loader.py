@@ -1,4 +1,4 @@
-"""Importing code: a user's modules and objects, by name or path; and psched's own, faster."""
+"""Import of users' modules and objects by name or path, and faster import of psched's modules."""
 
 import gc
 import importlib
@@ -28,10 +28,10 @@ def gc_paused() -> Iterator[None]:
 
 
 def load_object(name: str) -> Any:  # noqa: ANN401  # any object
-    """The object that ``"module:name"`` names; the name may have dots.
+    """Find an object by ``"module:name"``; the name may be dotted.
 
     Raises:
-        LoadError: the module cannot be imported, or there is no such name in it.
+        LoadError: the module cannot be imported, or it does not define the name.
     """
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
@@ -40,10 +40,10 @@ def load_object(name: str) -> Any:  # noqa: ANN401  # any object
 
 
 def load_module(name: str) -> ModuleType:
-    """The module of a name, or of the path of a .py file.
+    """Import a module by its name or by the path of its .py file.
 
     Raises:
-        LoadError: there is no such module, or its code raised.
+        LoadError: there is no such module, or its code raised an exception.
     """
     try:
         if name.endswith(".py"):
@@ -58,12 +58,12 @@ def load_module(name: str) -> ModuleType:
 
 
 def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN401
-    """The object that ``"module:name"`` names, or a bare name in the first module that has it.
+    """Find an object by ``"module:name"``, or by a bare name.
 
-    The name may have dots.
+    A bare name is looked up in the modules in order. Either name may be dotted.
 
     Raises:
-        LoadError: no module has it.
+        LoadError: the object was not found.
     """
     if ":" in name:
         return load_object(name)
@@ -76,19 +76,20 @@ def find_object(name: str, modules: Sequence[ModuleType]) -> Any:  # noqa: ANN40
 
 
 def extend_path(folders: Sequence[str]) -> None:
-    """Put folders at the beginning of the module search path, in this order."""
+    """Insert folders at the beginning of the module search path, in the given order."""
     for folder in reversed(folders):
         if folder not in sys.path:
             sys.path.insert(0, folder)
 
 
 def is_below(name: str, folders: Sequence[str]) -> bool:
-    """Whether an import of a module would find it in one of some folders; nothing is imported.
+    """Whether an import of a module would load it from one of these folders; nothing is imported.
+
+    The answer is no for a module that an import would load from elsewhere, such as a built-in one.
 
     Args:
-        name: the module's name, with dots.
-        folders: they are on the module search path (`extend_path`). A module that an import takes
-            from elsewhere, because it is built in or was imported before, is not below.
+        name: the module's name, which may be dotted.
+        folders: folders on the module search path (see `extend_path`).
     """
     try:
         files = _files_of(name, [*folders])
@@ -98,16 +99,21 @@ def is_below(name: str, folders: Sequence[str]) -> bool:
 
 
 def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
-    """The files that an import of a module runs: its packages' and its own; None: not found.
+    """The files that an import of a module runs: those of its parent packages, then its own.
 
     Args:
         name: the module's name.
-        path: the folders to search for the first package; None: the module search path.
+        path: the folders to search for the first part of the name; None: the module search path.
+
+    Returns:
+        The files; an entry is None if that part of the name has no file. None instead of a list:
+        the module was not found.
     """
     files: list[str | None] = []
     for part in name.split("."):
-        # importlib.util.find_spec imports parents; the first part has none. For the other parts
-        # PathFinder takes the parent's folders, so that no parent is imported.
+        # importlib.util.find_spec imports the parents of a module, so it is used only for the first
+        # part, which has no parent. PathFinder searches the parent's folders for the other parts,
+        # so that no parent is imported.
         first = path is None
         spec = importlib.util.find_spec(part) if first else PathFinder.find_spec(part, path)
         if spec is None:
@@ -116,7 +122,7 @@ def _files_of(name: str, path: list[str] | None) -> list[str | None] | None:
             files.append(os.path.realpath(spec.origin or ""))
             path = [*(spec.submodule_search_locations or ())]
         else:
-            # A folder without __init__.py; or a built-in module, which has no folder.
+            # The part is a folder without __init__.py, or a built-in module, which has no folder.
             files.append(None)
             places = [f"{folder}/{part}" for folder in path or sys.path]
             path = [place for place in places if Path(place).is_dir()]
@@ -138,7 +144,8 @@ def _load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise LoadError(f"{str(path)!r} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    # Registered first, as an import does, so that the module can refer to itself.
+    # The module is registered before its code runs, as in an import, so that its code can import
+    # the module itself.
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module

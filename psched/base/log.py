@@ -1,13 +1,13 @@
-"""The log: whole lines, in a file that may be renamed while we write to it.
+"""The log: whole lines, in a file that may be renamed while psched writes to it.
 
 A line is ``time [pid] level process [key.scheduled_time] message``. Messages that a task or a
 library sends to `logging` are written the same way. Each message is one write(2) to a descriptor
-opened for appending, so that the lines of several processes never mix. A long message is cut, and
-control characters are escaped, so that no payload can forge a line.
+opened for appending, so that the lines of several processes never mix. A long message is cut.
+Control characters are escaped, so that no payload can forge a line.
 
-Tasks can write to the log's folder. If a task replaces the log file, the log neither blocks nor
-follows a link: a FIFO, a socket or a symbolic link is removed, and a new file is created. Only
-links that belong to root are followed.
+Tasks can write to the log's folder. A task that replaces the log file can neither block the log nor
+redirect it by a link: psched removes a FIFO, a socket or a symbolic link, and creates a new file.
+psched follows a link only if root owns it.
 """
 
 import faulthandler
@@ -29,13 +29,17 @@ from psched.base.texts import LONGEST_MESSAGE, cut, traceback_of, visible
 _log = logging.getLogger("psched")
 
 STANDARD = {"/dev/stdout": 1, "/dev/stderr": 2}
-"""Paths that stand for descriptors: they cannot be opened if the descriptor is a socket."""
+"""The paths that stand for descriptors, and the descriptors.
+
+The descriptors are used directly, because such a path cannot be opened if the descriptor is a
+socket.
+"""
 
 _REMEMBERED = 10
-"""The number of warnings and errors in `Log.recent`."""
+"""The largest number of warnings and errors in `Log.recent`."""
 
 _LONGEST_REMEMBERED = 500
-"""Characters of a warning or error that are kept there."""
+"""The number of characters of a warning or error that `Log.recent` keeps."""
 
 _tasks = logging.getLogger("psched.task")
 
@@ -47,10 +51,10 @@ class Log(logging.Handler):
 
     Args:
         path: the file, ``/dev/stdout`` or ``/dev/stderr``; None: standard error.
-        process: the name of this process on each line, in a word or two.
+        process: the name of this process on each line, in one or two words.
 
     Attributes:
-        subject: the occurrence that is named on each line, if not empty.
+        subject: the occurrence that is shown on each line; empty: no occurrence is shown.
         recent: the last warnings and errors, one line each, for ``psched status``.
 
     Raises:
@@ -73,13 +77,13 @@ class Log(logging.Handler):
         return [] if self._path is None else [self._descriptor]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one message. Errors are ignored: a full disk must not stop the scheduler."""
+        """Write one message. Write errors are ignored: a full disk must not stop the scheduler."""
         try:
             text = self.format(record)
             line = text.encode(errors="backslashreplace")
         except ProcessStopError:
-            raise  # the handler that logs is being stopped: pass the exception on
-        except Exception:  # noqa: BLE001  # arguments that do not fit, a user's __str__
+            raise  # the exception stops the user's handler that logs this message
+        except Exception:  # noqa: BLE001  # wrong arguments or a user's __str__ may raise anything
             self.handleError(record)
             return
         if record.levelno >= logging.WARNING:
@@ -89,7 +93,7 @@ class Log(logging.Handler):
             os.write(self._descriptor, line)
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a message, or the lines if it has a traceback."""
+        """The line of a message, followed by the lines of the traceback if there is one."""
         seconds, millis = divmod(int(record.created * 1000), 1000)
         subject = getattr(record, "subject", self.subject)
         subject = f" [{subject}]" if subject else ""
@@ -101,7 +105,10 @@ class Log(logging.Handler):
         return visible(line, lines=True).replace("\n", "\n    ") + "\n"
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Report on standard error where a message was logged that cannot be formatted."""
+        """Report a message that cannot be formatted on standard error, with the place of the call.
+
+        The base class calls this method by this name.
+        """
         error = sys.exc_info()[1]
         if error is not None:
             with suppress(Exception):  # the process may have no standard error
@@ -112,8 +119,8 @@ class Log(logging.Handler):
     def reopen(self) -> None:
         """Continue in the file that is at the path now; no line is lost or torn.
 
-        The new file replaces the old one under the same descriptor, atomically. Standard output
-        and error are redirected, too, if they were the old file.
+        The new file replaces the old one under the same descriptor, atomically. If standard output
+        or standard error is the old file, it is redirected to the new file.
         """
         if self._path is None:
             return
@@ -125,7 +132,10 @@ class Log(logging.Handler):
         self._switch_to(fresh)
 
     def follow(self) -> None:
-        """Continue in the new file if the log was renamed; a runner gets no signal for that."""
+        """Continue in the file at the path if the open file was renamed.
+
+        This is checked before each line, because a runner gets no signal when the log is renamed.
+        """
         if self._path is None:
             return
         # `suppress` and `Path.stat` are avoided, because each function costs a runner time.
@@ -146,13 +156,16 @@ class Log(logging.Handler):
         os.close(fresh)
 
     def redirect(self, path: Path | None) -> None:
-        """Continue in another file; None: on standard error.
+        """Continue in another file.
 
-        If there is a folder or a device in the file's place, that is logged, and the log continues
-        where it is: a task may have put it there, and must not prevent a start by that.
+        If the path leads to a folder or a device, the log reports that and continues in the present
+        file, because a task may have put it there, and must not be able to prevent a start.
+
+        Args:
+            path: the file, ``/dev/stdout`` or ``/dev/stderr``; None: standard error.
 
         Raises:
-            OSError: it cannot be opened.
+            OSError: the file cannot be opened.
         """
         name, fresh = _place(path)
         if (name, fresh) == (self._path, self._descriptor) or (name and name == self._path):
@@ -175,19 +188,19 @@ class Log(logging.Handler):
         self._path = name
 
     def dump_crashes(self) -> None:
-        """Have `faulthandler` write the stack here if this process crashes."""
+        """Make `faulthandler` write the stack to this log if the process crashes."""
         self._dumps = True
         # faulthandler stores the descriptor's number, which `_switch_to` does not change.
         faulthandler.enable(self._descriptor)
 
 
 def start(path: Path | None, level: str, process: str) -> Log:
-    """Send everything that this process logs to one place.
+    """Send everything that this process logs to one file.
 
     Args:
         path: the file; None: standard error.
         level: ``debug``, ``info``, ``warning`` or ``error``.
-        process: the name of this process on each line, in a word or two.
+        process: the name of this process on each line, in one or two words.
 
     Raises:
         OSError: the file cannot be opened.
@@ -202,9 +215,10 @@ def start(path: Path | None, level: str, process: str) -> Log:
 
 
 def log_uncaught() -> None:
-    """Log uncaught errors of threads and finalizers, which Python prints to standard error, uncut.
+    """Log uncaught errors of threads and finalizers.
 
-    For processes that run users' code; their children inherit it.
+    By default, Python prints these errors to standard error without a limit on their length.
+    Processes that run users' code call this function; their children inherit the hooks.
     """
 
     def of_thread(args: threading.ExceptHookArgs) -> None:
@@ -227,20 +241,20 @@ def _moment(seconds: int) -> str:
 
 
 def _place(path: Path | None) -> tuple[str | None, int]:
-    """The name of the file, or None and a standard descriptor."""
+    """The name of a file to open and -1; or None and the descriptor if it is a standard one."""
     name = "/dev/stderr" if path is None else str(path)
     return (None, STANDARD[name]) if name in STANDARD else (name, -1)
 
 
 def open_file(name: str) -> int:
-    """Open a log file, which is created if it does not exist.
+    """Open a log file; the file is created if it does not exist.
 
-    What a task may have put in its place is removed: a FIFO, a socket, a symbolic link that does
-    not belong to root, or an empty folder.
+    A FIFO, a socket, a symbolic link that does not belong to root, or an empty folder at the path
+    is removed first, because a task may have put it there.
 
     Raises:
-        NotRegularError: it is something else, or root's link does not lead to a regular file.
-        OSError: it cannot be opened.
+        NotRegularError: the path, or root's link at the path, leads to another kind of file.
+        OSError: the file cannot be opened.
     """
     flags, mode = os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640
     try:
@@ -250,8 +264,8 @@ def open_file(name: str) -> int:
             return regular_files.open_file(os.path.realpath(name), flags, mode, devices=True)
         regular_files.discard(name)
         descriptor = regular_files.open_file(name, flags, mode, devices=True)
-        # The removal is logged after the file is open, because this may be the file of the log
-        # itself.
+        # The warning is logged after the file is open, because the log itself may write to this
+        # file.
         _log.warning("%s %s: it is removed, and made anew", name, error.strerror)
         return descriptor
 

@@ -1,8 +1,9 @@
-"""Payloads that are not JSON objects, but text or bytes: they are stored wrapped in one.
+"""Payloads that are text or bytes: they are stored wrapped in a JSON object.
 
-The column ``data`` always holds a JSON object. The row's option ``payload`` says if that object
+The column ``data`` always holds a JSON object. The row's option ``payload`` tells if that object
 only wraps the payload: ``{"data": "<text>"}`` with ``payload: text``, and ``{"data_base64": "…"}``
-with ``payload: base64``. Without the option, even such an object is the payload itself.
+with ``payload: base64``. Without the option, the object is the payload itself, even if it has such
+a field.
 """
 
 import base64
@@ -16,11 +17,14 @@ OPTION = "payload"
 TEXT, BASE64 = "text", "base64"
 
 WRAPPED_IN: Mapping[str, str] = {TEXT: "data", BASE64: "data_base64"}
-"""By the option's value: the only field of an object that wraps such a payload."""
+"""For each value of the option: the only field of the wrapping object."""
 
 
 def wrap(raw: bytes) -> tuple[dict[str, str], str]:
-    """The object that wraps a payload, and the option's value: text if the payload is UTF-8."""
+    """The object that wraps a payload, and the option's value.
+
+    The value is `TEXT` if the payload is valid UTF-8, else `BASE64`.
+    """
     try:
         return {WRAPPED_IN[TEXT]: raw.decode()}, TEXT
     except UnicodeDecodeError:
@@ -28,12 +32,13 @@ def wrap(raw: bytes) -> tuple[dict[str, str], str]:
 
 
 def unwrap(text: str, form: str | None) -> bytes:
-    """The payload as it was submitted: what the object wraps, or its own text.
+    """The payload as it was submitted: the wrapped text or bytes, or the text of the object.
 
     Args:
         text: a JSON object, as text.
-        form: the option's value; None: the row does not have the option. If the object is not of
-            that form, a handler has replaced the payload by an object, which wraps nothing.
+        form: the option's value; None: the row does not have the option. If the object does not
+            have this form, its text is returned, because a handler has replaced the payload by an
+            object that wraps nothing.
     """
     if form is not None:
         found = _wrapped(json.loads(text), form)

@@ -1,7 +1,7 @@
 """Regular files in folders that tasks can write to.
 
-A task has the rights of its service. It may replace a file by a FIFO, which blocks a process that
-opens it, by a symbolic link to another file, by a folder, by a file of any length, or by one that
+A task has the rights of its service. The task may replace a file by a FIFO, which blocks a process
+that opens it; or by a symbolic link to another file, a folder, a file of any length, or a file that
 cannot be read. None of these may stop or mislead a master or a worker.
 """
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LARGEST = 256 * 1024
-"""Bytes; `read` refuses a larger file."""
+"""The size in bytes of the largest file that `read` accepts."""
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -26,27 +26,27 @@ _KINDS = {
 
 
 class NotRegularError(OSError):
-    """A path where a regular file is expected leads to something else."""
+    """A path leads to a file of another kind than the expected regular file."""
 
 
 def open_file(path: str | Path, flags: int, mode: int = 0o600, *, devices: bool = False) -> int:
     """Open a regular file, without following links and without blocking.
 
-    If we own the file and may not open it, because the mode of the file or of its folder was
-    changed, our rights are restored first.
+    If this process owns the file or its folder but may not open the file, because a mode was
+    changed, the rights of the owner are restored and the file is opened again.
 
     Args:
         path: the file.
-        flags: for ``open(2)``.
+        flags: the flags of ``open(2)``.
         mode: the mode of a file that is created, less the umask.
-        devices: whether a character device, such as ``/dev/null``, is accepted, too.
+        devices: whether a character device, such as ``/dev/null``, is also accepted.
 
     Returns:
-        A descriptor, which programs do not inherit.
+        A descriptor that is closed when the process executes another program.
 
     Raises:
-        NotRegularError: the path leads to something else.
-        OSError: it cannot be opened.
+        NotRegularError: the path leads to a file of another kind.
+        OSError: the file cannot be opened.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
@@ -67,8 +67,8 @@ def read(path: Path) -> bytes:
     """The content of a small regular file.
 
     Raises:
-        NotRegularError: the path leads to something else.
-        OSError: it cannot be read, or is too large (EFBIG).
+        NotRegularError: the path leads to a file of another kind.
+        OSError: the file cannot be read, or is too large (EFBIG).
     """
     descriptor = open_file(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as file:
@@ -79,12 +79,14 @@ def read(path: Path) -> bytes:
 
 
 def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file, which replaces whatever is at its path, atomically.
+    """Write a file that atomically replaces whatever is at the path.
+
+    A folder at the path is removed or renamed first, so that replacement is not atomic.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    # The name is random, so no task can have created something there.
+    # The name is random, so that no task can have created a file with this name.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
@@ -103,11 +105,12 @@ def replace(path: Path, content: bytes, mode: int = 0o600) -> None:
 def discard(path: str | Path) -> None:
     """Remove a FIFO, a socket, a symbolic link or an empty folder.
 
-    A regular file stays: another process that does the same may have created it just now.
+    A regular file is not removed, because another process that has called this function may have
+    created it just now.
 
     Raises:
-        NotRegularError: it is a device, or a folder that is not empty.
-        OSError: it cannot be removed.
+        NotRegularError: the path leads to a device, or to a folder that is not empty.
+        OSError: the file at the path cannot be removed.
     """
     path = Path(path)
     with suppress(FileNotFoundError):
@@ -126,10 +129,10 @@ def discard(path: str | Path) -> None:
 def clear(path: Path) -> None:
     """Remove whatever is at a path that belongs to psched.
 
-    A folder that is not empty is renamed, because removing its content could take any time.
+    A folder that is not empty is renamed, because the removal of its content could take very long.
 
     Raises:
-        OSError: it can be neither removed nor renamed.
+        OSError: the file or folder can be neither removed nor renamed.
     """
     try:
         path.unlink(missing_ok=True)
@@ -162,7 +165,11 @@ def _open(path: str | Path, flags: int, mode: int) -> int:
 
 
 def _restore_rights(path: Path, kind: int, rights: int) -> bool:
-    """Grant us rights to a file of this kind that we own; whether we lacked them."""
+    """Grant this process rights to a file of a kind, if the process owns the file.
+
+    Returns:
+        True if a right was missing and all were granted; False if nothing was changed.
+    """
     try:
         # O_PATH requires no right to the file itself.
         descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -175,7 +182,7 @@ def _restore_rights(path: Path, kind: int, rights: int) -> bool:
             return False
         if mode & rights == rights:
             return False
-        # fchmod(2) does not accept such a descriptor.
+        # The mode is changed through /proc, because fchmod(2) does not accept an O_PATH descriptor.
         Path(f"/proc/self/fd/{descriptor}").chmod(mode | rights)
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Sending a request again while a store is unavailable, for callers that can wait a few seconds."""
+"""Repeating a request while a store is unavailable, for callers that can wait a few seconds."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -9,11 +9,11 @@ from psched.base.errors import TransientStoreError
 T = TypeVar("T")
 
 _PAUSE = 0.2
-"""Seconds before the second try; each further pause is twice as long."""
+"""The pause before the second try, in seconds; each further pause is twice as long as the last."""
 
 
 class Send(Protocol):
-    """Sends a request to a store: once, or again while the store is unavailable."""
+    """Sends a request to a store once, or repeatedly while the store is unavailable."""
 
     def __call__(self, request: Callable[[], T], /) -> T:
         """Send the request, and return its answer."""
@@ -21,20 +21,20 @@ class Send(Protocol):
 
 
 def send_once(request: Callable[[], T]) -> T:
-    """Send a request, which is not repeated."""
+    """Send a request once, without repeating it."""
     return request()
 
 
 def retry_while_unavailable(request: Callable[[], T], *, clock: Clock, tries: int) -> T:
-    """Send a request, and again while the store is unavailable.
+    """Send a request, and repeat it while the store is unavailable.
 
     Args:
         request: sends the request; called at most ``tries`` times.
         clock: sleeps between two tries.
-        tries: how often the request is sent at most.
+        tries: the largest number of times that the request is sent.
 
     Raises:
-        TransientStoreError: the last try failed, too.
+        TransientStoreError: all tries failed; this is the error of the last try.
     """
     pause = _PAUSE
     for _ in range(tries - 1):

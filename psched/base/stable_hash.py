@@ -4,6 +4,6 @@ from hashlib import blake2b
 
 
 def stable_hash(name: str, below: int) -> int:
-    """A whole number from 0 to ``below`` - 1, always the same for the same name."""
+    """A whole number from 0 to ``below`` - 1; equal names always give equal numbers."""
     digest = blake2b(name.encode(errors="backslashreplace"), digest_size=8).digest()
     return int.from_bytes(digest) % below

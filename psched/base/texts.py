@@ -4,30 +4,30 @@ import traceback
 import unicodedata
 
 LONGEST = 2000
-"""Characters that are kept of an error's text, and of others that are sent between processes."""
+"""The number of characters that are kept of an error's text or of a text sent to a process."""
 
 LONGEST_MESSAGE = 20_000
-"""Characters that are kept of a message in the log."""
+"""The number of characters that are kept of a message in the log."""
 
 LONGEST_TRACEBACK = 40_000
-"""Characters that are kept of a traceback, with all the exceptions in it."""
+"""The number of characters that are kept of a traceback, with all the exceptions in it."""
 
 _INDENT = 5
-"""Characters that the log adds to each line of a traceback: a line feed and the indent."""
+"""The number of characters that the log adds to each line of a traceback: line feed and indent."""
 
 LONGEST_BRIEF = 10 * LONGEST + 100
-"""The longest text that `brief` returns, because one character becomes up to ten."""
+"""The length of the longest text that `brief` returns: an escaped character has up to ten."""
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""A text in which nothing moves a cursor, ends a line, is invisible or reorders the rest.
+    r"""A text with visible escapes (``\x1b``, ``\u202e``) for characters that are not harmless.
 
     Control characters, bidirectional controls, zero-width characters, line separators and lone
-    surrogates become visible escapes: ``\x1b``, ``\u202e``.
+    surrogates are escaped.
 
     Args:
-        text: may come from anywhere.
-        lines: whether it may have several lines: line feeds and tabs are kept.
+        text: a text of any origin.
+        lines: whether line feeds and tabs are kept.
     """
     plain = text.replace("\n", "").replace("\t", "") if lines else text
     if plain.isprintable():
@@ -37,21 +37,21 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def cut(text: str, most: int = LONGEST) -> str:
-    """The first ``most`` characters of a text, and a note on how many were dropped."""
+    """The first ``most`` characters of a text, and a note on the number of dropped characters."""
     if len(text) <= most:
         return text
     return f"{text[:most]} … ({len(text) - most} characters more)"
 
 
 def brief(text: str) -> str:
-    """Any text as one short line that is safe to show."""
+    """A text of any origin as one short line that is safe to show."""
     line = visible(" ".join(text[:LONGEST].split()))
     dropped = len(text) - LONGEST
     return f"{line} … ({dropped} characters more)" if dropped > 0 else line
 
 
 def traceback_of(error: BaseException) -> str:
-    """An error's traceback with its causes, notes and text; each line and the whole are cut."""
+    """An error's traceback with causes, notes and text; its lines and its length are limited."""
     lines: list[str] = []
     left = LONGEST_TRACEBACK
     try:
@@ -68,5 +68,6 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _is_harmless(character: str) -> bool:
-    # To Python only the ASCII space is printable; but the other spaces are harmless, too.
+    # Spaces are checked separately: Python counts only the ASCII space as printable, but the other
+    # spaces are also harmless.
     return character.isprintable() or unicodedata.category(character) == "Zs"

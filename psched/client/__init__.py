@@ -1,1 +1,1 @@
-"""Schedules for programs: the collection, what changes them, and leasing without a worker."""
+"""The API for programs: the collection of schedules, changes to them, leases without a worker."""

@@ -1,4 +1,4 @@
-"""The schedules of one store, as a program sees them."""
+"""The collection of schedules: a program's interface to the schedules of one store."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -26,26 +26,30 @@ from psched.core.store_protocol import JoinsTransactions, Store
 T = TypeVar("T")
 
 _TRIES = 5
-"""How often a request is sent while the store is unavailable."""
+"""The largest number of times that a request is sent while the store is unavailable."""
 
+# `ScheduleCollection.wait` pauses between two reads; each pause is twice as long as the last.
 _FIRST_PAUSE = 0.05
+"""The first pause in seconds."""
 _LONGEST_PAUSE = 1.0
-"""Seconds between two reads of a task that is waited for; each pause is twice the one before."""
+"""The longest pause in seconds."""
 
 _PUSHED = {"run_at": "next_time", "timeout": "alive_time"}
-"""Arguments of `ScheduleCollection.push` that have PerfectQueue's names, and their fields."""
+"""Arguments of `ScheduleCollection.push` with PerfectQueue's names, and the fields they set."""
 
 
 class ScheduleCollection:
     """Adds, reads, changes and deletes schedules, and leases their occurrences.
 
-    A context manager, which closes the connection at its end. A request is repeated for a few
-    seconds while the store is unavailable.
+    A collection is a context manager: the end of a ``with`` block closes the connection. A request
+    is repeated for a few seconds while the store is unavailable.
 
     Args:
+        store: holds the schedules.
+        settings: the installation's settings.
         clock: measures leases, and sleeps between two tries.
-        draw_nonce: draws a text that was never drawn before.
-        tries: how often a request is sent while the store is unavailable.
+        draw_nonce: returns a random text that was never returned before.
+        tries: the largest number of times that a request is sent while the store is unavailable.
     """
 
     def __init__(
@@ -109,22 +113,24 @@ class ScheduleCollection:
         Args:
             key: unique name.
             type: selects the handler.
-            cron: five fields, or ``@daily`` and the like. Without it, ``every``, ``at`` or
-                ``trigger`` say when the schedule runs (see `psched.core.shorthands`); without any
-                of them it runs once, at ``next_time``.
+            cron: five fields, or a name such as ``@daily``. Without ``cron``, ``every``, ``at`` or
+                ``trigger`` says when the schedule runs (see `psched.core.shorthands`). Without any
+                of the four, the schedule runs once, at ``next_time``.
             delay: seconds between an occurrence's scheduled time and its earliest run.
             timezone: IANA zone in which ``cron`` is read; default: the setting.
             next_time: the first occurrence is the first match of ``cron`` at or after this
                 instant; default: now, by the store's clock.
-            next_run_time: earliest start of the first run; default: its occurrence + ``delay``.
+            next_run_time: earliest start of the first run; default: the scheduled time of the first
+                occurrence, plus ``delay`` and the occurrence's part of ``jitter``.
             data: the handler's payload, a JSON object.
             more: ``every``, ``align``, ``at``, ``trigger``; settings of this schedule:
                 ``alive_time``, ``catchup``, ``dst_policy``, ``jitter``, ``kill_timeout``,
-                ``retry_wait`` …; and for people ``label`` (the owner) and ``note`` (free text).
+                ``retry_wait`` …; and the annotations ``label`` (the owner) and ``note`` (free
+                text).
 
         Raises:
             AlreadyExistsError: the key is taken.
-            InvalidError: a value makes no sense; its ``field`` names it.
+            InvalidError: a value is invalid; the error's ``field`` is its name.
         """
         fields = {
             "type": type,
@@ -145,18 +151,19 @@ class ScheduleCollection:
     def add_many(self, schedules: Iterable[Mapping[str, Any]]) -> Sequence[Schedule]:
         """Register many schedules, all of them or none, in one transaction.
 
-        All are checked before anything is written.
+        All schedules are checked before any is written.
 
         Args:
-            schedules: for each its ``key`` and any of the other arguments of `add`.
+            schedules: for each schedule, a mapping with the ``key`` and any of the other arguments
+                of `add`.
 
         Returns:
-            Each schedule, in the same order.
+            The schedules, in the order of the argument.
 
         Raises:
-            AlreadyExistsError: some keys are taken; its text names them.
-            InvalidError: a value makes no sense; its ``field`` names schedule and value:
-                ``schedules[17].cron``. Or a key is given twice.
+            AlreadyExistsError: some keys are taken; the error's text names them.
+            InvalidError: a value is invalid, or a key is given twice; the error's ``field``
+                identifies the schedule and the value, such as ``schedules[17].cron``.
         """
         rows = declare_all(schedules, self._settings, self.now)
         self._writer.insert(rows)
@@ -182,18 +189,18 @@ class ScheduleCollection:
             key: unique name.
             type: selects the handler.
             data: the handler's payload, a JSON object.
-            run_at: not before this; default: now, by the store's clock.
-            timeout: length of its lease in seconds (``alive_time``): how long the task waits for
-                another host when its own dies.
-            connection: the caller's own SQLAlchemy connection to the same database. The task is
-                pushed in the caller's transaction: it exists if the caller commits. No other
-                connection is used, and nothing is repeated.
+            run_at: the earliest start of the task; default: now, by the store's clock.
+            timeout: the length of the task's lease in seconds (``alive_time``). If the host that
+                runs the task dies, another host can run the task when the lease has ended.
+            connection: the caller's own SQLAlchemy connection to the store's database. The task is
+                pushed in the caller's transaction, so it exists only if the caller commits. psched
+                uses no other connection, and repeats no request.
             more: settings of this task: ``expire``, ``kill_interval``, ``kill_timeout``,
                 ``max_attempts``, ``retention_time``, ``retry_backoff``, ``retry_wait`` …
 
         Raises:
             AlreadyExistsError: the key is taken.
-            InvalidError: a value makes no sense; its ``field`` names it.
+            InvalidError: a value is invalid; the error's ``field`` is its name.
             NotSupportedError: this store cannot join a transaction.
         """
         given = {"type": type, "data": data, "run_at": run_at, "timeout": timeout, **more}
@@ -211,14 +218,15 @@ class ScheduleCollection:
         """Submit many tasks, all of them or none, in a few round trips.
 
         Args:
-            tasks: for each the arguments of `push`, by name, except ``connection``.
+            tasks: for each task, a mapping with the arguments of `push`, except ``connection``.
 
         Returns:
-            Each task's schedule, in the same order.
+            The schedules of the tasks, in the order of the argument.
 
         Raises:
             AlreadyExistsError: some keys are taken; nothing was pushed.
-            InvalidError: a value makes no sense; its ``field`` names the task and the value.
+            InvalidError: a value is invalid; the error's ``field`` identifies the task and the
+                value.
         """
         return self.add_many(_fields_of_push(task) for task in tasks)
 
@@ -233,15 +241,19 @@ class ScheduleCollection:
         return ScheduleMetadata(self._read(key))
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
-        """Read those of the schedules that exist, in a few round trips."""
+        """Read the schedules with these keys, in a few round trips.
+
+        Returns:
+            The schedules by key; a key without a schedule is missing.
+        """
         found = self._send(lambda: self._store.look(keys))
         return {key: ScheduleMetadata(row) for key, row in found.items()}
 
     def list(self) -> Iterator[ScheduleMetadata]:
-        """Read every schedule: those due first, those at rest last.
+        """Read every schedule in the order of the next runs; those without a next run are last.
 
-        They are read from the store as the caller consumes them: a schedule that runs meanwhile may
-        be returned twice, or not at all.
+        The schedules are read from the store while the caller consumes them, so a schedule that
+        runs meanwhile may be returned twice, or not at all.
         """
         rows = self._store.rows()
         while (row := self._send(lambda: next(rows, None))) is not None:
@@ -290,22 +302,24 @@ class ScheduleCollection:
     ) -> None:
         """Change a schedule's definition.
 
-        A change of ``cron``, ``timezone`` or ``dst_policy`` sets the next occurrence anew, from
-        now on; a quarantined schedule is put back into service. A task that is running continues
-        with the definition with which it was started; the occurrences after it follow the new one
-        (except for ``next_run_time``, which is the end of the lease while the task runs). A
-        schedule that has ended stays at rest until it gets a trigger or a time.
+        A change of ``cron``, ``timezone`` or ``dst_policy`` computes the next occurrence anew, from
+        the present time on. Any change puts a quarantined schedule back into service. A running
+        task continues with the definition with which it was started; the later occurrences follow
+        the new definition. This does not hold for ``next_run_time``, because it is the end of the
+        lease while the task runs. A schedule that has ended does not run again until a change sets
+        its trigger or a time.
 
         Args:
             key: the schedule's key.
-            decide: returns the changes instead, given the schedule as it stands; called again if
-                the schedule was changed before they were written. An empty result: no change.
-            changes: any of the arguments of `add`; None for one of ``more``: the
-                installation's setting applies again.
+            decide: a function that returns the changes, given the row as it is stored now; None:
+                ``changes`` applies. The function is called again if the row was changed before
+                the result was written. If the result is empty, nothing is changed.
+            changes: any of the arguments of `add`. If one of ``more`` is None, the schedule's own
+                value is removed, so that the installation's setting applies again.
 
         Raises:
             NotFoundError: there is no such schedule, or it is being deleted.
-            InvalidError: a value makes no sense; its ``field`` names it.
+            InvalidError: a value is invalid; the error's ``field`` is its name.
         """
         self._writer.modify(key, decide, changes)
 
@@ -318,11 +332,11 @@ class ScheduleCollection:
         return self._writer.cancel(key)
 
     def force_finish(self, key: str) -> bool:
-        """Make a schedule finished, whatever its task has done; see `Schedule.force_finish`."""
+        """Set a schedule to finished, whatever its task has done; see `Schedule.force_finish`."""
         return self._writer.force_finish(key)
 
     def requeue(self, key: str, run_at: When | None = None) -> None:
-        """Run a schedule again that has ended or was set aside; see `Schedule.requeue`."""
+        """Run an ended, quarantined or paused schedule again; see `Schedule.requeue`."""
         self._writer.requeue(key, run_at)
 
     # --- leasing -------------------------------------------------------------------------
@@ -330,8 +344,12 @@ class ScheduleCollection:
     def poll(self) -> Task | None:
         """Lease one due occurrence, if there is one.
 
-        Nobody but the caller extends the lease (`Task.extend`). It ends ``alive_time`` seconds
-        after this call, and the task must be settled before. For handlers, workers do all this.
+        The lease ends ``alive_time`` seconds after this call unless the caller extends it
+        (`Task.extend`), and the caller must settle the task before that. A program that uses
+        handlers does not need this method, because workers lease, extend and settle for them.
+
+        Returns:
+            The task of the leased occurrence; None: no occurrence is due.
         """
         return self._poller.poll()
 
@@ -345,7 +363,7 @@ class ScheduleCollection:
 def _fields_of_push(task: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of `ScheduleCollection.push` as those of `ScheduleCollection.add`."""
     if not isinstance(task, Mapping):
-        return task  # `declare_all` refuses it, naming the entry
+        return task  # `declare_all` refuses such an entry, and its error tells the entry's number
     given = {name for name, value in task.items() if value is not None}
     if recurring := given & {"cron", "every", "trigger"}:
         raise InvalidError(min(recurring), "is for what runs again and again: add that")

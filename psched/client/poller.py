@@ -25,10 +25,12 @@ class Poller:
     """Leases one occurrence at a time, which this process runs itself.
 
     Args:
+        store: holds the schedules.
+        settings: the installation's settings.
         clock: measures the leases.
-        draw_nonce: draws a text that was never drawn before.
+        draw_nonce: returns a random text that was never returned before.
         send: sends each request.
-        schedules: the collection that a task is given as its `Task.schedules`.
+        schedules: the collection that each task offers as `Task.schedules`.
     """
 
     def __init__(
@@ -57,21 +59,22 @@ class Poller:
             for row in claimed.rows:
                 if task := self._task_of(row, claimed.now or 0, sent):
                     return task
-            # No rows but ``more``: other workers were faster. Another row may be due.
+            # If ``more`` is set without rows, other workers were faster. The loop claims again,
+            # because another row may be due.
             if not (claimed.rows or claimed.more):
                 return None
 
     def lease_time(self, row: Row) -> int:
-        """Seconds for which a row is leased."""
+        """The length of a row's lease in seconds."""
         return lease_times.lease_time(row.alive_time, self.settings.alive_time, self.shortest)
 
     def _task_of(self, leased: Row, now: float, sent: float) -> Task | None:
         """The task of a leased row; None: there is nothing to run, or the lease was lost.
 
-        A row with nothing to run is settled.
+        If there is nothing to run, this method settles the row.
         """
         row: Row | None = leased
-        # The loop ends, because each further round needs a person to change a definition meanwhile.
+        # The loop ends, because it repeats only if somebody has changed the definition meanwhile.
         while row is not None and row.token == leased.token:
             verdict = after_claim(row, self.settings, now)
             if isinstance(verdict, Run):
@@ -102,7 +105,8 @@ class Poller:
 
         def request() -> Claimed:
             if lost:
-                # The claim is not repeated, because the first may have been applied.
+                # The claim is not repeated, because the first one may have been applied. The store
+                # is asked for the rows that the first claim has leased.
                 return Claimed(rows=self.store.held(owner, ()), now=self.store.now())
             return lost.send(owner, claim)
 
@@ -121,12 +125,13 @@ class _CallersLease(Holder):
 
     @override
     def decide(self, decision: Decision) -> None:
-        # The lease ends at once, because there is no process tree to wait for.
+        # The lease is settled at once, because there are no processes whose end must be awaited.
         self._refuse_if_over()
         ending = Ending(self._row, decision, 0.0 if self._lost else self._deadline)
         poller = self._poller
         results = poller.send(lambda: self._settler.settle(poller.store, [ending]))
-        # A missing row counts as removed by this settle, unless the lease was lost before.
+        # The result DONE does not count if the lease was lost before: for a missing row, the store
+        # answers DONE, as if this settle had removed the row.
         self._require(done=results[self._row.key] is Settled.DONE and not self._lost)
 
     @override

@@ -1,4 +1,4 @@
-"""Changing schedules: each change is made once, even if the answer to a write is lost."""
+"""Changes to schedules: each change is applied once, even if the answer to a write is lost."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
@@ -33,21 +33,23 @@ from psched.core.model import (
 from psched.core.store_protocol import Store
 
 _NAMED = 5
-"""Keys named in an error at most."""
+"""The largest number of keys that an error names."""
 
 _CAN_CONTINUE = frozenset({QUARANTINED, PAUSED})
-"""Statuses of rows that continue at their cursor when they are requeued."""
+"""Statuses of rows that keep their ``next_time`` when they are requeued without a time."""
 
 
 class Writer:
     """Writes to the schedules of one store.
 
-    A change reads the row, decides, and replaces the row only if it is still as it was read;
-    otherwise it begins again.
+    A change reads the row, computes the new row, and replaces the old row only if it has not been
+    changed since it was read; otherwise the change begins again.
 
     Args:
-        clock: measures how long an insert has been under way.
-        draw_nonce: draws a text that was never drawn before.
+        store: holds the schedules.
+        settings: the installation's settings.
+        clock: measures how long ago an insert was first sent.
+        draw_nonce: returns a random text that was never returned before.
         send: sends each request.
     """
 
@@ -125,7 +127,7 @@ class Writer:
         self._replace(key, change, was_applied)
 
     def requeue(self, key: str, run_at: When | None) -> None:
-        """Run a schedule again that has ended or was set aside; see `Schedule.requeue`."""
+        """Run an ended, quarantined or paused schedule again; see `Schedule.requeue`."""
 
         def change(seen: Row) -> Row:
             if seen.status not in {*ENDED, *_CAN_CONTINUE}:
@@ -155,12 +157,14 @@ class Writer:
         change: Callable[[Row], Row | None],
         was_applied: Callable[[Row, Row, Row], bool],
     ) -> None:
-        """Replace a row by what ``change`` makes of it.
+        """Replace a row by the result of ``change``.
 
         Args:
-            key: the row's.
-            change: the new row, given the row as it stands; None: there is nothing to write.
-            was_applied: whether a row, as it stands, shows that a replacement was applied; see
+            key: the row's key.
+            change: returns the new row, given the row as it is stored now; None: there is nothing
+                to write.
+            was_applied: tells whether a replacement was applied, given the row as it is stored now,
+                the row that was to be replaced, and the row that was to be written; see
                 `psched.core.lost_answers`.
         """
         lost = LostAnswers[tuple[Row, Row]]()
@@ -178,10 +182,15 @@ class Writer:
             continue  # the row was claimed, settled or changed after it was read
 
     def _end(self, key: str, status: str, mark: str) -> bool:
-        """Put a row at rest, or mark it for its holder.
+        """End a row, so that it has no next run; a leased row is marked for its holder instead.
+
+        Args:
+            key: the row's key.
+            status: the status of the ended row.
+            mark: the status that marks a leased row.
 
         Returns:
-            True if the row is at rest, or deleted; False if it was marked.
+            True if the row has ended or was deleted; False if it was marked.
         """
         lost = LostAnswers[str]()
 
@@ -209,7 +218,7 @@ class Writer:
         return rests
 
     def _ended(self, seen: Row, status: str, mark: str) -> Row | None:
-        """The row at rest, or marked for its holder; None: it is to be deleted."""
+        """The ended row, or the row with a mark if it is leased; None: the row is to be deleted."""
         if not self._settings.store_kind.keeps_status:
             raise NotSupportedError(
                 f"a store of type {self._settings.type} keeps no ended schedules"
@@ -233,10 +242,10 @@ class Writer:
 
 
 def read_row(store: Store, key: str) -> Row:
-    """The row under a key.
+    """The row with this key.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: there is no such row.
     """
     row = store.get(stored_key(key))
     if row is None:
@@ -245,11 +254,11 @@ def read_row(store: Store, key: str) -> Row:
 
 
 def stored_key(key: str) -> str:
-    """A key, checked to be one that a store can hold.
+    """The key itself, if a store can hold it.
 
     Raises:
-        NotFoundError: no store can: it has half a surrogate pair (as a file's name may), or NUL
-            (which PostgreSQL has not), or is no text at all.
+        NotFoundError: no row can have this key: it is not a text, or it contains NUL, which
+            PostgreSQL cannot store, or half of a surrogate pair, which a file's name may contain.
     """
     try:
         possible = b"\0" not in key.encode()

@@ -1,9 +1,9 @@
 """Retries: how long to wait before an attempt, and when to give up.
 
 An attempt that fails is repeated after ``retry_wait``. With ``retry_backoff: exponential`` the wait
-doubles each time, less a jitter, so that tasks that failed together are not retried together. After
-``max_attempts`` attempts the occurrence is given up. A one-shot expires ``expire`` seconds after it
-was to run first, unless it has succeeded.
+doubles each time. A jitter shortens each wait, so that tasks that failed together are not retried
+together. After ``max_attempts`` attempts the occurrence is given up. A one-shot that has not
+succeeded expires ``expire`` seconds after the time at which it was first due.
 """
 
 from psched.base.stable_hash import stable_hash
@@ -11,7 +11,7 @@ from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
 
 _MOST_DOUBLINGS = 32
-"""More doublings than that exceed every ``retry_wait_limit``."""
+"""The largest number of doublings of a wait. It exceeds every ``retry_wait_limit``."""
 
 
 def retry_delay(row: Row, definition: Definition) -> float:
@@ -29,8 +29,8 @@ def retry_delay(row: Row, definition: Definition) -> float:
 def wait_after_death(attempt: int, retry_wait: float) -> float:
     """Seconds from the death of an attempt's worker or fork server to the next attempt.
 
-    The first death may have any cause. After the second one, the occurrence itself may be what
-    kills them.
+    After the first death there is no wait, because the death may have any cause. Later attempts
+    wait ``retry_wait``, because the occurrence itself may kill the worker or fork server.
     """
     return retry_wait if attempt > 1 else 0
 
@@ -41,19 +41,21 @@ def is_exhausted(row: Row, definition: Definition) -> bool:
 
 
 def give_up_reason(row: Row, definition: Definition, now: float) -> tuple[str, str] | None:
-    """Why a row that has just been claimed is not tried again.
+    """Decide whether to give up the occurrence of a row that has just been claimed.
 
     Returns:
-        The status that a one-shot gets, and the reason; None: it is tried.
+        The status that a one-shot gets, and the reason; None: the occurrence is tried.
     """
     most, expire = definition.settings.max_attempts, definition.settings.expire
     if 0 < most < row.attempt:
-        # The worker of the last attempt died; a regular end of it would have given the row up.
+        # The worker of the last attempt died: a regular end of that attempt would have given up the
+        # occurrence.
         return FAILED, f"gave up: its worker died in the last of {most} attempts"
     if definition.trigger is not None or not expire or row.next_time is None:
         return None
     created = row.created_at or 0
-    # A row inserted by plain SQL gets created_at only at the end of its first lease.
+    # A row without created_at does not expire yet: it was inserted by plain SQL, and gets
+    # created_at only at the end of its first lease.
     if created > 0 and now >= max(created, row.next_time + definition.delay) + expire:
         return EXPIRED, f"expired: it has not succeeded within {expire} s"
     return None

@@ -2,18 +2,18 @@
 
 The setting ``catchup`` of a schedule decides:
 
-* ``all``: all of them, one after another, oldest first, as in PerfectSched;
-* ``latest``: only the newest;
-* ``skip``: none, unless it starts at most ``catchup_grace`` seconds after it was due.
+* ``all``: all missed occurrences run, one after another, oldest first, as in PerfectSched;
+* ``latest``: only the newest one runs;
+* ``skip``: none runs, except one that starts at most ``catchup_grace`` seconds after it was due.
 
 ``all`` keeps at most ``catchup_limit`` occurrences, the newest ones. Occurrences that were due more
 than ``catchup_window`` seconds ago are dropped in any case. The settlement's reason always names
 the range that was dropped. The policy applies only to a first attempt: an occurrence that has been
 tried is not dropped.
 
-It makes no difference why an occurrence was missed. Occurrences that fall due while an earlier one
-of the same schedule runs are treated in the same way when that one has ended: they queue up
-(``all``), are merged into one (``latest``) or are dropped (``skip``).
+The policy does not depend on why an occurrence was missed. For example, occurrences may fall due
+while an earlier occurrence of the schedule runs. When the earlier one has ended, they run one after
+another (``all``), only the newest runs (``latest``), or they are dropped (``skip``).
 """
 
 from collections import deque
@@ -23,17 +23,26 @@ from psched.core.definition import Definition
 from psched.triggers.trigger import Trigger, first
 
 _MOST_REMEMBERED = 10_000
-"""The number of schedules in `_passed`."""
+"""The largest number of entries in `_passed`."""
 
 _passed: dict[tuple[object, ...], tuple[int, int | None, int]] = {}
-"""The last results of `_exceeds`, by schedule: cursor, a later occurrence, the steps between."""
+"""The last result of `_exceeds` for each schedule and count.
+
+A result is the cursor, a later occurrence (None: there is none), and the number of steps between.
+"""
 
 
 def oldest_kept(trigger: Trigger, cursor: int, definition: Definition, now: float) -> int | None:
-    """The oldest occurrence, from the cursor on, that the catch-up policy keeps; None: none.
+    """The oldest occurrence that the catch-up policy keeps; None: it keeps none.
+
+    Args:
+        trigger: the schedule's trigger.
+        cursor: the row's ``next_time``; earlier occurrences are not considered.
+        definition: the schedule's definition.
+        now: the time of the store's clock.
 
     Raises:
-        InvalidError: a user's trigger gives an invalid answer.
+        InvalidError: a user's trigger returns an invalid time.
     """
     settings = definition.settings
     # An occurrence that may still be delayed by jitter is not late.
@@ -57,7 +66,7 @@ def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, c
     """The oldest of the last ``count`` occurrences from the cursor to ``until``.
 
     If the cursor of a minutely schedule is ten years back, there are five million occurrences. So
-    they are searched from the end, in windows that double in size until they hold enough.
+    the search begins at the end, in windows that double in size until enough are found.
     """
     if not _exceeds(definition, trigger, cursor, until, count):
         return cursor
@@ -80,9 +89,9 @@ def _newest(definition: Definition, trigger: Trigger, cursor: int, until: int, c
 def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, count: int) -> bool:
     """Whether there are more than ``count`` occurrences from the cursor to ``until``.
 
-    A long backlog is worked off one occurrence at a time, and this question is asked each time. So
+    A long backlog is worked off one occurrence at a time, and each time this function is called. So
     the occurrence that is ``count`` steps ahead of the cursor is cached: when the cursor moves by
-    one, so does that occurrence.
+    one step, the cached occurrence moves by one step.
     """
     key = (definition.key, definition.cron, definition.timezone, definition.settings.dst_policy)
     at, ahead, steps = _passed.pop((*key, count), (None, None, 0))
@@ -100,7 +109,7 @@ def _exceeds(definition: Definition, trigger: Trigger, cursor: int, until: int, 
 
 
 def describe_dropped(definition: Definition, cursor: int, oldest: int | None) -> str:
-    """Name, for people, the dropped occurrences: from the cursor to the oldest that is kept."""
+    """Describe the dropped occurrences in words: from the cursor to the oldest that is kept."""
     policy = definition.settings.catchup
     cap = f", limit {definition.settings.catchup_limit}" if policy == "all" else ""
     window = definition.settings.catchup_window
@@ -111,5 +120,5 @@ def describe_dropped(definition: Definition, cursor: int, oldest: int | None) ->
 
 
 def iso(instant: int) -> str:
-    """An instant in UTC, for people."""
+    """An instant in UTC as ISO 8601 text."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,7 +1,7 @@
-"""The columns of a row: what they may hold, and the JSON in ``data`` and ``options``.
+"""The columns of a row: the checks of their values, and the JSON in ``data`` and ``options``.
 
-A row is a documented interface: any client may have written it. A column that is invalid is
-refused by its name, and nothing is guessed.
+A row is a documented interface: any client may have written it. An invalid column is refused with
+an error that names the column; psched never guesses a value.
 """
 
 import json
@@ -23,20 +23,22 @@ TEXT_LENGTH = 4000
 """The longest note, in characters."""
 
 _USUAL_LIMIT = 16 * 2**20
-"""Bytes; a payload up to this size is read even if ``data_limit`` has been lowered since."""
+"""A payload up to this size in bytes is read even if ``data_limit`` is lower."""
 
 LATEST_TIME = 253_402_300_799
-"""The last second of the year 9999."""
+"""The last second of the year 9999, in Unix seconds."""
 
 DEEPEST = 100
-"""The deepest nesting of a payload, which itself is the first level."""
+"""The largest number of nesting levels of a payload; the payload itself is the first level."""
 
 LARGEST_OPTIONS = 2**16
-"""Bytes of ``options``, decompressed."""
+"""The largest size of decompressed ``options``, in bytes."""
 
 MOST_VALUES = 1_000_000
-"""The most values of a payload that is read by a process with other things to do, such as a worker
-or a listing. Commas and opening brackets are counted."""
+"""The largest number of values in a JSON object that a shared process reads, such as a worker.
+
+The number is estimated: commas and opening brackets are counted.
+"""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -53,7 +55,7 @@ def check_name(field: str, name: object) -> str:
         raise InvalidError(field, "must not be empty")
     if len(name) > NAME_LENGTH:
         raise InvalidError(field, f"must not be longer than {NAME_LENGTH} characters")
-    # U+FFFD replaces bytes of a database that are not text.
+    # U+FFFD is refused, because it replaces bytes of a database that are not text.
     if name != name.strip() or not name.isprintable() or "\ufffd" in name:
         raise InvalidError(
             field, f"{name!r} must be printable and must not begin or end with a blank"
@@ -62,7 +64,7 @@ def check_name(field: str, name: object) -> str:
 
 
 def check_text(field: str, text: object) -> str:
-    """A text for people, of one or several lines, that every store keeps and a terminal can show.
+    """A text of one or several lines that every store keeps and a terminal can show.
 
     Raises:
         InvalidError: it is empty, too long, not printable, or not a text.
@@ -79,10 +81,10 @@ def check_text(field: str, text: object) -> str:
 
 
 def check_payload_form(field: str, form: object) -> str:
-    """How ``data`` wraps a payload that is not a JSON object.
+    """Check the option that tells how ``data`` wraps a payload that is not a JSON object.
 
     Raises:
-        InvalidError: it is not one of the keys of `psched.base.payload.WRAPPED_IN`.
+        InvalidError: the option is not one of the keys of `psched.base.payload.WRAPPED_IN`.
     """
     if not isinstance(form, str) or form not in payload.WRAPPED_IN:
         known = " or ".join(payload.WRAPPED_IN)
@@ -159,7 +161,7 @@ def payload_text(stored: str | bytes | None, data_limit: int) -> str:
 
 
 def payload_limit(data_limit: int) -> int:
-    """The largest payload in bytes that is read if the setting ``data_limit`` is this."""
+    """The largest size in bytes of a payload that is read, given the setting ``data_limit``."""
     return max(data_limit, _USUAL_LIMIT)
 
 
@@ -173,10 +175,10 @@ def parse_options(stored: str | bytes | None) -> dict[str, Any]:
 
 
 def payload_form(options: Mapping[str, Any]) -> str | None:
-    """How ``data`` wraps the payload, by the row's options; None: it does not.
+    """The option that tells how ``data`` wraps the payload; None: ``data`` is the payload.
 
     Raises:
-        InvalidError: that option is invalid.
+        InvalidError: the option is invalid.
     """
     form = options.get(payload.OPTION)
     try:
@@ -249,10 +251,11 @@ def decode(
     try:
         if values is not None:
             _refuse_many(field, text, values)
-        # The parser itself raises at a depth that is far from the end of the stack.
+        # Deep nesting is safe to parse: the parser raises RecursionError long before the stack
+        # overflows.
         value = _decoder.decode(text)
-        # Only texts with escapes are searched. Most have none, and then a runner copies no memory
-        # pages for the pattern.
+        # The pattern is used only if the text has escapes, because its use makes a runner copy
+        # memory pages, and most texts have none.
         if "\\u" in text and _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # raises unless surrogates come in pairs
     except RecursionError:
@@ -318,5 +321,5 @@ def _finite(digits: str) -> float:
     return number
 
 
-# json.loads, given these arguments, would make a decoder for each call.
+# The decoder is created once, because json.loads with these arguments creates one in each call.
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

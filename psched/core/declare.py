@@ -1,4 +1,4 @@
-"""Declarations: the fields that a person or a program gives for a schedule, made its row."""
+"""Declarations: conversion of the fields that a caller gives for a schedule into its row."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace as changed
@@ -112,12 +112,12 @@ def declare_all(
 def redeclare(
     seen: Row, fields: Mapping[str, Any], settings: Config, now: Callable[[], float]
 ) -> Row:
-    """A schedule's row with some of its definition changed.
+    """A schedule's row with some fields of its definition changed.
 
-    If the trigger changes, the next occurrence is computed anew, from now on. While a task is
-    running that does not happen, because the task's end will use the new definition. A quarantined
-    row continues at its cursor. A row that has ended or is paused rests until it gets a trigger or
-    a time.
+    If the trigger changes, the next occurrence is computed anew, from the present time on; but not
+    while a task is running, because the settlement of the task will use the new definition. A
+    quarantined row keeps its ``next_time``. A row that has ended or is paused does not run again
+    until a change sets its trigger or a time.
 
     Args:
         seen: the row as it is stored now.
@@ -139,7 +139,7 @@ def redeclare(
     next_time, attempt = seen.next_time, seen.attempt if seen.status == WAITING else 0
     if start is not None or not _is_time(next_time) or ((anew or finished) and not leased):
         next_time = _first(definition, now() if start is None else start)
-        # An attempt below zero tells the next claim that this time was set during a lease.
+        # A negative attempt tells the next claim that ``next_time`` was set during a lease.
         attempt = -1 if leased else 0
     elif anew:
         triggers.check(definition.trigger, next_time)
@@ -166,7 +166,7 @@ def _redefined(row: Row, fields: Mapping[str, Any], settings: Config) -> tuple[R
     if "data" in columns:
         columns["data"] = encode("data", columns["data"], most=settings.data_limit)
     else:
-        parse_payload(row.data, settings.data_limit)  # else it would be quarantined later
+        parse_payload(row.data, settings.data_limit)  # raises now rather than quarantine later
     if columns.get("alive_time") is not None:
         check_number("alive_time", columns["alive_time"], LONGEST_ALIVE_TIME)
     if own:

@@ -1,7 +1,7 @@
 """The definition of a schedule, parsed from a row, with all settings that apply to it.
 
-A column that is invalid is refused by its name, and nothing is guessed. See also
-`psched.core.columns`.
+An invalid column is refused with an error that names the column; psched never guesses a value. See
+also `psched.core.columns`.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,16 @@ from psched.triggers.trigger import Trigger
 from psched.triggers.zone import find_zone
 
 LONGEST_KEY = 1000
-"""Characters of a key that was inserted by plain SQL, because not every database limits it."""
+"""The largest number of characters in a key that was inserted by plain SQL.
+
+This limit is needed because not every database limits the column.
+"""
 
 LONGEST_DELAY = 366 * 86_400
-"""Seconds."""
+"""The longest ``delay`` in seconds."""
 
 LONGEST_CRON = 2000
-"""Characters of a trigger's text."""
+"""The largest number of characters in a trigger's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +50,10 @@ class Definition:
         timezone: the zone in which ``cron`` is read.
         trigger: the parsed trigger; None for a one-shot.
         delay: seconds.
-        settings: the installation's settings, overridden by those of its type, and by its own.
-        payload: how ``data`` wraps a payload that is not a JSON object, see `psched.base.payload`.
+        settings: the installation's settings, overridden by the settings of the schedule's type,
+            and then by the schedule's own.
+        payload: how ``data`` wraps the payload, see `psched.base.payload`; None: ``data`` is the
+            payload.
     """
 
     key: str
@@ -83,7 +88,8 @@ def parse_row(row: Row, settings: Config) -> Definition:
         InvalidError: a column is invalid; the error's ``field`` is its name.
     """
     if visible(row.key) != row.key:
-        # Less strict than for a new key: rows that were inserted by SQL have run with such keys.
+        # This check is less strict than that of a new key, because rows that were inserted by SQL
+        # have run with keys that the strict check refuses.
         raise InvalidError("key", f"{brief(repr(row.key))} holds characters that cannot be seen")
     check_length("key", row.key, LONGEST_KEY, "characters")
     check_name("type", row.type)
@@ -121,7 +127,7 @@ def _trigger(cron: str | None, timezone: str, settings: Config) -> Trigger | Non
 
 
 def _with_overrides(options: Mapping[str, Any], of_type: str, settings: Config) -> Config:
-    # An unknown option is ignored: it may be of a newer psched.
+    # An unknown option is ignored, because a newer psched may have written it.
     own = {**settings.types.get(of_type, {}), **options}
     known = {name: own[name] for name in OVERRIDES if name in own}
     if not known:

@@ -1,7 +1,7 @@
-"""Was a write applied whose answer was lost?
+"""Detection of writes that were applied although their answers were lost.
 
-A write whose outcome is unknown is repeated by its sender. So that it takes effect once, the sender
-remembers what it has sent (`LostAnswers`), reads the row, and compares (`were_inserted`,
+The sender of a write repeats it if its outcome is unknown. To apply the write only once, the sender
+remembers what it has sent (`LostAnswers`), reads the row, and compares the two (`were_inserted`,
 `was_replaced`, `was_requeued`).
 """
 
@@ -20,10 +20,10 @@ _PAYLOADS = "data", "options"
 
 
 class LostAnswers(Generic[W]):
-    """The writes of one request whose outcome is unknown; true if there are any.
+    """The writes of one request whose outcome is unknown. The object is true if there are any.
 
-    Each is kept in the form in which its sender recognises it later: what was to be written in
-    place of what, say, or the owner of a claim.
+    The sender chooses the form in which a write is kept, such as the old and the new row of a
+    replacement, or the owner of a claim.
     """
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ def were_inserted(
 ) -> bool:
     """Whether rows that were to be inserted all together exist, even if they have run since.
 
-    A settle overwrites the nonce of the insert. After that, rows with the same definitions that are
-    no older than the request count: if somebody else has added them, both callers have what they
-    wanted.
+    A settle overwrites the nonce of the insert. So the rows also count as inserted if they have
+    been settled, equal the wanted rows, and are no older than the request. If another caller has
+    added such rows, both callers still have what they wanted.
 
     Args:
-        found: the rows under their keys, as they stand.
+        found: the rows by key, as they are stored now.
         wanted: the rows that were to be inserted.
         nonce: the nonce of the insert.
         since: the store's clock when the request was first sent, or a little earlier.

@@ -23,15 +23,15 @@ lost its last commits can grant a number twice, but not a nonce.
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-# Values of the column ``status``. A row rests if it has no next run.
-WAITING = "waiting"  # or running: then it has an owner
+# Values of the column ``status``. A row without a next run (``next_run_time`` is NULL) rests.
+WAITING = "waiting"  # the row waits for its next run; if it has an owner, its task is running
 FINISHED = "finished"  # a one-shot that is done, or a trigger that will never fire again
 CANCELLED = "cancelled"  # by a person or a program
 EXPIRED = "expired"  # a one-shot that has not succeeded in time
 FAILED = "failed"  # a one-shot that has used up its attempts
 QUARANTINED = "quarantined"  # it is invalid; ``reason`` says why
-PAUSED = "paused"  # reserved; it rests
-MIGRATING = "migrating"  # a copy that `psched migrate` has not released yet; it rests
+PAUSED = "paused"  # reserved; the row rests
+MIGRATING = "migrating"  # a row that `psched migrate` has copied, but not released yet; it rests
 
 ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
 """Statuses of rows that rest, and run again only if a person or a program requeues them."""
@@ -39,7 +39,7 @@ ENDED = frozenset({FINISHED, CANCELLED, EXPIRED, FAILED})
 SET_ASIDE = frozenset({QUARANTINED, PAUSED, MIGRATING})
 """Statuses of rows that rest without having ended; such a row may be put into service again."""
 
-# Statuses of a leased row that tell its holder what to do with it.
+# Statuses that tell the holder of a leased row what to do with the row.
 DELETING = "deleting"
 CANCELLING = "cancelling"
 FINISHING = "finishing"
@@ -95,8 +95,9 @@ class Row:
     ``data`` and ``options`` are the stored text or bytes: a row that an SQL client wrote can hold
     anything, and it must still be possible to list it, quarantine it and delete it.
 
-    Its fields are final, which mypy checks. An instance of a frozen class with so many fields takes
-    ten times as long to create, as long as SQLite takes to find and read the row.
+    Mypy checks that no field is assigned. The class is not frozen, because an instance of a frozen
+    class with so many fields takes ten times as long to create, which is as long as SQLite takes to
+    find and read the row.
     """
 
     key: Final[str]
@@ -121,7 +122,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """For people: ``status``, or ``running`` if it is waiting and leased."""
+        """The status for display: ``running`` if the row is waiting and leased, else ``status``."""
         return "running" if self.status == WAITING and self.owner is not None else self.status
 
     @property
@@ -133,7 +134,8 @@ class Row:
     def known_status(self) -> str | None:
         """``status``, if it is one of `STATUSES`; else None.
 
-        An unknown status may have been stored with characters that were lost when it was read.
+        An unknown status must not be compared with the stored one, because some of its characters
+        may have been lost when it was read.
         """
         return self.status if self.status in STATUSES else None
 
@@ -146,17 +148,19 @@ class Settlement:
         key: the row.
         token: the lease; the write is refused if the row has another.
         version: the version of the definition that was used; the write is refused if it changed.
-        seen_status: the row's status at that time; the write is refused if it changed. None: any.
-        next_time: the cursor.
-        not_before: the earliest next run by the schedule, in Unix seconds; None: any time.
-        wait: the earliest next run by the outcome, in seconds from the store's now. The later of
-            the two becomes ``next_run_time``.
+        seen_status: the row's status when it was read; the write is refused if the status has
+            changed. None: any status.
+        next_time: the scheduled time of the occurrence that runs next, in Unix seconds; None: not
+            known yet, or there is none.
+        not_before: the earliest next run that the schedule allows, in Unix seconds; None: any time.
+        wait: the earliest next run after this outcome, in seconds from the store's present time.
+            The later one of ``not_before`` and this instant becomes ``next_run_time``.
         rest: there is no next run (``next_run_time`` becomes NULL).
         remove: the row is removed; all other fields are ignored.
         retain: seconds after which a row at rest may be purged; None: never.
         attempt: the number of attempts of the occurrence at ``next_time`` so far.
         status: the row's new status.
-        reason: why it rests, or what was decided about it, for people.
+        reason: text on why the row rests, or on what was decided about it; None: no text.
     """
 
     key: str
@@ -192,7 +196,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The occurrence is done: the schedule's next one follows."""
+    """The occurrence has succeeded: the schedule continues with its next occurrence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +204,8 @@ class Retry:
     """The attempt failed: the same occurrence runs again later.
 
     Attributes:
-        wait: seconds until then; None: as ``retry_wait`` and ``retry_backoff`` say.
-        reason: what failed, for people.
+        wait: seconds until the next attempt; None: ``retry_wait`` and ``retry_backoff`` apply.
+        reason: text on what failed; None: no text.
     """
 
     wait: float | None = None
@@ -210,7 +214,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The task was interrupted by no fault of its own: it runs again at once, on any worker."""
+    """The task was interrupted for an external reason: it runs again at once, on any worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +222,7 @@ class Quarantine:
     """The row's payload is invalid: nothing was run.
 
     Attributes:
-        reason: what is wrong with it, for people.
+        reason: text on what is wrong with the payload.
     """
 
     reason: str

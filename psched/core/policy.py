@@ -1,11 +1,12 @@
-"""What to do with a leased row: pure functions, which use neither a store nor a clock.
+"""Decisions about leased rows: pure functions, which use neither a store nor a clock.
 
 `after_claim` decides about a row that has just been claimed: run its occurrence, or settle the
 lease at once. `after_run` decides how to settle the lease after a run. Which missed occurrences
 run is decided in `catchup`, and when to retry or give up in `attempts`.
 
-When an occurrence is given up, its schedule continues with the next one. A one-shot gets the status
-``failed`` then, or ``expired``. If it has failed, it stays until it is requeued or deleted.
+When an occurrence is given up, its schedule continues with the next one. A one-shot that is given
+up gets the status ``failed`` or ``expired``. A failed one-shot stays in the store until it is
+requeued or deleted.
 """
 
 import math
@@ -42,7 +43,7 @@ _SHORTEST_SEARCH = 1
 """Seconds between two attempts to load a trigger's code, if ``retry_wait`` is 0."""
 
 _REASON_LENGTH = 460
-"""Characters of a reason that are kept in the row; at most 500 with the note on what was cut."""
+"""The number of characters of a reason that are kept; with the note on the cut, at most 500."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,12 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
         now: the time of the store's clock.
 
     Returns:
-        The occurrence to run; or a settlement, because there is nothing to run: the row is invalid,
-        is being deleted, rests or has a mark by its status, was inserted without a time, or its
-        cursor is on occurrences that are dropped.
+        The occurrence to run; or a settlement, if there is nothing to run. There is nothing to run
+        if the row is invalid, has a status other than ``waiting``, was inserted without a time, or
+        if its next occurrences are dropped or not due yet.
     """
     if row.status != WAITING:
-        # The claim has counted an attempt; it is taken back, because nothing was tried.
+        # The claim has counted an attempt. The count is reduced by one, because nothing was tried.
         return _resting(changed(row, attempt=max(row.attempt - 1, 0)), settings)
     try:
         definition = parse_row(row, settings)
@@ -80,8 +81,8 @@ def after_claim(row: Row, settings: Config, now: float) -> Run | Settlement:
             return _give_up(row, definition, *given_up)
         return _next_step(row, definition, now)
     except NotLoadedError as error:
-        # This was not an attempt, because another host may have the code, or this host may get it
-        # soon.
+        # This does not count as an attempt, because another host may have the code, or it may be
+        # installed on this host soon.
         return _retry_elsewhere(row, settings, row.attempt - 1, str(error))
     except InvalidError as error:
         return quarantine(row, str(error))
@@ -115,8 +116,8 @@ def after_run(
     try:
         end = _settlement(leased, current, definition, decision, now)
     except InvalidError as error:
-        # The trigger is asked only when this occurrence is done, so the occurrence must not run
-        # again.
+        # The time is cleared, because the trigger is called only if the occurrence has succeeded,
+        # and then the occurrence must not run again.
         return quarantine(changed(current, next_time=None), str(error))
     if current.status in SET_ASIDE and not end.rest:
         reason = current.reason or end.reason
@@ -131,7 +132,7 @@ def _settlement(
         current = changed(current, next_time=leased.next_time)
     moved = leased.version != current.version and leased.next_time != current.next_time
     if moved:
-        # The schedule's next time was changed while this occurrence ran; that change stays.
+        # The schedule's next time was changed while this occurrence ran, so the new time is kept.
         return _at(current, definition, current.next_time)
     if isinstance(decision, Finish):
         return _finished(leased, current, definition, now)
@@ -147,7 +148,7 @@ def _finished(leased: Row, current: Row, definition: Definition, now: float) -> 
         return _following(current, definition)
     if definition.settings.store_kind.new_trigger_starts_at_cursor:
         return _keep_backlog(leased, current, definition, now)
-    # The new trigger was set just now, so its earlier times were never scheduled.
+    # Times of the new trigger before now are omitted, because they were never scheduled.
     following = _following(current, definition, since=math.ceil(now) - 1)
     if (missed := _next_of(leased, definition.settings)) is None or missed > now:
         return following
@@ -165,13 +166,13 @@ def _next_of(leased: Row, settings: Config) -> int | None:
 
 
 def _keep_backlog(leased: Row, current: Row, definition: Definition, now: float) -> Settlement:
-    """Go on to the next occurrence in PerfectSched's table, if the trigger was changed meanwhile.
+    """Continue with the next occurrence in PerfectSched's table after a change of the trigger.
 
     PerfectSched's ``modify`` changes a trigger, but no times. PerfectSched's workers continue from
     the occurrence that they have run, with the trigger that they had claimed, so that no backlog is
-    dropped. psched continues from there, too, but with the new trigger. If the old trigger has an
-    earlier occurrence that is due by now, that one is next, because the trigger may have been
-    changed after it.
+    dropped. psched also continues from that occurrence, but with the new trigger. If the old
+    trigger has an earlier occurrence that is due by now, that occurrence is next, because the
+    trigger may have been changed after the occurrence was due.
     """
     cursor = current.next_time or 0
     before, after = parse_row(leased, definition.settings).trigger, definition.trigger
@@ -256,16 +257,16 @@ def _next_step(row: Row, definition: Definition, now: float) -> Run | Settlement
     if cursor is not None and not 0 <= cursor <= LATEST_TIME:
         raise InvalidError("next_time", f"must be from 0 to {LATEST_TIME}, not {cursor}")
     if cursor is None:
-        # Inserted by plain SQL. The time is stored before the row runs, so that all attempts have
-        # the same scheduled time.
+        # The row was inserted by plain SQL, or settled, without a time. A time is stored before the
+        # row runs, so that all attempts have the same scheduled time.
         now = math.ceil(now)
         return _at(row, definition, triggers.first(trigger, now) if trigger else now)
     if row.created_at is None and row.fence == 1 and definition.first_run(cursor) > now:
-        # Inserted by plain SQL without a ``next_run_time``.
+        # Plain SQL inserted the row without a ``next_run_time``, so it was claimed too early.
         return _at(row, definition, cursor)
     if row.attempt < 1:
-        # The time was set during a lease that was never settled (see `declare`): the row is due
-        # then.
+        # The time was set during a lease that was never settled (see `declare`), so the row is
+        # settled with this time.
         return _at(row, definition, cursor)
     if trigger is None or row.attempt > 1:
         return Run(definition, cursor)
@@ -285,7 +286,7 @@ def _following(row: Row, definition: Definition, *, since: int = 0) -> Settlemen
 def _at(
     row: Row, definition: Definition, next_time: int | None, *, reason: str | None = None
 ) -> Settlement:
-    """Move the cursor to an occurrence; None: there is none, and the schedule ends."""
+    """Set the row's next occurrence; if ``next_time`` is None, there is none: the schedule ends."""
     if next_time is None:
         return _ended(row, definition.settings, FINISHED, reason)
     return Settlement.of(
@@ -332,7 +333,7 @@ def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -
     """Run the same occurrence again."""
     return Settlement.of(
         row,
-        # Rounded up, so that it does not run before the wait is over.
+        # The wait is rounded up, so that the occurrence does not run before the wait has ended.
         wait=math.ceil(wait),
         attempt=max(attempt, 0),
         reason=_plain(reason),
@@ -340,7 +341,7 @@ def _repeat(row: Row, *, wait: float, attempt: int, reason: str | None = None) -
 
 
 def _plain(reason: str | None) -> str | None:
-    """A reason as any database can store it and any terminal can show it."""
+    """A reason in a form that any database can store and any terminal can show."""
     if reason is None:
         return None
     return cut(visible(cut(reason, _REASON_LENGTH)), _REASON_LENGTH)

@@ -20,7 +20,7 @@ from psched.triggers.trigger import Trigger
 from psched.triggers.zone import LATEST, Change, Zone, find_zone
 
 _AROUND = 86_400
-"""Seconds; no clock change is larger."""
+"""The size in seconds that no clock change exceeds."""
 
 # The effects of a clock change on a time of day.
 LATE = "runs once, right after the clock change"
@@ -50,13 +50,13 @@ class ClockChangeEffect:
 
 @dataclass(frozen=True, slots=True)
 class UpcomingTime:
-    """An upcoming occurrence; or a time of the schedule that a clock change skips.
+    """An upcoming occurrence, or a time that the schedule omits because of a clock change.
 
     Attributes:
         time: its scheduled time in Unix seconds; of a skipped time, the instant of the change.
         run_at: when it may first run, in Unix seconds; None: it is skipped.
         local: the time in its zone, as ISO 8601.
-        note: what is special about it, for people; None: nothing.
+        note: a remark for display, for example on a clock change; None: there is no remark.
     """
 
     time: int
@@ -187,12 +187,14 @@ def _with_skipped(
 
 
 def _text(wall: int) -> str:
-    """A wall time, for people."""
+    """A wall time as text, to the minute."""
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _local(zone: Zone, instant: int) -> str:
     if instant >= LATEST:
-        return str(instant)  # in some zones this wall time is in the year 10000
+        # In zones ahead of UTC, the local time may be in the year 10000, which datetime cannot
+        # represent.
+        return str(instant)
     offset = timedelta(seconds=zone.wall(instant) - instant)
     return datetime.fromtimestamp(instant, timezone(offset)).isoformat()

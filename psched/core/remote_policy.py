@@ -1,4 +1,4 @@
-"""How the policy is applied to a row with a user's trigger: in a process other than the worker.
+"""Application of the policy to rows with users' triggers, in a process other than the worker.
 
 The worker sends a `PolicyRequest`. The process that loads the trigger (`runner.runner`) applies
 `policy` to the row, as the worker itself does for all other rows, and sends the decision back. The
@@ -33,7 +33,7 @@ from psched.core.policy import Run, after_claim, after_run, quarantine
 from psched.triggers.custom import load_here, loading_by
 
 _MEMORY = 2**30
-"""Bytes that a process with users' triggers may use beyond what it had when it was forked."""
+"""The memory in bytes that a process with users' triggers may use beyond its initial memory."""
 
 _LARGEST = 10**12
 """The largest number in an answer, except for the next time; every store can hold it."""
@@ -52,7 +52,7 @@ class PolicyRequest:
         row: the row as it is stored now.
         now: the time of the store's clock.
         leased: the row as it was claimed and run; None: it has just been claimed.
-        decision: the result of the run.
+        decision: the result of the run; None: the row has just been claimed.
     """
 
     row: Row
@@ -74,8 +74,9 @@ class PolicyRequest:
         }
 
     def quarantine(self, why: str) -> Settlement:
-        """The settlement that quarantines the row, for when its trigger cannot be asked."""
-        # The trigger is asked after a run only if the occurrence is done, see `policy.after_run`.
+        """The settlement that quarantines the row if its trigger cannot be called."""
+        # After a run, the time is cleared, because the trigger is called only if the occurrence has
+        # succeeded (see `policy.after_run`), and the occurrence must not run again.
         row = self.row if self.leased is None else changed(self.row, next_time=None)
         return quarantine(row, why)
 

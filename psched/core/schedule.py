@@ -1,4 +1,4 @@
-"""One schedule, as a program sees it: a reference by key, and what was read under that key.
+"""One schedule in the API for programs: a reference by key, and the data of a schedule when read.
 
 `Schedules` declares what a collection of schedules offers. Handlers get a collection, but the
 layers that hand it to them lie below `psched.client`, which implements it.
@@ -21,7 +21,7 @@ class ScheduleMetadata:
     """A schedule as it stood when it was read.
 
     Attributes:
-        row: all that the store holds, in the form in which it is stored.
+        row: all columns of the schedule, in their stored form.
     """
 
     row: Row
@@ -76,9 +76,9 @@ class ScheduleMetadata:
 
     @property
     def next_run_time(self) -> int | None:
-        """Earliest instant at which a worker may lease it, Unix seconds; None while it is at rest.
+        """Earliest instant at which a worker may lease the schedule, in Unix seconds.
 
-        While its task runs, this is the end of the lease.
+        While the task runs, this is the end of its lease. None: the schedule has no next run.
         """
         return self.row.next_run_time
 
@@ -109,7 +109,7 @@ class ScheduleMetadata:
 
     @property
     def note(self) -> str | None:
-        """Free text for people."""
+        """Free text about the schedule; None: there is none."""
         return annotation(self.row, "note")
 
     @property
@@ -147,13 +147,15 @@ class Schedule:
         return True
 
     def next(self, number: int = 10) -> Sequence[UpcomingTime]:
-        """The next occurrences, beginning with the one that is due or running; none at rest.
+        """The next occurrences, beginning with the one that is due or running.
+
+        The result is empty if the schedule has no next run.
 
         Args:
             number: how many, from 1 to 1000.
 
         Raises:
-            InvalidError: the number, or the schedule, makes no sense.
+            InvalidError: the number or the schedule is invalid.
             NotFoundError: there is no such schedule.
         """
         return self._collection.next(self.key, number)
@@ -203,7 +205,7 @@ class Schedule:
         """Run a schedule again that has ended, is quarantined or is paused; attempts count from 1.
 
         Args:
-            run_at: not before this; default: now.
+            run_at: the earliest start; default: now.
 
         Raises:
             AlreadyExistsError: it is waiting or running already.
@@ -233,7 +235,7 @@ class Schedule:
 
         Raises:
             NotFoundError: there is no such schedule.
-            InvalidError: a value makes no sense; its ``field`` names it.
+            InvalidError: a value is invalid; the error's ``field`` is its name.
         """
         self._collection.modify(self.key, **changes)
 
@@ -294,7 +296,7 @@ class Schedules(Protocol):
         ...
 
     def read_many(self, keys: Sequence[str]) -> Mapping[str, ScheduleMetadata]:
-        """Read those of the schedules that exist."""
+        """Read the schedules with these keys; a key without a schedule is missing."""
         ...
 
     def list(self) -> Iterator[ScheduleMetadata]:

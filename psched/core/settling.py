@@ -1,4 +1,4 @@
-"""Ending leases, also if the schedules were redefined meanwhile or an answer was lost."""
+"""The end of leases, even if schedules were redefined during the lease or an answer was lost."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ class Ending:
 
     Attributes:
         leased: the row as it was claimed.
-        decision: how its task ended.
+        decision: the result of the task.
         deadline: D of the lease, see `lease_times`; 0 if the lease is lost or D is not known.
     """
 
@@ -43,18 +43,19 @@ class Settler:
     """Ends leases, and recognises a settlement that was applied although its answer was lost.
 
     A store recognises a repeated settlement only until the next lease of the row is settled; after
-    that it answers PREEMPTED. But before D nobody else can have leased the row, unless our
-    settlement had ended the lease. So if a settlement was sent while the lease was ours, its answer
-    was lost, and PREEMPTED arrives before D, then that settlement was applied: the result is DONE.
+    that it answers PREEMPTED. But before D no other worker can have leased the row, unless this
+    settlement had ended the lease. So if a settlement was sent during the lease, its answer was
+    lost, and PREEMPTED arrives before D, then the settlement was applied: the result is DONE.
 
-    Two others can have ended the lease before D: a person who changes or removes the row by hand,
-    and a store whose clock steps by more than a lease allows. If either happens to a row whose
-    settlement never reached the store, a task is reported as finished although it will be run
-    again (or its schedule is gone). The opposite mistake would be worse: a task that is told that
-    its work does not count may undo it, and nobody would do it again.
+    There are two exceptions: the lease can also end before D if a person changes or removes the row
+    by hand, or if the store's clock steps by more than a lease allows. If either happens to a row
+    whose settlement never reached the store, a task is reported as finished although it will run
+    again (or its schedule no longer exists). The opposite mistake would be worse: a task whose
+    settlement is reported as PREEMPTED may undo its work, and no worker would repeat it.
 
     Args:
-        clock: compared with each D.
+        settings: the installation's settings.
+        clock: its readings are compared with each D.
         conclude: computes each settlement.
         send: sends each request.
     """
@@ -103,13 +104,13 @@ class Settler:
         return self._judged(endings, results)
 
     def forget(self, ending: Ending) -> bool:
-        """Forget a lease that is over; return whether the answer to its settlement was lost."""
+        """Forget a lease that has ended; return whether the answer to its settlement was lost."""
         return self._unanswered.pop(ending.lease, None) is not None
 
     def _judged(
         self, endings: Sequence[Ending], results: Mapping[str, Settled]
     ) -> Mapping[str, Settled]:
-        """The results, with DONE where our own settlement must have been applied."""
+        """The results, with DONE instead of PREEMPTED if the settlement must have been applied."""
         boot = self._clock.boottime()
         ours = {
             ending.leased.key
@@ -157,7 +158,7 @@ def settle(
     open_endings = {ending.leased.key: ending for ending in endings}
     current: Mapping[str, Row] = {key: e.leased for key, e in open_endings.items()}
     now = 0.0
-    # The loop ends, because each further round needs a person to change a definition meanwhile.
+    # The loop ends, because it repeats only if somebody has changed a definition meanwhile.
     while open_endings:
         settlements = [
             conclude(ending.leased, current[key], ending.decision, settings, now)
@@ -189,7 +190,7 @@ def settle(
 def _log_decision(ending: Ending, reason: str) -> None:
     """Log what was decided about the occurrences after a finished one.
 
-    Why an attempt failed is logged when its task ends.
+    Failed attempts are not logged here, because their reason is logged when the task ends.
     """
     if isinstance(ending.decision, Finish):
         _log.warning("%s: %s", ending.leased.key, reason)

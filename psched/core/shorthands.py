@@ -1,11 +1,11 @@
-"""Shorthands that say when a schedule runs, and the columns that they stand for.
+"""Shorthands that define when a schedule runs, and their conversion into columns.
 
 * ``every=3600``, a number of seconds or a `timedelta`: ``@every 3600 +1234``. The offset depends on
   the key, so that schedules that are declared together do not run together, and that a schedule
   that is declared again is the same. With ``next_time``, the times are counted from there. With
   ``align=True`` they are whole multiples of the interval since 1970: ``@every 3600`` is every hour,
   on the hour.
-* ``at=datetime(…)``, or Unix seconds: once.
+* ``at=datetime(…)``, or Unix seconds: the schedule runs once, at this instant.
 * ``trigger=("myapp.triggers:Tides", {"port": "Brest"})``: a user's class (`triggers.custom`) or its
   name, with its arguments if it takes any; or an instance of a dataclass.
 """
@@ -102,8 +102,8 @@ def _every(key: str, interval: object, start: When | None, *, align: bool) -> st
 def name_main_class(trigger: object) -> object:
     """A trigger whose class is defined in ``__main__``, with the class's import path instead.
 
-    The workers of a program run the same program, so they have the class in their ``__main__``,
-    too. Other triggers are returned unchanged.
+    The path is valid in the workers of a program, because they run the same ``__main__``. Other
+    triggers are returned unchanged.
 
     Raises:
         InvalidError: it is not a trigger.
@@ -138,7 +138,7 @@ def _call(trigger: object) -> str:
 
 
 def _json(arguments: Mapping[str, Any]) -> str:
-    """Arguments as JSON, the same for equal arguments."""
+    """Arguments as JSON; equal arguments always give equal text."""
     try:
         text = json.dumps(dict(arguments), allow_nan=False, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:

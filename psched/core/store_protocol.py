@@ -21,9 +21,9 @@ ends in the store, whatever the network and the hosts' clocks do.
 **The token.** Every claim writes an owner that was never used before, and raises the fence. Every
 later write is conditional on both. If it changes no row, the lease was lost: preempted.
 
-**Three outcomes.** A write was applied; or it was not applied (`StoreUnavailableError`); or nobody
-knows (`UnknownOutcomeError`). After an unknown outcome, an extend can simply be repeated. So can a
-settle; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
+**Three outcomes.** A write was applied; or it was not applied (`StoreUnavailableError`); or its
+outcome is unknown (`UnknownOutcomeError`). After an unknown outcome, an extend or a
+settle can be repeated; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
 repeated settle until the next lease of the row is settled, and answers PREEMPTED after that
 (`psched.core.settling.Settler` can tell more). After an unknown claim, `Store.held` returns what
 was claimed; it must be asked more than once, because the claim may be applied late.
@@ -33,15 +33,16 @@ settle names the version from which its times were computed, and the status that
 if either has changed, the holder reads the row again and computes anew. (A client that sets the
 status by plain SQL need not raise the version.)
 
-**Deleting** a leased row only marks it. So does cancelling or finishing it by force, and so does
-any client that sets its status to one of `psched.core.model.MARKS`. The holder sees the mark
+**Deleting** a leased row only marks it. Cancelling or force-finishing a leased row also marks it,
+and so can any client that sets its status to one of `psched.core.model.MARKS`. The holder sees the
+mark
 (`Store.marked`), stops the task under its lease, and deletes the row or puts it at rest. Until then
 the key is taken.
 
 **Capabilities.** `Store` is what every store must do. Each capability that only some stores have is
 a protocol of its own (`JoinsTransactions`); a store has the capability if it has the methods.
 
-The suite in `psched.testing` checks stores, third-party ones too.
+The test suite in `psched.testing` checks psched's own stores, and can check others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,11 +55,11 @@ from psched.core.model import Row, Settlement, Token
 
 
 class Settled(Enum):
-    """What became of one settlement."""
+    """The result of one settlement."""
 
     DONE = "done"
     REDEFINED = "redefined"
-    """The lease is still held, but the row was changed: read it, compute the settlement anew."""
+    """The lease is held, but the row was changed: read the row and compute the settlement anew."""
     PREEMPTED = "preempted"
 
 
@@ -73,7 +74,7 @@ class Claimed:
         now: the store's clock when the due rows were read; None if no row was due within the
             horizon.
         next_due: the earliest ``next_run_time`` after now, if it is within the horizon.
-        more: whether other rows may be due as well.
+        more: whether rows that this claim has not leased may be due.
     """
 
     rows: Sequence[Row] = ()
@@ -139,7 +140,7 @@ class Store(Protocol):
         ...
 
     def rows(self) -> Iterator[Row]:
-        """Every row: those due first, those at rest last.
+        """Every row in the order of ``next_run_time``; rows without a next run are last.
 
         The rows are read in chunks: a row that is claimed or settled meanwhile may be returned
         twice, or not at all. After a `StoreUnavailableError`, ``next`` can be called again and
@@ -269,7 +270,7 @@ class Store(Protocol):
         ...
 
     def examine(self) -> Sequence[tuple[str, str]]:
-        """Facts about the store, for people: pairs of a name and a value in words.
+        """Facts about the store, for display: pairs of a name and a value in words.
 
         Raises:
             StoreError: the store cannot be used; the text says why.
