@@ -57,7 +57,7 @@ def _default_class(module: ModuleType) -> Any:  # noqa: ANN401  # the script may
 
 
 def _with_reason(handler: type[Any]) -> type[Any]:
-    """Adapt a class whose ``kill`` has no parameter, as in PerfectQueue; return others unchanged."""
+    """Adapt a class whose ``kill`` has no parameter, as in PerfectQueue; return any other."""
     kill = getattr(handler, "kill", None)
     if not inspect.isfunction(kill) or len(inspect.signature(kill).parameters) != 1:
         return handler
