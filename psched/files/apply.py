@@ -71,8 +71,8 @@ def apply_plan(
         report: is called for each schedule after the change to it has been written.
 
     Raises:
-        AlreadyExistsError: a key belongs to another label, or has been added meanwhile.
-        NotFoundError: a schedule that was to be changed has been deleted meanwhile.
+        AlreadyExistsError: a key belongs to another label, or was added after the plan was made.
+        NotFoundError: a schedule to be changed has been deleted since the plan was made.
     """
     if made.refused:
         raise AlreadyExistsError("; ".join(f"{key} {why}" for key, why in made.refused.items()))

@@ -46,10 +46,10 @@ class ConfigSource:
     """Makes generations from a configuration, which the master reads.
 
     Attributes:
-        given: where the settings come from.
-        environment: the section of a file.
-        overrides: the command line's settings, which replace those.
-        log: the master's log; its workers write to it, too.
+        given: the source of the settings.
+        environment: the section of the configuration file; None: the default section.
+        overrides: the command line's settings, which replace those of ``given``.
+        log: the log of the master and of its workers.
     """
 
     given: ConfigLike
@@ -96,7 +96,7 @@ class ProgramSource:
         safe_path: do not add the program's folder (for a module: the current folder) to
             ``sys.path``.
         arguments: the program's ``sys.argv[1:]``.
-        log: the master's log; its workers write to it, too.
+        log: the log of the master and of its workers.
     """
 
     name: str

@@ -67,8 +67,9 @@ def apply(
     """Add and change schedules as files declare them.
 
     The plan is shown first. Schedules that are no longer in the files of their label are shown, but
-    stay unless --prune is given; other schedules are never changed. A running task goes on; the
-    worker stops it only if its schedule is removed. Applying the same files again is safe.
+    stay unless --prune is given; other schedules are never changed. A running task
+    continues; its worker stops it only if its schedule is removed. Applying the same files again is
+    safe.
     """
     settings = read_config(*location)
     reader = Reader(settings, label)

@@ -105,7 +105,7 @@ def push(
     unless it begins with {.
 
     A KEY can be pushed again when its task has ended and retention_time has passed. With --wait, a
-    KEY that exists already is no error: the command waits for that task.
+    KEY that exists already is not an error: the command waits for the existing task.
 
     A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
     configured timezone.
