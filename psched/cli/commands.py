@@ -78,7 +78,7 @@ _SUBCOMMANDS = {
         "Move a PerfectSched or PerfectQueue table into psched's.",
     ),
 }
-"""The import path of each subcommand, and the first sentence of its help, by its name."""
+"""For each subcommand's name: its import path, and the first sentence of its help."""
 
 
 class _Subcommands(click.Group):
@@ -87,13 +87,13 @@ class _Subcommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the subcommand that is called, in place of its placeholder."""
+        """Import the called subcommand, and return it in place of its placeholder."""
         name, found, rest = super().resolve_command(ctx, args)
         return name, None if found is None else load(found.name or ""), rest
 
 
 def load(name: str) -> click.Command:
-    """Import a subcommand."""
+    """Import a subcommand, and add the options that every subcommand has."""
     path, _ = _SUBCOMMANDS[name]
     module, _, attribute = path.partition(":")
     with gc_paused():

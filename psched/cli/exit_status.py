@@ -1,4 +1,4 @@
-"""How commands fail: one clear line on standard error, and an exit status."""
+"""Turns errors into a message on standard error and an exit status."""
 
 import sys
 from collections.abc import Callable
@@ -19,7 +19,7 @@ R = TypeVar("R")
 def report_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Decorate a command: psched's errors become a line on standard error and exit status 1.
 
-    While the command runs, a child process asks the users' own trigger classes.
+    While the command runs, a child process loads and calls users' trigger classes.
     """
 
     @wraps(command)
@@ -29,7 +29,7 @@ def report_errors(command: Callable[P, R]) -> Callable[P, R]:
                 return command(*args, **kwargs)
         except BrokenPipeError:
             raise  # click handles it
-        except (PschedError, OSError) as error:  # also a full disk, and what a path may lead to
+        except (PschedError, OSError) as error:  # OSError: a full disk, an unreadable path
             raise click.ClickException(str(error)) from error
 
     return reporting
@@ -42,7 +42,7 @@ def _find_by_helper(call: Call) -> NextAfter:
 
 
 def run_and_exit(run_master: Callable[[], int]) -> NoReturn:
-    """Run a master, and exit with its status; errors become a line on standard error."""
+    """Run a master, and exit with its status; print a startup error on standard error."""
     from psched.master.generation_spec import BAD_CONFIG  # noqa: PLC0415
     from psched.master.pidfile import AlreadyRunningError  # noqa: PLC0415
     from psched.service.run import ALREADY_RUNNING  # noqa: PLC0415

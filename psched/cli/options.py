@@ -1,4 +1,4 @@
-"""Options that several commands have, and the settings that they choose."""
+"""Options that several commands share, and the settings that these options choose."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -9,16 +9,16 @@ import click
 F = TypeVar("F", bound=Callable[..., object])
 
 HELP = {"help_option_names": ["-h", "--help"]}
-"""For a command's context_settings."""
+"""A value of ``context_settings``: ``-h`` and ``--help`` show the help of a command."""
 
 
 class ConfigLocation(NamedTuple):
-    """Which settings a command uses; the arguments of `psched.app.read_config`.
+    """The source of a command's settings; its fields are the arguments of `psched.app.read_config`.
 
     Attributes:
         config: the configuration file; None: the file in one of the default places.
-        environment: the section of the file; None: the default.
-        overrides: settings that options of the command replace.
+        environment: the section of the file; None: the default section.
+        overrides: values of the command's options, which replace settings of the file.
     """
 
     config: str | None = None
@@ -58,7 +58,7 @@ SUBCOMMAND_OPTIONS: Sequence[click.Option] = (
     click.Option(["-c", "--config"], callback=_set, expose_value=False, **_CONFIG),
     click.Option(["-e", "--environment"], callback=_set, expose_value=False, **_ENVIRONMENT),
 )
-"""``-c`` and ``-e`` after a subcommand's name; they replace those before the name."""
+"""``-c`` and ``-e`` after a subcommand's name; they override ``-c`` and ``-e`` before the name."""
 
 perfectqueue_file = click.option(
     "-f",

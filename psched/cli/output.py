@@ -1,4 +1,4 @@
-"""What commands write, to the terminal and to files."""
+"""Writes the output of commands to the terminal and to files."""
 
 import io
 import os
@@ -12,10 +12,10 @@ from psched.base.texts import visible
 
 
 class _VisibleStream(io.TextIOWrapper):
-    """A text stream that escapes the characters that control a terminal."""
+    """A text stream that escapes the characters by which a text could control a terminal."""
 
     def write(self, text: str) -> int:
-        """Write a text, with escapes in place of characters that cannot be seen."""
+        """Write a text, with escapes in place of invisible characters."""
         super().write(visible(text, lines=True))
         return len(text)
 
@@ -23,14 +23,14 @@ class _VisibleStream(io.TextIOWrapper):
 def filter_output() -> None:
     """Escape control characters, except line feeds and tabs, in everything this process prints.
 
-    Whoever wrote a row has chosen the names, reasons and errors in it. Tracebacks are filtered,
-    too.
+    A user who can write rows could otherwise send control characters to an administrator's
+    terminal in a name, reason or error. Tracebacks are also escaped.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):
             continue  # the stream is closed, or a test has replaced it
-        # Click writes past a stream that says its encoding is ASCII.
+        # The encoding is never ASCII, because Click would bypass this filter for an ASCII stream.
         encoding = "utf-8" if stream.encoding.lower() in _ASCII else stream.encoding
         filtered = _VisibleStream(
             stream.buffer,
@@ -47,7 +47,8 @@ def unfilter_output() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, _VisibleStream):
             stream.flush()
-            # Without detaching, the filtered stream would close the original when it is collected.
+            # The filtered stream is detached, because it would otherwise close the original stream
+            # when it is garbage-collected.
             stream.detach()
             setattr(sys, name, getattr(sys, f"__{name}__"))
 
@@ -56,7 +57,7 @@ _ASCII = ("ascii", "us-ascii", "ansi_x3.4-1968")
 
 
 def one_line(stored: str | bytes | None) -> str:
-    """A text or bytes from a row, on one line, with escapes in place of control characters."""
+    """A text or bytes from a row as one line, with control characters escaped; empty for None."""
     if stored is None:
         return ""
     text = stored.decode(errors="backslashreplace") if isinstance(stored, bytes) else stored
@@ -64,7 +65,7 @@ def one_line(stored: str | bytes | None) -> str:
 
 
 def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -> None:
-    """Write a whole file at once: other processes see the old content or the new.
+    """Write a file atomically: other processes read either the old content or the new content.
 
     Args:
         path: the file.
@@ -73,7 +74,7 @@ def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -
         secret: only the file's owner may read it.
 
     Raises:
-        ConfigError: the file exists and must not be replaced, or cannot be written.
+        ConfigError: the file exists and ``force`` is false, or the file cannot be written.
     """
     if path.exists() and not force:
         raise ConfigError(f"{path} exists already; --force replaces it")
@@ -82,8 +83,8 @@ def write_file(path: Path, content: str, *, force: bool, secret: bool = False) -
     mode = stat.S_IRUSR | stat.S_IWUSR if secret else 0o666 & ~umask
     target = path.resolve()
     try:
-        # A temporary file is renamed, so that nobody reads half of the content, or reads a secret
-        # before the mode is set.
+        # A temporary file is written and renamed, so that no process reads half of the content, or
+        # reads a secret before the mode is set.
         descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

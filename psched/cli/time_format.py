@@ -1,4 +1,4 @@
-"""Times and durations, as people write and read them."""
+"""Reads and prints times and durations in the forms that users write and read."""
 
 from datetime import UTC, datetime
 
@@ -6,22 +6,23 @@ from psched.base.errors import InvalidError
 from psched.triggers.zone import find_zone
 
 _DATES_IN_DIGITS = (8, 12)
-"""Digits of a date, and of a date with hours and minutes. Unix seconds with so many digits are in
-1970, which nobody schedules for, or after the year 5000."""
+"""Lengths of numbers that are refused, because they may be dates: 20260131, 202601310900.
+
+Unix seconds of 8 digits are in the years 1970 to 1973, those of 12 digits after the year 5000."""
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | None:
-    """The instant that a text names as Unix seconds or in ISO 8601; None for None.
+    """Parse an instant in Unix seconds or ISO 8601; None if ``text`` is None.
 
     Args:
         field: the name of the option, for errors.
         text: what the user wrote.
-        timezone: the zone of a text without an offset.
+        timezone: the time zone of a text without an offset.
 
     Raises:
-        InvalidError: the text is neither.
+        InvalidError: the text is neither Unix seconds nor ISO 8601, or could be a date in digits.
     """
     if text is None:
         return None
@@ -41,12 +42,12 @@ def parse_time(field: str, text: str | None, timezone: str) -> int | datetime | 
     if instant.tzinfo is not None:
         return instant
     zone, wall = find_zone(timezone), int(instant.replace(tzinfo=UTC).timestamp())
-    # A time that a clock change skips means the instant of the change.
+    # For a time that a clock change skips, the instant of the change is returned.
     return (zone.instants(wall) or (zone.change(wall).instant,))[0]
 
 
 def format_time(instant: int | None) -> str:
-    """An instant in UTC, for people; a dash for None."""
+    """An instant as a date and time in UTC; a dash for None."""
     if instant is None:
         return "-"
     try:
@@ -56,7 +57,7 @@ def format_time(instant: int | None) -> str:
 
 
 def format_distance(seconds: float) -> str:
-    """How far in the future or past an instant is, in the distance's two largest units."""
+    """A distance from now in its two largest units; a negative number of seconds is in the past."""
     left, words = round(abs(seconds)), list[str]()
     for unit, size in _UNITS:
         number, left = divmod(left, size)

@@ -1,9 +1,8 @@
-"""A child process of a command that runs the users' own trigger classes.
+"""Runs users' trigger classes in a child process of a command.
 
-If a trigger hangs or crashes, only the child does: the user waits for the command's answer, and may
-have more rights than the service. The child is forked when the first trigger is needed. It is
-killed, with all processes that it has started, when it does not answer in time, and when the
-command ends.
+If a trigger hangs or crashes, the command goes on, because only the child hangs or crashes. The
+child is forked when the first trigger is needed. The command kills the child, with all processes
+that the child has started, if the child does not answer in time, and when the command ends.
 """
 
 import atexit
@@ -27,11 +26,11 @@ from psched.process.spawn import flush_output, spawn
 from psched.triggers.custom import DEADLINE, Call, NextAfter, load_here
 
 _LONGEST_PROBLEM = 2000
-"""Characters of an error message about a trigger."""
+"""The maximum length, in characters, of an error message about a trigger; longer ones are cut."""
 
 
 class _Helper:
-    """Asks triggers through a child of this process."""
+    """Loads and calls trigger classes in a child of this process."""
 
     def __init__(self) -> None:
         self._owner = os.getpid()
@@ -40,7 +39,7 @@ class _Helper:
         atexit.register(self._kill)
 
     def find(self, call: Call) -> NextAfter:
-        """Find a trigger class; return a function that asks it for its first time after another."""
+        """Find a trigger class; return a function that computes its first time after an instant."""
         self._ask(call, None)
         return partial(self._ask, call)
 
@@ -68,12 +67,13 @@ class _Helper:
                 raise InvalidError("cron", problem)
         how = "has exited" if link.closed else f"has not answered within {DEADLINE:g} s"
         self._kill()
-        # The trigger is not asked again, because many schedules of one list may use it.
+        # The failure is kept and the trigger is not called again, because many schedules of one
+        # list may use the trigger, and each call could take as long.
         self._failures[call] = f"the process that asked {call.name} {how}"
         raise InvalidError("cron", self._failures[call])
 
     def _kill(self) -> None:
-        """KILL the child and all processes that it has started."""
+        """Send KILL to the child and to all processes that the child has started."""
         if self._child is None or os.getpid() != self._owner:
             return
         (pid, link), self._child = self._child, None
@@ -84,7 +84,7 @@ class _Helper:
 
 
 def find(call: Call) -> NextAfter:
-    """Find a trigger through a child of this process; for `psched.triggers.custom.loading_by`."""
+    """Find a trigger in a child of this process; for `psched.triggers.custom.loading_by`."""
     return _helper().find(call)
 
 
@@ -93,8 +93,8 @@ def _helper() -> _Helper:
     return _Helper()
 
 
-def _receive(link: Link) -> Any:  # noqa: ANN401  # whatever the child sends
-    """The child's answer; None: it has exited, or has not answered in time."""
+def _receive(link: Link) -> Any:  # noqa: ANN401  # any message
+    """The child's answer; None: the child has exited, or has not answered in time."""
     waiter = select.poll()
     waiter.register(link, select.POLLIN)
     until = CLOCK.monotonic() + DEADLINE
@@ -110,9 +110,11 @@ def _run_child(command: int, link: Link) -> int:
     unblock()
     kernel.die_with_parent(command)
     limit_memory()
-    # A trigger's output must not mix with the command's.
+    # Standard output is redirected to standard error, because a trigger's output must not mix with
+    # the command's.
     os.dup2(2, 1)
-    # A trigger in __main__ belongs to the program that declared it, which is not this command.
+    # __main__ is replaced by an empty module, because a trigger in __main__ belongs to the program
+    # that declared it, not to this command.
     sys.modules["__main__"] = ModuleType("__main__")
     process = os.getpid()
     answers: dict[str, NextAfter] = {}
@@ -135,6 +137,6 @@ def _answer(question: Mapping[str, Any], answers: dict[str, NextAfter]) -> dict[
         return {"absent": error.problem[:_LONGEST_PROBLEM]}
     except InvalidError as error:
         return {"wrong": error.problem[:_LONGEST_PROBLEM]}
-    except BaseException as error:  # noqa: BLE001  # whatever a user's code raises
+    except BaseException as error:  # noqa: BLE001  # user code may raise anything
         problem = f"asking {call['name']} raised {described(error)}"
         return {"wrong": problem[:_LONGEST_PROBLEM]}

@@ -1,6 +1,6 @@
 """Reads the YAML files in which schedules are declared; every mistake is reported with its line.
 
-A file holds one or several documents. Each has a label, the owner of its schedules::
+A file holds one or several documents. Each document has a label, the owner of its schedules::
 
     label: reports
     schedules:
@@ -9,7 +9,7 @@ A file holds one or several documents. Each has a label, the owner of its schedu
         cron: "30 2 * * *"
         data: {command: [report, --all]}
 
-A key beside these that begins with ``x-`` is for anchors; psched ignores it.
+At the top of a document, psched ignores keys that begin with ``x-``: they may hold YAML anchors.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ from psched.config.kinds import RawValue
 from psched.core.declare import FIELDS, declare
 
 _FIELDS = tuple(name for name in FIELDS if name != "label")
-"""The fields of a schedule in a file; its label is that of the document."""
+"""The fields of a schedule in a file, without ``label``, which belongs to the whole document."""
 
 _SUFFIXES = (".yml", ".yaml")
 
 _LEVELS = 3
-"""Levels of mappings whose lines are kept: the document, the schedules, their fields."""
+"""The depth to which line numbers are kept: the document, its schedules, the schedules' fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Document:
     """The schedules that files declare for one label.
 
     Attributes:
-        label: the label; None: the schedules have none.
+        label: the label of the schedules; None: they have no label.
         schedules: the ``key`` and the fields of each schedule.
     """
 
@@ -53,7 +53,8 @@ class Reader:
 
     Args:
         settings: the settings that declarations are checked against.
-        label: the label of documents that do not have one.
+        label: the label of documents without a label; a document with another label is a mistake.
+            None: each document must have a label.
     """
 
     def __init__(self, settings: Config, label: str | None = None) -> None:
@@ -64,7 +65,7 @@ class Reader:
         self._problems: list[tuple[str, int, str]] = []
 
     def read(self, paths: Iterable[Path]) -> Sequence[Document]:
-        """Read files, and all files of folders; returns one document for each label.
+        """Read files, and the YAML files in folders; returns one document for each label.
 
         Raises:
             ConfigError: there are mistakes; the text has a line ``FILE:LINE: key: field: text`` for
@@ -111,7 +112,7 @@ class Reader:
             self._refuse(origin, problem.line, said)
 
     def documents(self) -> Sequence[Document]:
-        """All that was read, one document for each label.
+        """All schedules that were read, as one document for each label.
 
         Raises:
             ConfigError: there are mistakes; see `read`.
@@ -156,7 +157,7 @@ class Reader:
             self._read_schedule(document, key, given, origin)
 
     def _label_of(self, given: RawValue | None, origin: Path, line: int) -> tuple[bool, str | None]:
-        """Whether a document's label is known, and the label."""
+        """Whether a document's label is known, and the label; an unknown label is a mistake."""
         if given is None:
             if self._label is None:
                 text = "label: is missing; write the owner's name, or null for none; or use --label"
@@ -204,23 +205,23 @@ class Reader:
 
 
 class _SchedulesLoader(Loader):
-    """The loader of configurations, but a number such as 22:30 is a mistake."""
+    """The loader of configurations, except that a number such as 22:30 is a mistake."""
 
     def roots(self) -> Iterator[yaml.Node]:
-        """The documents that are not empty."""
+        """The root nodes of the documents that are not empty."""
         while self.check_node():
             node = self.get_node()
             if node is not None and node.tag != "tag:yaml.org,2002:null":
                 yield node
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """A whole number; one to the base of sixty, which YAML 1.1 has, is refused."""
+        """A whole number; refuses a number in base 60, such as 22:30, which YAML 1.1 allows."""
         if ":" in node.value:
             raise ValueError(node.value)
         return int(super().construct_yaml_int(node))
 
     def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        """A number; one to the base of sixty is refused."""
+        """A number; refuses a number in base 60, such as 22:30.5, which YAML 1.1 allows."""
         if ":" in node.value:
             raise ValueError(node.value)
         return float(super().construct_yaml_float(node))

@@ -1,6 +1,6 @@
-"""Writes schedules as a file; reading and applying that file gives the same schedules.
+"""Writes schedules to a file; ``psched apply`` creates equal schedules from that file.
 
-The order is stable and defaults are left out, so that two exports can be compared.
+The order is stable and default values are left out, so that two exports can be compared.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,25 +17,25 @@ from psched.core.model import DELETING, WAITING, Row
 from psched.files.plan import non_defaults
 
 _FIRST = ("type", "cron", "timezone", "delay", "data")
-"""The fields that come first, in this order."""
+"""The fields that are written before the others, in this order."""
 
 _LINE = 100
-"""Columns, unless a text cannot be broken."""
+"""The maximum length of a line in characters; a text that cannot be broken may be longer."""
 
 Documents = Mapping[str | None, Mapping[str, Mapping[str, Any]]]
-"""The fields of each schedule, by label and key."""
+"""The fields of each schedule: a mapping by label of mappings by key."""
 
 
 def export(rows: Iterable[Row], settings: Config) -> tuple[Documents, Sequence[str], Sequence[str]]:
-    """Collect what a file must declare in order to produce these schedules.
+    """Collect the declarations from which these schedules can be created again.
 
     Args:
-        rows: the schedules; those that run only once are skipped.
-        settings: hold the defaults.
+        rows: the schedules; those that run only once, or are being deleted, are skipped.
+        settings: the source of the fields' defaults.
 
     Returns:
-        The documents; remarks on what a file cannot declare; and remarks on schedules that had to
-        be left out.
+        The documents; remarks on schedules whose status a file cannot declare; and remarks on
+        schedules that are left out, because they are not valid.
     """
     documents: dict[str | None, dict[str, dict[str, Any]]] = {}
     remarks, omitted = list[str](), list[str]()
@@ -73,7 +73,7 @@ def to_yaml(documents: Documents) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, but texts of several lines stay readable, and there are no aliases."""
+    """PyYAML's safe dumper, but it writes multi-line texts as blocks, and no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Ignore aliases: an object that occurs twice is written in full both times."""
@@ -81,7 +81,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: FBT001, FBT002
-        """Write a text in this style, the only one in which invisible characters become escapes."""
+        """Write a text in double quotes; its invisible characters become escapes."""
         unicode = self.allow_unicode
         self.allow_unicode = visible(text) == text
         super().write_double_quoted(text, split)

@@ -12,20 +12,20 @@ from psched.core.declare import FIELDS, TIMES, alive_time_of, declare
 from psched.core.model import DEFAULT_TYPE, DELETING, MIGRATING, Row
 
 _REPEATING = frozenset({"cron", "every", "trigger"})
-"""Fields of which any makes a schedule repeat."""
+"""The fields that make a schedule repeat; one of them is enough."""
 
 _DEFAULTS: Mapping[str, Any] = {"type": DEFAULT_TYPE, "data": {}, "delay": 0}
-"""The defaults of fields; that of the time zone is a setting."""
+"""The defaults of fields; the time zone's default is the setting ``timezone``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A field of a schedule whose value is to change.
+    """The change of one field of a schedule.
 
     Attributes:
         field: one of `psched.core.declare.FIELDS`; or ``next_time``, if the schedule runs once.
-        old: the present value; None: the default, or nothing.
-        new: the declared value; None: the default, or nothing.
+        old: the present value; None: the default, or no value.
+        new: the declared value; None: the default, or no value.
     """
 
     field: str
@@ -39,10 +39,10 @@ class Item:
 
     Attributes:
         key: the key of the schedule.
-        wanted: the row as it would be added; None: the schedule is not declared any more.
-        found: the row as it exists; None: the schedule is to be added.
-        changes: the fields in which the two differ.
-        fields: the fields that were declared, and the label.
+        wanted: the row that the declaration describes; None: the schedule is no longer declared.
+        found: the row in the store; None: the schedule is to be added.
+        changes: the differences between ``found`` and ``wanted``.
+        fields: the declared fields and the label; empty: the schedule is no longer declared.
     """
 
     key: str
@@ -54,16 +54,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps that make the schedules of one label equal to those that are declared.
+    """The steps that make the schedules of one label equal to their declarations.
 
     Attributes:
         label: the owner of the schedules; None: they have no label.
-        added: schedules that do not exist.
-        changed: schedules that differ in some fields.
-        unchanged: schedules that are as declared.
-        left: schedules of this label that are not declared any more. They stay unless they are
-            pruned; schedules without a label are never among them.
-        refused: the reasons why other schedules cannot be added or changed, by their keys.
+        added: declared schedules that do not exist yet.
+        changed: schedules that differ from their declarations.
+        unchanged: schedules that equal their declarations.
+        left: schedules of this label that are no longer declared; only pruning removes them.
+            Empty if the label is None.
+        refused: for the key of each schedule that cannot be changed, the reason.
         adopt: whether schedules of other labels are taken over.
     """
 
@@ -76,7 +76,7 @@ class Plan:
     adopt: bool = False
 
     def is_pending(self, *, prune: bool) -> bool:
-        """Whether applying it would change anything."""
+        """Whether applying this plan would change anything."""
         return bool(self.added or self.changed or (prune and self.left))
 
 
@@ -94,15 +94,15 @@ def plan(
         wanted: the declarations: each has a ``key`` and any of the fields of `declare.FIELDS`
             except the label. ``next_time`` and ``next_run_time`` apply only to schedules that are
             added; the ``next_time`` of a schedule that runs once always applies.
-        existing: every schedule with one of these keys, and every schedule of this label; it may
-            include others.
-        label: the label of the declared schedules; None: they have none.
+        existing: every schedule with a declared key, and every schedule of this label; other
+            schedules are ignored.
+        label: the label of the declared schedules; None: they have no label.
         settings: the settings that declarations are checked against.
-        adopt: whether to take over schedules that have another label, or none.
+        adopt: whether to take over schedules that have another label, or no label.
 
     Raises:
-        InvalidError: a value makes no sense, or a key is declared twice; the ``field`` names both
-            the key and the field, such as ``nightly.cron``.
+        InvalidError: a value is not valid, or a key is declared twice. The error's ``field`` is the
+            key, or the key and the field, such as ``nightly.cron``.
     """
     rows = {row.key: row for row in existing}
     added, changed, unchanged = list[Item](), list[Item](), list[Item]()
@@ -136,7 +136,7 @@ def has_label(row: Row, label: str | None) -> bool:
 
 
 def conflict(row: Row, label: str | None, *, adopt: bool) -> str | None:
-    """Why a schedule of this label must not replace a row; None if it may."""
+    """The reason why a schedule of this label must not replace a row; None: it may."""
     if row.status == DELETING:
         return "is being deleted; apply again when it has been deleted"
     if row.status == MIGRATING:
@@ -153,7 +153,8 @@ def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]
     old, new = fields_of(found, settings), fields_of(wanted, settings)
     names = FIELDS
     if wanted.cron is None and wanted.next_time:
-        # For a schedule that runs once, next_time is declared; for others, it shows the progress.
+        # next_time is compared only for a schedule that runs once, because every run of a repeating
+        # schedule changes it.
         old["next_time"], new["next_time"] = found.next_time, wanted.next_time
         names += ("next_time",)
     return tuple(
@@ -164,7 +165,7 @@ def differences(found: Row, wanted: Row, settings: Config) -> tuple[Change, ...]
 def fields_of(row: Row, settings: Config) -> dict[str, Any]:
     """All fields of a row, with the defaults filled in.
 
-    Data that cannot be read are returned as they are stored.
+    Data that cannot be decoded are returned as stored.
     """
     options = _options(row)
     fields = {name: getattr(row, name, options.get(name)) for name in FIELDS}
@@ -176,7 +177,7 @@ def fields_of(row: Row, settings: Config) -> dict[str, Any]:
 
 
 def non_defaults(row: Row, settings: Config) -> dict[str, Any]:
-    """The fields of a row that do not have their default."""
+    """The fields of a row whose values are not the defaults."""
     defaults = {**_DEFAULTS, "timezone": settings.timezone}
     return {
         name: value
@@ -200,8 +201,8 @@ def _item(
     ignored = {*TIMES} if _REPEATING & {*fields} else {"next_run_time"}
     given = {name: value for name, value in fields.items() if name not in ignored}
     try:
-        # This checks that the trigger fires at all; adding the schedule checks that it still fires
-        # after now.
+        # The clock is 0 here, to check only that the trigger has any time; whether it has one in
+        # the future is checked when the schedule is added.
         wanted = declare(key, given, settings, lambda: 0)
     except InvalidError as error:
         raise InvalidError(f"{key}.{error.field}", error.problem) from None
@@ -225,7 +226,7 @@ def _readable(name: str, stored: str | bytes | None) -> dict[str, Any] | str | b
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are equal as JSON, where true is not 1."""
+    """Whether two values are equal as JSON. Python's == does not do, because True equals 1."""
     return _canonical(one) == _canonical(other)
 
 

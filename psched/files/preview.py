@@ -15,18 +15,19 @@ from psched.triggers import trigger as triggers
 from psched.triggers.zone import find_zone
 
 COUNT = 3
-"""How many runs are shown."""
+"""The number of runs that are shown."""
 
 _RESTARTING = frozenset({"cron", "timezone", "dst_policy"})
-"""Fields whose change recomputes the next occurrence; see `psched.core.declare.redeclare`."""
+"""Fields of which a change recomputes the next run; see `psched.core.declare.redeclare`."""
 
 
 class NextRuns(NamedTuple):
     """The next runs of a schedule.
 
     Attributes:
-        instants: Unix seconds, the next one first.
-        shown: for people: the instants in the schedule's time zone, or why there are none.
+        instants: the times in Unix seconds, in ascending order.
+        shown: a text for the terminal: the times in the schedule's time zone, or the reason why
+            there are none.
     """
 
     instants: Sequence[int]
@@ -34,7 +35,7 @@ class NextRuns(NamedTuple):
 
 
 def before(item: Item, settings: Config) -> NextRuns | None:
-    """The next runs of a schedule as it exists; None: it does not."""
+    """The next runs of an existing schedule; None: the schedule does not exist yet."""
     row = item.found
     if row is None:
         return None
@@ -44,12 +45,12 @@ def before(item: Item, settings: Config) -> NextRuns | None:
 
 
 def after(item: Item, settings: Config, now: float) -> NextRuns | None:
-    """The next runs once a plan has been applied; None: there will be no such schedule.
+    """The next runs after a plan has been applied; None: the schedule is no longer declared.
 
     Args:
         item: the schedule in the plan.
         settings: the settings that the plan was made with.
-        now: the store's clock.
+        now: the time on the store's clock, in Unix seconds.
     """
     wanted, found = item.wanted, item.found
     if wanted is None:
@@ -66,7 +67,7 @@ def after(item: Item, settings: Config, now: float) -> NextRuns | None:
 
 
 def _next_runs(row: Row, start: int, settings: Config) -> NextRuns:
-    """The next runs from an instant on."""
+    """The next runs at or after an instant."""
     try:
         definition = parse_row(row, settings)
     except InvalidError as error:
@@ -84,7 +85,7 @@ def _next_runs(row: Row, start: int, settings: Config) -> NextRuns:
 
 
 def local_time(instant: int, timezone: str) -> str:
-    """An instant in the local time of a zone, with its offset from UTC."""
+    """An instant in the local time of a zone, with the zone's offset from UTC at that instant."""
     if not 0 <= instant <= LATEST_TIME - 86_400:
         return str(instant)
     wall = find_zone(timezone).wall(instant)

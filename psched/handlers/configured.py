@@ -1,4 +1,4 @@
-"""The handlers of a configuration: its dispatch or its one handler, and the built-in types."""
+"""The handlers of a configuration: a dispatch or a single handler, and the built-in handlers."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from psched.handlers.push import Push
 from psched.handlers.script import load_script
 
 _BUILT_IN: Mapping[str, Any] = {"exec": Exec, "push": Push}
-"""Handlers by type, for types that the user's dispatch does not route."""
+"""The handler of each built-in type; it serves the type if the user's dispatch has no route."""
 
 
 def built_in_handlers(settings: Config) -> Mapping[str, Any]:
-    """The built-in handlers by type; ``exec`` runs what the setting ``exec_type`` allows."""
+    """The built-in handlers by type; ``exec`` runs only programs that ``exec_type`` allows."""
 
     class AllowedExec(Exec):
         allowed = settings.allowed_programs
@@ -29,7 +29,7 @@ def built_in_handlers(settings: Config) -> Mapping[str, Any]:
 
 
 class SingleHandler(Dispatch):
-    """Routes every type to one handler, except the built-in types, which keep their meaning.
+    """Routes every type to one handler, except the built-in types, which keep their handlers.
 
     Args:
         handler: a class or function, as in `psched.application.dispatch.Target`.
@@ -47,10 +47,11 @@ class SingleHandler(Dispatch):
 
 
 def load_handlers(settings: Config) -> Dispatch | None:
-    """Import the handlers that the settings name; None: only the built-in ones.
+    """Import the handlers that the settings name; None: they name none.
 
     Raises:
-        LoadError: something is missing or raised; the text says what.
+        LoadError: a module, program or class is missing, or the user's code has raised; the error's
+            text says which.
     """
     if settings.exec:
         return SingleHandler(_program(settings.exec), settings.exec[0])

@@ -1,4 +1,4 @@
-"""Run a program for a task: the built-in type ``exec``, and the base of the setting ``exec``."""
+"""Run a program for a task: for the built-in type ``exec``, and for the setting ``exec``."""
 
 import os
 import signal
@@ -18,21 +18,21 @@ from psched.process import kernel, tree
 class Program:
     """Runs a program; exit status 0 finishes the task.
 
-    The program reads the task's payload from its standard input, byte for byte: a JSON object,
-    unless something else was submitted. These environment variables describe the occurrence:
-    ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix seconds),
-    ``PSCHED_OCCURRENCE`` (the idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
+    The program reads the task's payload from its standard input, byte for byte. The payload is a
+    JSON object, unless the client has submitted other text or bytes. These environment variables
+    describe the occurrence: ``PSCHED_KEY``, ``PSCHED_TYPE``, ``PSCHED_SCHEDULED_TIME`` (Unix
+    seconds), ``PSCHED_OCCURRENCE`` (the idempotency key), ``PSCHED_ATTEMPT``, ``PSCHED_FENCE``.
 
     Args:
         task: the task that the program runs for.
         arguments: the program and its arguments.
-        env: environment variables added to the worker's.
-        cwd: the folder to run in.
-        stdin: a text for the program's standard input, in place of the payload.
+        env: environment variables, added to those of the worker.
+        cwd: the program's working folder; None: the worker's.
+        stdin: a text for the program's standard input; None: the payload.
 
     Attributes:
-        finishes_by_returning: true: a return from ``run`` finishes the task, whatever the setting
-            ``on_return`` is, because a program cannot call ``finish()``.
+        finishes_by_returning: True: a return from ``run`` finishes the task for every value of the
+            setting ``on_return``, because a program cannot call ``finish()``.
     """
 
     finishes_by_returning: ClassVar[bool] = True
@@ -57,8 +57,8 @@ class Program:
         """Run the program until it exits.
 
         Raises:
-            CommandError: its exit status is not 0.
-            OSError: it cannot be started.
+            CommandError: the program's exit status is not 0.
+            OSError: the program cannot be started.
         """
         self._process = subprocess.Popen(
             self._arguments,
@@ -68,11 +68,12 @@ class Program:
             # The program gets a process group of its own, so that a signal reaches it and its
             # children, but not this process.
             process_group=0,
-            # The program must not outlive its runner, even when no worker is left to kill it.
+            # The kernel kills the program when its runner dies, because the worker that would kill
+            # it may have died, too.
             preexec_fn=partial(kernel.die_with_parent, os.getpid()),  # noqa: PLW1509  # no threads
         )
         if self._process.stdin is not None:
-            # A program may exit or close its standard input without reading it.
+            # A broken pipe is no error, because a program need not read its standard input.
             with suppress(BrokenPipeError), self._process.stdin as stream:
                 stream.write(self._input())
         status = _wait(self._process)
@@ -100,27 +101,28 @@ class Program:
 class Exec(Program):
     """Type ``exec``: runs the program that the task's data name; exit status 0 finishes the task.
 
-    The data may hold more fields, for the program: it reads all of them from its standard input,
-    as one JSON object.
+    The program reads the data from its standard input, as one JSON object. The data may hold
+    further fields for the program beside these:
 
     ===============  ====================================================================
     ``command``      the program and its arguments, a list of texts; or one text with ``shell``
     ``shell``        true: ``command`` is a text for ``/bin/sh -c``
-    ``env``          environment variables added to the worker's
-    ``cwd``          the folder to run in
+    ``env``          environment variables, added to those of the worker
+    ``cwd``          the program's working folder; default: the worker's
     ``append_key``   true: the schedule's key becomes the last argument
-    ``stdin``        a text for its standard input, in place of the data
+    ``stdin``        a text for the program's standard input, in place of the data
     ===============  ====================================================================
 
     Args:
         task: the task that the program runs for.
 
     Attributes:
-        allowed: what the setting ``exec_type`` allows: any program, none, or those in a list.
+        allowed: the programs that the setting ``exec_type`` allows: True: any; False: none; or a
+            list of them.
 
     Raises:
-        InvalidError: the data do not say what to run.
-        NotAllowedError: ``exec_type`` does not allow it.
+        InvalidError: a field of the data is missing or not valid.
+        NotAllowedError: ``exec_type`` does not allow the program, or one of the fields.
     """
 
     allowed: ClassVar[bool | Sequence[str]] = True
@@ -141,7 +143,7 @@ class Exec(Program):
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait until a program exits, and reap the orphans it leaves: they become our children."""
+    """Wait until a program exits; reap its orphans, which become children of this process."""
     while process.returncode is None:
         pid, status = os.waitpid(-1, 0)
         if pid == process.pid:

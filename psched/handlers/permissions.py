@@ -1,9 +1,10 @@
-"""What rows may run: the setting ``exec_type``; and what it and ``triggers`` allow, in words.
+"""Checks which programs rows may run, and describes the programs and triggers that they may choose.
 
-Everybody who can insert a row chooses the program that type ``exec`` runs. If ``exec_type`` is a
-list of programs, a row chooses one of them, its arguments and its standard input, and nothing
-else: a shell runs any program, and an environment (``LD_PRELOAD``, ``PATH``, ``PYTHONPATH`` and
-many more) or a working folder can make a harmless program run another one.
+The setting ``exec_type`` restricts programs, because anybody who can insert a row of type ``exec``
+chooses the program that it runs. If ``exec_type`` is a list of programs, a row chooses only a
+program of the list, its arguments and its standard input. A row chooses no shell, because a shell
+runs any program; and no environment (``LD_PRELOAD``, ``PATH``, ``PYTHONPATH`` and many more) or
+working folder, because they can make a harmless program run another one.
 """
 
 import os
@@ -34,7 +35,7 @@ def check_enabled(allowed: bool | Sequence[str]) -> None:  # noqa: FBT001  # the
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
-    """Refuse a row's data with which it could run something else than a listed program.
+    """Refuse a row's data that could make a listed program run another program.
 
     Raises:
         NotAllowedError: the data use a field that only ``exec_type: on`` allows.
@@ -52,12 +53,12 @@ def find_listed(command: str, programs: Sequence[str]) -> str:
     """The listed program that a row's command names.
 
     Symbolic links are resolved before files are compared. A link with another name than the listed
-    link is another program, although both lead to one file, because BusyBox and similar programs
-    act by the name that they are run under.
+    link is another program, although both lead to one file, because the behaviour of BusyBox and
+    similar programs depends on the name under which they are run.
 
     Args:
         command: the program that a row asks for: a path, or a name that is searched for in $PATH.
-        programs: the list, in the same form.
+        programs: the listed programs: paths or names, like ``command``.
 
     Returns:
         The absolute path of the listed program. The row's own path is not run, because another
@@ -90,7 +91,7 @@ def find_missing(programs: Sequence[str]) -> list[str]:
 
 
 def describe_programs(settings: Config) -> str:
-    """Which programs rows may run here, as a line for the log, ``psched check`` and ``status``."""
+    """A line that says which programs rows may run here, for the log and for commands' output."""
     user, allowed = user_name(), settings.allowed_programs
     if settings.only and "exec" not in settings.only:
         return (
@@ -106,7 +107,7 @@ def describe_programs(settings: Config) -> str:
 
 
 def describe_triggers(settings: Config) -> str:
-    """Which trigger classes rows may have imported and called here, as a line for people."""
+    """A line that says which trigger classes rows may choose here, for the log and for commands."""
     if settings.triggers is not None:
         names, where = settings.triggers, "these modules and their submodules (triggers)"
     else:
@@ -118,7 +119,7 @@ def describe_triggers(settings: Config) -> str:
 
 
 def _which(program: str) -> str | None:
-    """The absolute path of an executable program; None: there is none."""
+    """The absolute path of an executable program; None: this host has no such program."""
     try:
         path = shutil.which(program)
     except ValueError:  # the name contains a NUL
@@ -127,7 +128,7 @@ def _which(program: str) -> str | None:
 
 
 def user_name() -> str:
-    """The name of this process's user; its number, if it has no name."""
+    """The name of this process's effective user; the user's number, if the user has no name."""
     number = os.geteuid()
     try:
         return pwd.getpwuid(number).pw_name

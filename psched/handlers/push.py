@@ -1,4 +1,4 @@
-"""Submit a task to the queue for each occurrence of a schedule: the built-in type ``push``."""
+"""The built-in type ``push``: submits a task to the queue for each occurrence of a schedule."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -9,14 +9,15 @@ from psched.base.errors import AlreadyExistsError, InvalidError
 
 
 class Push:
-    """Type ``push``: submits a task for each occurrence; that task is run and retried by itself.
+    """Type ``push``: submits a task for each occurrence; the queue runs and retries that task.
 
-    The submitted task's key is the occurrence, ``key.scheduled_time``, so that an occurrence that
-    is attempted twice submits one task. The schedule's data describe the task:
+    The submitted task's key is the occurrence's idempotency key, ``key.scheduled_time``, so that
+    an occurrence that is attempted twice submits only one task. The schedule's data describe the
+    task:
 
     ===============  ====================================================================
     ``type``         the task's type
-    ``data``         its data
+    ``data``         the task's data
     ``options``      further arguments of `psched.ScheduleCollection.push`, by name
     ===============  ====================================================================
 
@@ -24,10 +25,11 @@ class Push:
         task: the occurrence.
 
     Raises:
-        InvalidError: the data do not say what to submit.
+        InvalidError: a field of the data is missing or not valid.
 
     Attributes:
-        finishes_by_returning: as in `psched.handlers.exec.Program`.
+        finishes_by_returning: True: a return from ``run`` finishes the occurrence for every value
+            of the setting ``on_return``.
     """
 
     finishes_by_returning: ClassVar[bool] = True

@@ -11,21 +11,23 @@ from psched.base import loader
 from psched.base.errors import LoadError
 
 _DEFAULT_CLASS = "Run"
-"""PerfectQueue's default."""
+"""The class that runs tasks if ``script_class`` is not set; PerfectQueue's default."""
 
 
 def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
-    """Import a script and return its class, whose ``kill`` accepts a reason.
+    """Import a script and return its handler class; ``kill``, if defined, accepts a reason.
 
     Args:
-        script: the file's path, and the arguments that the script finds in ``sys.argv``.
-        class_name: the class; None: ``Run``, or the only class with ``run()``.
+        script: the file's path, followed by the script's arguments (``sys.argv[1:]``).
+        class_name: the class's name; None: ``Run``, or the only class with ``run()`` if the script
+            has no ``Run``.
 
     Raises:
         LoadError: the script cannot be imported, or has no such class.
     """
     path, *arguments = script
-    # As if Python ran it, the script can import modules beside it, and finds its arguments.
+    # sys.path and sys.argv are set as Python sets them for a script, because the script may import
+    # modules from its folder and read its arguments.
     loader.extend_path([str(Path(path).parent)])
     sys.argv = [path, *arguments]
     if not path.endswith(".py"):
@@ -37,7 +39,7 @@ def load_script(script: Sequence[str], class_name: str | None) -> type[Any]:
     return _with_reason(found)
 
 
-def _default_class(module: ModuleType) -> Any:  # noqa: ANN401  # Run may be anything
+def _default_class(module: ModuleType) -> Any:  # noqa: ANN401  # the script may assign anything to Run
     if hasattr(module, _DEFAULT_CLASS):
         return getattr(module, _DEFAULT_CLASS)
     classes = [
@@ -55,12 +57,12 @@ def _default_class(module: ModuleType) -> Any:  # noqa: ANN401  # Run may be any
 
 
 def _with_reason(handler: type[Any]) -> type[Any]:
-    """A class whose ``kill`` accepts a reason; PerfectQueue's ``kill`` has no parameter."""
+    """Adapt a class whose ``kill`` has no parameter, as in PerfectQueue; return any other."""
     kill = getattr(handler, "kill", None)
     if not inspect.isfunction(kill) or len(inspect.signature(kill).parameters) != 1:
         return handler
 
-    class Killable(handler):  # type: ignore[misc]  # a class of the user's
+    class Killable(handler):  # type: ignore[misc]  # the base is only known at run time
         def kill(self, _reason: str) -> None:
             super().kill()
 

@@ -1,4 +1,4 @@
-"""A user's program that becomes a service: ``psched.Worker.run``."""
+"""``psched.Worker.run``, by which a user's program becomes a service."""
 
 import logging
 from collections.abc import Callable
@@ -32,8 +32,9 @@ class Worker:
 
         Args:
             dispatch: the routes from types to handlers.
-            config_loader: settings, a mapping of some, or the path of a file; or a function that
-                returns one of these. Each worker calls the function and reads the file.
+            config_loader: a `psched.config.Config`, a mapping of settings, or the path of a
+                configuration file; or a function that returns one of these. Each worker calls the
+                function and reads the file.
 
         Raises:
             RuntimeError: the program is neither a file nor a module, and cannot be run again.
@@ -55,7 +56,7 @@ def _serve(
     except ConfigError as error:
         _log.error("%s", error)
         return BAD_CONFIG
-    except Exception:  # noqa: BLE001  # whatever a loader raises
+    except Exception:  # noqa: BLE001  # a user's loader may raise anything
         _log.exception("the configuration cannot be loaded")
         return BAD_CONFIG
     try:

@@ -1,9 +1,9 @@
-"""Where a generation of workers comes from: a configuration file, or a user's program.
+"""Sources of generations of workers: a configuration file, or a user's program.
 
-Both kinds of source make a `GenerationSpec` for the master; they differ in who reads the settings.
+Each source makes a `GenerationSpec` for the master. The two differ in who reads the settings.
 The master reads a configuration file itself. A program is user code, which the master must not run:
 each worker runs the program, and the first worker of a generation reports the settings to the
-master. Every restart reads the file, or runs the program, again.
+master. Every restart reads the file again, or runs the program again.
 """
 
 import logging
@@ -43,13 +43,13 @@ _log = logging.getLogger("psched.worker")
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """Generations from a configuration, which the master reads.
+    """Makes generations from a configuration, which the master reads.
 
     Attributes:
-        given: where the settings come from.
-        environment: the section of a file.
-        overrides: the command line's settings, which replace those.
-        log: the master's log; its workers write to it, too.
+        given: the source of the settings.
+        environment: the section of the configuration file; None: the default section.
+        overrides: the command line's settings, which replace those of ``given``.
+        log: the log of the master and of its workers.
     """
 
     given: ConfigLike
@@ -58,7 +58,7 @@ class ConfigSource:
     log: Log
 
     def read_spec(self, _reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """Read the configuration; a `psched.master.generation_spec.ReadSpec`.
+        """Read the configuration. This method is a `psched.master.generation_spec.ReadSpec`.
 
         Raises:
             SpecError: the settings cannot be used.
@@ -74,12 +74,13 @@ class ConfigSource:
         return _generation_spec(numbers, boot, self.log, adopt=adopt, about=about)
 
     def _boot(self, settings: Config, worker: WorkerBoot) -> int:
-        # Withheld only in the worker, because the master needs the secrets for the next generation.
+        # Secrets are withheld from tasks only here, in the worker, because the master needs them
+        # to read the configuration of the next generation.
         withhold(settings.withheld)
         try:
             dispatch = load_handlers(settings)
         except LoadError as error:
-            # The traceback is logged, too, if the user's code raised.
+            # If the user's code has raised, its traceback is logged after the error.
             _log.error("%s", error, exc_info=error.__cause__)
             return BAD_HANDLERS
         return worker.serve(settings, dispatch, report=False)
@@ -87,14 +88,15 @@ class ConfigSource:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSource:
-    """Generations from a program that calls `psched.Worker.run` or `psched.start`.
+    """Makes generations from a program that calls `psched.Worker.run` or `psched.start`.
 
     Attributes:
         name: the program's path, or its module's name.
-        is_module: ``name`` is the name of a module (``python -m``).
-        safe_path: do not search the program's folder (a module's: the current folder) for modules.
+        is_module: True: ``name`` is the name of a module (``python -m``); False: it is a path.
+        safe_path: do not add the program's folder (for a module: the current folder) to
+            ``sys.path``.
         arguments: the program's ``sys.argv[1:]``.
-        log: the master's log; its workers write to it, too.
+        log: the log of the master and of its workers.
     """
 
     name: str
@@ -104,9 +106,9 @@ class ProgramSource:
     log: Log
 
     def read_spec(self, reported: Mapping[str, Any] | None) -> GenerationSpec:
-        """Use the reported settings, or start one worker, which reports them.
+        """Use the reported settings; without a report, start one worker, which sends one.
 
-        A `psched.master.generation_spec.ReadSpec`.
+        This method is a `psched.master.generation_spec.ReadSpec`.
         """
         if reported is None:
             defaults = {name: SETTINGS[name].default for name in MASTER_NUMBERS}
@@ -117,11 +119,11 @@ class ProgramSource:
         return _generation_spec(reported, self._boot, self.log, adopt=adopt, about=about)
 
     def _boot(self, worker: WorkerBoot) -> int:
-        global _current  # noqa: PLW0603  # the program reaches it by a call without arguments
+        global _current  # noqa: PLW0603  # psched.Worker.run and psched.start read it
         _current = (os.getpid(), worker)
         sys.argv = [self.name, *self.arguments]
         if not self.safe_path:
-            # The interpreter does the same.
+            # Without -P, Python adds this folder when it runs a program; runpy does not add it.
             sys.path.insert(0, str(Path.cwd() if self.is_module else Path(self.name).parent))
         try:
             if self.is_module:
@@ -132,7 +134,7 @@ class ProgramSource:
             if isinstance(leaving, WorkerExit):
                 return leaving.status
             _log.error("%s has called sys.exit(%r)", self.name, leaving.code)
-        except BaseException:  # noqa: BLE001  # whatever a program raises
+        except BaseException:  # noqa: BLE001  # a user's program may raise anything
             _log.exception("%s cannot be run", self.name)
         else:
             _log.error("%s has ended without calling psched.Worker.run or psched.start", self.name)
@@ -140,7 +142,7 @@ class ProgramSource:
 
 
 class WorkerExit(SystemExit):
-    """The worker in this process has stopped; raised so that the program's other lines do not run.
+    """Ends the user's program after its worker has stopped, so that no further lines are run.
 
     Attributes:
         status: the worker's exit status.
@@ -152,17 +154,18 @@ class WorkerExit(SystemExit):
 
 
 _current: tuple[int, WorkerBoot] | None = None
-"""The worker that runs the user's program in this process, and the process's pid."""
+"""This process's pid, and the worker that runs the user's program in it; None: no worker does."""
 
 
 def current_worker_boot() -> WorkerBoot | None:
-    """The worker for which this process runs a program; None: this process is no such worker."""
-    # Compared by pid, because a child of the worker may import the program under another name.
+    """The worker for which this process runs a user's program; None: it runs none for a worker."""
+    # The pid is compared, because a child of the worker inherits `_current` and may import the
+    # program under another name.
     return _current[1] if _current is not None and _current[0] == os.getpid() else None
 
 
 def _adopt(journal: Log, path: Path | None, level: str, about: Mapping[str, str]) -> None:
-    """Let the master log as a new generation does, and log what rows can run."""
+    """Give the master the log file and level of a new generation; log what rows can run."""
     try:
         redirect_log(journal, path, level)
     except ConfigError as error:

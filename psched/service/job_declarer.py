@@ -1,4 +1,7 @@
-"""Declare a program's jobs in the store: done by worker 0 of each generation before it claims."""
+"""Declare a program's jobs in the store.
+
+Worker 0 of each generation declares them before it claims tasks.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -27,18 +30,19 @@ from psched.triggers.trigger import first
 _log = logging.getLogger("psched.worker")
 
 _PAGE = 500
-"""Schedules that one step reads; the worker does its other work between two steps."""
+"""The number of schedules that one step reads; the worker does other work between two steps."""
 
 _TRIES = 5
-"""How often declaring is tried, if other hosts change the jobs at the same time."""
+"""The maximum number of attempts; one fails if another host changes the jobs meanwhile."""
 
 
 class JobDeclarer:
-    """Makes the schedules of a label those of a program.
+    """Declares a program's jobs in the store, as schedules with the program's label.
 
     Args:
         jobs: the program's jobs, and their label.
-        prune: remove the label's schedules that are no longer in the program, rather than log them.
+        prune: remove the schedules of the label that are no longer in the program; False: only log
+            a warning about each.
     """
 
     def __init__(self, jobs: Jobs, *, prune: bool) -> None:
@@ -47,9 +51,9 @@ class JobDeclarer:
         self._prune = prune
 
     def declare(self, store: Store) -> Iterator[None]:
-        """Declare the jobs, in steps between which the worker extends leases and reads messages."""
-        # Requests are sent once, because a worker that waits for the store neither extends leases
-        # nor hears its master.
+        """Declare the jobs in steps, between which the worker extends leases and reads messages."""
+        # A failed request is not repeated (tries=1), because a worker that waits for the store
+        # neither extends leases nor reads its master's messages.
         schedules = ScheduleCollection(
             store, self._settings, clock=CLOCK, draw_nonce=new_nonce, tries=1
         )
@@ -66,12 +70,12 @@ class JobDeclarer:
             except MissingTableError:
                 _init(store)
             except (AlreadyExistsError, NotFoundError) as error:
-                # Another host declares the same job at this moment, or somebody deletes it.
+                # Another host has added the same job meanwhile, or a client has deleted one: the
+                # next attempt reads the store again.
                 if tries == _TRIES:
                     _log.error("the program's jobs cannot be declared: %s", error)
             except (InvalidError, NotSupportedError) as error:
-                # The failure ends only the declaring; the worker runs the schedules that the store
-                # has.
+                # Only the declaration ends: the worker still runs the schedules in the store.
                 _log.error("the program's jobs cannot be declared: %s", error)
                 return
             yield
@@ -103,7 +107,7 @@ class JobDeclarer:
         )
 
     def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
-        """Whether all times of a job have passed: its row may have been deleted after the last."""
+        """Whether all times of a job have passed; its row may have been deleted since then."""
         row = self._jobs.row(job)
         trigger = parse_row(row, self._settings).trigger
         if trigger is None:
@@ -113,7 +117,7 @@ class JobDeclarer:
     def _find_removed(self, schedules: ScheduleCollection) -> Iterator[None]:
         """Log, or remove, the label's jobs that are no longer in the program."""
         label, keys = self._jobs.label, {job["key"] for job in self._jobs.schedules}
-        removed: dict[str, None] = {}  # without duplicates: a row that changes may be listed twice
+        removed: dict[str, None] = {}  # as keys: a row may be listed twice
         for number, metadata in enumerate(schedules.list(), start=1):
             row = metadata.row
             if has_label(row, label) and row.key not in keys and row.status not in ENDED:

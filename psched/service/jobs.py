@@ -1,4 +1,4 @@
-"""The jobs of a program: each is a handler, with a schedule unless it runs pushed tasks."""
+"""The jobs of a program: each is a handler with a schedule, or a handler of pushed tasks."""
 
 import dataclasses
 import inspect
@@ -16,7 +16,7 @@ from psched.core.model import Row
 from psched.core.shorthands import name_main_class
 
 _TRIGGERS = frozenset({"cron", "every", "at", "trigger", "next_time"})
-"""The fields that say when a schedule runs; a job may have one of them."""
+"""The fields that say when a schedule runs; a job may have at most one of them."""
 
 
 class Jobs:
@@ -24,13 +24,13 @@ class Jobs:
 
     Args:
         program: the program's name, which replaces ``__main__`` in the import paths of its classes.
-        label: the owner of the jobs. The type of a job with a schedule begins with it, because
-            another program may have a job of the same name.
-        settings: the defaults of the schedules' fields.
+        label: the owner of the jobs. The type of a job with a schedule begins with the label,
+            because another program may have a job of the same name.
+        settings: the source of the defaults of the schedules' fields.
 
     Attributes:
-        routes: from types to handlers.
-        schedules: the fields of each job's schedule.
+        routes: the handler of each type.
+        schedules: the key and the fields of each job's schedule.
     """
 
     def __init__(self, program: str, label: str, settings: Config) -> None:
@@ -48,8 +48,9 @@ class Jobs:
             key: the job's name.
             run: a function, with the task as its parameter or without parameters; a handler class;
                 or an object with ``run()``, which is stored as its class's name and parameters.
-            fields: the schedule's fields. Without a trigger, an object with ``next_at(after)`` is
-                its own trigger; any other job has no schedule, and its key is a type of tasks.
+            fields: the schedule's fields. If no trigger is given, an object with
+                ``next_at(after)`` is its own trigger; any other job has no schedule, and runs the
+                pushed tasks whose type is its key.
 
         Raises:
             InvalidError: a value is not valid; the error's ``field`` names it.
@@ -83,7 +84,7 @@ class Jobs:
                     f" {NAME_LENGTH} characters",
                 )
             schedule = {"key": key, "type": type_, **fields}
-            self.row(schedule)  # raises here, at the user's own line, rather than in a worker
+            self.row(schedule)  # checks the values now: an error shows the user's own line
             self.schedules.append(schedule)
         elif fields:
             raise InvalidError(
@@ -95,7 +96,7 @@ class Jobs:
         self.routes[type_] = route
 
     def row(self, schedule: Mapping[str, Any]) -> Row:
-        """The row of one of the `schedules`, even if its last time has passed.
+        """The row of one of the `schedules`; its last time may have passed.
 
         Raises:
             InvalidError: a value is not valid.
@@ -120,7 +121,7 @@ class Jobs:
         return _with_task(run), None
 
     def _as_data(self, run: object) -> dict[str, Any]:
-        """The data of an object's schedule: the class's import path, and parameters to make it."""
+        """The data of an object's schedule: its class's import path, and the class's parameters."""
         kind = type(run)
         module = self._program if kind.__module__ == "__main__" else kind.__module__
         if dataclasses.is_dataclass(run):
@@ -142,7 +143,7 @@ class Jobs:
 def _trigger(
     run: object, data: Mapping[str, Any] | None, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The field ``trigger`` of a job, if it has one, in the form that workers can import."""
+    """The field ``trigger``, as workers can import it; empty: the job has no such field."""
     if "trigger" in fields:
         return {"trigger": name_main_class(fields["trigger"])}
     if data is not None and not _TRIGGERS & {*fields} and callable(getattr(run, "next_at", None)):
@@ -151,11 +152,11 @@ def _trigger(
 
 
 def _with_task(function: Callable[..., object]) -> Target:
-    """A function with the task as its parameter, made of one that may have no parameters."""
+    """A handler that accepts the task, from a function that may have no parameters."""
     try:
         signature = inspect.signature(function)
         signature.bind()
-    except (TypeError, ValueError):  # it needs an argument, or has no signature
+    except (TypeError, ValueError):  # the function needs an argument, or has no signature
         return function
     if "task" in signature.parameters:
         return function
@@ -164,7 +165,7 @@ def _with_task(function: Callable[..., object]) -> Target:
 
 
 def _object_handler(kind: type[Any]) -> type[Any]:
-    """A handler that makes an object of this class from the task's data, and runs it."""
+    """A handler that makes an object of this class from the task's data, and calls ``run()``."""
 
     class Run:
         def __init__(self, task: Task) -> None:

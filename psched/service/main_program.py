@@ -1,4 +1,4 @@
-"""The program that this process runs (its ``__main__``), and how a master runs it again."""
+"""The program that this process runs (``__main__``), and the command by which it is run again."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from psched.service.generation import current_worker_boot
 
 
 def become_master() -> NoReturn:
-    """Replace this process, which has run user code, by a master of its program.
+    """Replace this process, which has run the user's program, by a master of that program.
 
     Raises:
         RuntimeError: the program cannot be run again; see `master_command`.
@@ -26,7 +26,7 @@ def become_master() -> NoReturn:
 
 
 def with_program_folder(settings: Config) -> Config:
-    """The settings with the program's folder in ``load_path``: its modules may define triggers."""
+    """Add the program's folder to ``load_path``, because modules in it may define triggers."""
     is_module, name = _program()
     folder = str(Path.cwd() if is_module else Path(name).parent)
     if folder not in sys.path or folder in settings.load_path:
@@ -43,7 +43,8 @@ def master_command() -> list[str]:
     is_module, name = _program()
     program = ["--module", name, "--"] if is_module else ["--", name]
     interpreter_options = sys.orig_argv[1 : _program_index(sys.orig_argv)]
-    # With -P, the master does not import the program's modules in place of its own.
+    # -P keeps the program's folder out of the master's search path, because a module of the program
+    # may have the name of a module that the master imports.
     master = [*interpreter_options, "-P", "-m", "psched.cli.daemon.master"]
     if sys.flags.safe_path:
         master.append("--safe-path")
@@ -51,7 +52,7 @@ def master_command() -> list[str]:
 
 
 def program_name() -> str:
-    """The program's name, for people: the module's, or the file's without its suffix.
+    """The program's name: the name of its module, or of its file without the suffix.
 
     Raises:
         RuntimeError: the program cannot be run again; see `master_command`.
@@ -70,10 +71,10 @@ def _program() -> tuple[bool, str]:
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if spec is not None and spec.name == "__main__":
-        # A folder or an archive that contains a __main__.py.
+        # Python runs the __main__.py of a folder or archive, whose path is sys.argv[0].
         return False, str(Path(sys.argv[0]).absolute())
     if spec is not None:
-        # Python runs a package as the package's __main__.
+        # For `python -m package`, the spec's name is `package.__main__`.
         return True, spec.name.removesuffix(".__main__")
     if file is not None:
         return False, str(Path(file).absolute())
@@ -83,7 +84,7 @@ def _program() -> tuple[bool, str]:
 
 
 def _program_index(command: list[str]) -> int:
-    """The index at which the interpreter's own options end in its command line."""
+    """The index of the first argument after the interpreter's options in its command line."""
     at = 1
     while at < len(command) and command[at].startswith("-") and command[at] not in ("-", "--"):
         if command[at] == "-m":

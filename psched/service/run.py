@@ -1,4 +1,4 @@
-"""Run a master: background, log, pid file, signals, cgroup; then the master's loop."""
+"""Run a master: set up the background, log, pid file, signals and cgroup; then run its loop."""
 
 import gc
 import logging
@@ -51,17 +51,17 @@ def run_configured(
     *,
     daemon: bool,
 ) -> int:
-    """Run a master for a configuration until it is told to stop; the exit status.
+    """Run a master for a configuration until a signal stops it; returns the exit status.
 
     Args:
-        given: where the settings come from; every restart reads them again.
-        environment: the section of a file.
-        overrides: the command line's settings, which replace those.
+        given: the source of the settings; every restart reads it again.
+        environment: the section of the configuration file; None: the default section.
+        overrides: the command line's settings, which replace those of ``given``.
         daemon: run in the background, detached from the terminal.
 
     Raises:
         AlreadyRunningError: another master holds the pid file.
-        ConfigError: the settings cannot be used, or a file they name cannot be written.
+        ConfigError: the settings cannot be used, or the log or pid file cannot be written.
     """
     _open_closed_streams()
     hidden = secrecy.hide()
@@ -85,8 +85,9 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
 
     Args:
         name: the program's path, or its module's name.
-        is_module: ``name`` is a module's.
-        safe_path: do not search the program's folder (a module's: the current folder) for modules.
+        is_module: True: ``name`` is the name of a module; False: it is a path.
+        safe_path: do not add the program's folder (for a module: the current folder) to
+            ``sys.path``.
         arguments: the program's ``sys.argv[1:]``.
 
     Returns:
@@ -101,8 +102,8 @@ def run_program(name: str, *, is_module: bool, safe_path: bool, arguments: Seque
         is_set_up = False
 
         def read_spec(reported: Mapping[str, Any] | None) -> GenerationSpec:
-            # The log, the pid file and the cgroup wait for the first report, because only the
-            # program knows the settings.
+            # The log, the pid file and a required cgroup are set up at the first report, because
+            # only the program knows the settings.
             nonlocal is_set_up
             if reported is not None and not is_set_up:
                 paths = [Path(reported[n]) if reported[n] else None for n in ("log", "pid_file")]
@@ -135,7 +136,7 @@ def _run(
             " hide it here, because it would not see its own processes in /proc. Is /proc mounted"
             " with hidepid? See docs/tls.md"
         )
-    # The children of a dead worker become ours, and are killed.
+    # The children of a dead worker become the master's children, so that it can kill them.
     kernel.adopt_orphans()
     # A service manager's watchdog sends ABRT first; the traceback shows where the master hangs.
     journal.dump_crashes()
@@ -166,10 +167,11 @@ def _run(
         ),
         on_terminal=sys.stdin is not None and sys.stdin.isatty(),
     )
-    # This is read before any worker is forked, because a worker may have no descriptor left for it.
+    # The zone is loaded before any worker is forked, because a worker may have no file descriptor
+    # left to open its file.
     find_zone("UTC")
-    # Workers share the master's memory as long as nobody writes to it, and a garbage collection
-    # writes to every object that is not frozen.
+    # Objects are frozen, because workers share the master's memory only as long as no process
+    # writes to it, and a garbage collection writes to every object that is not frozen.
     gc.freeze()
     try:
         with leftover_processes.marked():
@@ -179,10 +181,11 @@ def _run(
 
 
 def _open_closed_streams() -> None:
-    """Open /dev/null for each closed standard stream, so that no other file gets its number."""
+    """Open /dev/null for each closed standard stream, because another file could get its number."""
     for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
         if getattr(sys, name) is None:
-            # The lowest free number is the stream's own, because the streams are opened in order.
+            # os.open returns the lowest free number, which is this stream's own, because the
+            # streams are opened in the order of their numbers.
             number = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)  # noqa: FBT003  # its parameter has no name
             setattr(sys, name, os.fdopen(number, mode))
@@ -196,9 +199,9 @@ def _open_log_and_pid_file(
     Args:
         path: the log's file; None: standard error.
         level: the log's level.
-        pid_file: None: there is none.
+        pid_file: the pid file; None: no pid file is written.
         journal: the log.
-        undo: gets the removal of the pid file.
+        undo: the stack to which the release of the pid file is added.
 
     Raises:
         AlreadyRunningError: another master holds the pid file.
@@ -211,7 +214,7 @@ def _open_log_and_pid_file(
     try:
         ours.acquire()
     except NotRegularError as error:
-        # A task may have put a folder there, and must not keep the service from starting.
+        # The service starts without a pid file, because a task may have put a folder at its path.
         _log.error("pid_file: %s %s: running without a pid file", pid_file, error.strerror)
         return
     except OSError as error:
@@ -220,10 +223,13 @@ def _open_log_and_pid_file(
 
 
 def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
-    """Make the master's cgroup, as the setting ``cgroup`` (``mode``) says; None: there is none.
+    """Make the master's cgroup if the setting ``cgroup``, here ``mode``, asks for one.
+
+    Returns:
+        The cgroup; None: the setting is off, or it is auto and no cgroup can be made.
 
     Raises:
-        ConfigError: the setting is on, and the cgroup cannot be made.
+        ConfigError: the setting is on, but no cgroup can be made.
     """
     if mode == "off":
         return None
@@ -243,13 +249,17 @@ def _make_cgroup(mode: str, undo: ExitStack) -> MasterCgroup | None:
 
 
 def _daemonize(settings: Config) -> int:
-    """Go on in the background; settings that make that impossible are refused before.
+    """Continue in a background process; the process that the user started never returns.
 
-    The process that the user started exits when the daemon is ready, that is when its pid file
-    can be read.
+    The process that the user started waits until the daemon reports that it is ready, that is,
+    that its log and pid file are open; then it exits.
 
     Returns:
-        A descriptor: a byte written to it says that the daemon is ready.
+        A descriptor; the daemon writes a byte to it when it is ready.
+
+    Raises:
+        ConfigError: a daemon cannot run with these settings.
+        AlreadyRunningError: another master holds the pid file.
     """
     from daemon import DaemonContext  # noqa: PLC0415
 
@@ -265,7 +275,8 @@ def _daemonize(settings: Config) -> int:
         raise ConfigError(f"log: cannot be opened: {error}") from None
     reader, writer = os.pipe()
     if os.fork() != 0:  # noqa: TID251  # no locks, threads or connections yet that must not be forked
-        # This process is not the master: signals act as in any program.
+        # This process only waits for the daemon. Signals get their default actions, so that the
+        # user can interrupt it.
         forget_handlers()
         unblock()
         os.close(writer)
@@ -273,15 +284,15 @@ def _daemonize(settings: Config) -> int:
             sys.exit(f"Error: the daemon has exited before it was ready; {settings.log} says why")
         sys.exit()
     DaemonContext(
-        # The current folder stays, as in the foreground, because handlers may use relative paths.
+        # The current folder is kept, because handlers may use relative paths.
         working_directory=str(Path.cwd()),
         umask=_umask(),
         stdout=output,
         stderr=output,
         files_preserve=[writer],
         prevent_core=False,
-        # Without this argument, DaemonContext takes ssh's standard input, a socket, for inetd's,
-        # and does not detach.
+        # Without this argument, DaemonContext does not detach if standard input is a socket, as
+        # under ssh, because it assumes that inetd has started the process.
         detach_process=True,
         signal_map={},
     ).open()

@@ -1,4 +1,4 @@
-"""A user's program that declares schedules and runs them: ``psched.start``."""
+"""``psched.start``, by which a user's program becomes a service that runs its own jobs."""
 
 import atexit
 import os
@@ -39,9 +39,11 @@ def start(
     label: str | None = None,
     prune: bool = False,
     join: bool = True,
-    **settings: Any,  # noqa: ANN401  # see etc/psched.yml
+    **settings: Any,  # noqa: ANN401  # etc/psched.yml explains them
 ) -> "Program":
-    """Make this program a service that runs its own jobs: a context manager to add jobs to.
+    """Make this program a service that runs its own jobs.
+
+    The result is a context manager; jobs are added within its block.
 
     ::
 
@@ -49,18 +51,18 @@ def start(
             s.add("empty_cache", every=3600, run=empty_cache)
 
     At the end of the block, the process becomes a master. The master runs the program again, from
-    its first line, in each of its workers, also after a restart. The same program may run on many
-    hosts: each occurrence is run once. Of the occurrences that were missed, only the newest is
-    run, unless ``catchup`` is set.
+    its first line, in each of its workers; workers that a restart starts run it again. If the
+    same program runs on many hosts, only one of them runs each occurrence. Of the occurrences that
+    were missed, only the newest is run, unless ``catchup`` is set.
 
     Args:
-        given: a mapping of settings, the path of a file, or settings; None: the file in one of the
-            default places.
+        given: a mapping of settings, the path of a configuration file, or a
+            `psched.config.Config`; None: the configuration file at one of the default paths.
         backend: replaces ``url`` and ``type``: ``"memory"``, ``"redis"``, a url, or a store class
-            of your own or its name (``"module:Class"``).
-        label: the owner of the jobs; default: the program's name. Programs with another label
-            never change, remove or run them.
-        prune: remove jobs of this label that are no longer in the program.
+            of your own or its name (``"module:Class"``); None: the settings apply.
+        label: the owner of the jobs; None: the program's name. Programs with another label never
+            change, remove or run these jobs.
+        prune: remove jobs of this label that are no longer in the program; False: only log them.
         join: False: the program continues after the block, and a separate master runs the jobs
             until `stop` is called or the program exits.
         settings: further settings, by name, such as ``url``.
@@ -68,8 +70,8 @@ def start(
     Raises:
         ConfigError: the settings cannot be used.
         InvalidError: the label is empty, not a text, or contains a slash.
-        RuntimeError: the program is neither a file nor a module, and cannot be run again; or this
-            is not its main thread.
+        RuntimeError: the program is neither a file nor a module, and cannot be run again; or the
+            caller is not in the program's main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("psched.start must be called in the program's main thread")
@@ -99,9 +101,10 @@ class Program:
     """The jobs of one program; made by `start`.
 
     Args:
-        jobs: the jobs, none of them added yet.
+        jobs: the jobs, to which `add` adds.
         prune: remove jobs of the label that are no longer in the program.
-        join: become the master at the end of the block, rather than start it beside the program.
+        join: True: this process becomes the master at the end of the block; False: the master is a
+            child process.
     """
 
     def __init__(self, jobs: Jobs, *, prune: bool, join: bool) -> None:
@@ -116,14 +119,14 @@ class Program:
 
         Args:
             key: the job's name.
-            run: what runs, in a process of its own: a function, with the task as its parameter or
-                without parameters; a class that is made with the task and has ``run()``; or an
-                object with ``run()``. An object is stored as its class's name and its attributes,
-                and is made from these for each run. If no trigger is given, an object that also
-                has ``next_at(after)`` is its own trigger.
-            fields: when the job runs (``every``, ``cron``, ``at`` or ``trigger``), and everything
-                else that `ScheduleCollection.add` accepts. Without any, the job has no schedule
-                and runs the pushed tasks whose type is its key.
+            run: the code to run, in a process of its own: a function, with the task as its
+                parameter or without parameters; a class with ``run()``, of which an object is made
+                with the task; or an object with ``run()``. An object is stored as its class's name
+                and its attributes, and is made from these again for each run. If no trigger is
+                given, an object that also has ``next_at(after)`` is its own trigger.
+            fields: the times of the job (``every``, ``cron``, ``at`` or ``trigger``), and other
+                arguments of `ScheduleCollection.add`. If no fields are given, the job has no
+                schedule and runs the pushed tasks whose type is its key.
 
         Raises:
             InvalidError: a value is not valid; the error's ``field`` names it.
@@ -166,11 +169,11 @@ class Program:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the master that runs beside this program; None: there is none."""
+        """The pid of the master that this program has started; None: it has started no master."""
         return None if self._master is None else self._master.pid
 
     def stop(self) -> int | None:
-        """Stop the master that runs beside this program; running tasks may finish.
+        """Stop the master that this program has started as a child; running tasks may finish.
 
         Returns:
             The master's exit status; None: no master was started.
@@ -184,7 +187,7 @@ class Program:
     def _serve(self, boot: WorkerBoot) -> int:
         jobs = self._jobs
         settings = jobs.settings.with_settings(only=[*jobs.routes])
-        # Worker 0 declares the schedules, for all workers of its generation.
+        # Only worker 0 declares the schedules, because once per generation is enough.
         declare = JobDeclarer(jobs, prune=self._prune).declare
         prepare = declare if boot.place.number == 0 else None
         return boot.serve(settings, jobs.dispatch(), report=True, prepare=prepare)
@@ -194,7 +197,7 @@ def _settings_of(backend: object) -> dict[str, str]:
     """The settings that the argument ``backend`` stands for.
 
     Raises:
-        ConfigError: it names no backend.
+        ConfigError: ``backend`` is neither a class nor a text.
     """
     if isinstance(backend, type):
         return {"type": f"{backend.__module__}:{backend.__qualname__}"}
@@ -209,7 +212,7 @@ def _settings_of(backend: object) -> dict[str, str]:
 
 
 def _is_catchup_set(given: ConfigLike, settings: Config) -> bool:
-    """Whether the user has set ``catchup``, rather than left it at its default."""
+    """Whether the user has set ``catchup``; always true if the user gave a `Config`."""
     if isinstance(given, Mapping):
         return "catchup" in given
     if isinstance(given, Config):

@@ -1,4 +1,4 @@
-"""How a process that the master has forked becomes a worker."""
+"""Turns a process that the master has forked into a worker or a cleaner."""
 
 import logging
 import os
@@ -43,12 +43,12 @@ MASTER_NUMBERS = (
     "graceful_timeout",
     "graceful_kill_limit",
 )
-"""The numbers among the settings that a master needs."""
+"""The numeric settings that a master needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerBoot:
-    """What the master has given to a freshly forked process.
+    """The data that a newly forked process has from the master, and the start of its work.
 
     Attributes:
         link: the connection to the master.
@@ -56,8 +56,8 @@ class WorkerBoot:
         inbox: the process's signals.
         log: the process's log.
         master: the master's pid; the master may have died since.
-        nonces: None for a worker; else the process is a cleaner, which only releases the leases
-            of the dead workers with these nonces.
+        nonces: None: the process becomes a worker; otherwise, it becomes a cleaner, which only
+            releases the leases of the dead workers with these nonces.
     """
 
     link: Link
@@ -75,13 +75,14 @@ class WorkerBoot:
         report: bool,
         prepare: Callable[[Store], Iterator[None]] | None = None,
     ) -> int:
-        """Run as a worker or cleaner until it stops; the exit status.
+        """Run as a worker or cleaner until it stops; returns the exit status.
 
         Args:
             settings: the generation's settings.
-            dispatch: the user's routes; None: there are none.
-            report: send the settings to the master, which could not read them.
-            prepare: work in the store that precedes all tasks, as steps of an iterator.
+            dispatch: the user's routes; None: only the built-in types have handlers.
+            report: send the settings to the master, which cannot read those of a program.
+            prepare: returns an iterator whose steps prepare the store before any task is run; None:
+                nothing is to be prepared.
         """
         if os.getppid() != self.master:
             _log.error("the master has died")
@@ -121,7 +122,7 @@ class WorkerBoot:
 
         Raises:
             ConfigError: the settings cannot be used.
-            LoadError: this process has a second thread, and must not fork.
+            LoadError: the runners cannot be forked, because this process has a second thread.
         """
         pool = make_runner_pool(
             settings,
@@ -137,9 +138,10 @@ class WorkerBoot:
         except RuntimeError as error:
             raise LoadError(str(error)) from None
         except OSError:
-            pass  # before each claim, the worker tries again, and logs a failure
+            pass  # the worker tries again before each claim, and logs a failure then
         store = make_store(settings)
-        # No child may inherit a connection. With SQLite, a child would inherit the list of open
+        # The store is disconnected before a fork, because no child may inherit a connection:
+        # with SQLite, a child would inherit the list of open
         # files and locks, but not the locks, and would believe that it holds them:
         # https://sqlite.org/howtocorrupt.html#_carrying_an_open_database_connection_across_a_fork
         pool.before_server_fork = store.disconnect
@@ -153,7 +155,7 @@ class WorkerBoot:
             inbox=self.inbox,
             log=self.log,
             clock=CLOCK,
-            rng=random.Random(),  # noqa: S311  # jitter; made after the fork, so it is its own
+            rng=random.Random(),  # noqa: S311  # jitter; made after the fork: workers differ
             startup=None if prepare is None else partial(prepare, store),
         )
 
@@ -167,15 +169,15 @@ def make_runner_pool(
     clock: Clock,
     cgroup: Cgroup | None = None,
 ) -> ForkingRunnerPool:
-    """Make a worker's pool of runners; none of them is forked yet.
+    """Make a worker's pool of runners, without forking any runner.
 
     Args:
-        settings: the settings; the number of runners and their time limits are among them.
-        find: returns the handler of a type, or None if it has none.
+        settings: the settings, such as the number of runners and their time limits.
+        find: returns the handler of a type; None: the type has no handler.
         open_schedules: opens the schedules of the worker's store, for a task that asks for them.
-        log: this process's log; runners write to it, too.
+        log: the log of this process and of the runners.
         clock: measures the time limits of runners.
-        cgroup: the worker's; each runner gets one below it.
+        cgroup: the worker's cgroup, below which each runner gets its own; None: runners get none.
     """
     runner = Runner(
         find=find,
@@ -189,7 +191,8 @@ def make_runner_pool(
         keep=log.descriptors,
         clock=clock,
         concurrency=settings.concurrency,
-        # A fork may block as long as a request: the deadlines of leases allow for that.
+        # A fork may block the worker as long as a request, because the deadlines of leases leave
+        # time for one.
         hold_up=settings.driver_timeout,
         patience=settings.child_heartbeat_limit / 2,
         cgroup=cgroup,
@@ -198,7 +201,7 @@ def make_runner_pool(
 
 
 def redirect_log(journal: Log, path: Path | None, level: str) -> None:
-    """Set a log's file (None: standard error) and level.
+    """Set a log's file and level; if ``path`` is None, the log is written to standard error.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -211,7 +214,7 @@ def redirect_log(journal: Log, path: Path | None, level: str) -> None:
 
 
 def settings_report(settings: Config) -> dict[str, Any]:
-    """The settings that a master needs, as a message; `master.messages.SETTINGS` is its shape."""
+    """The message with the settings that a master needs, in the form `master.messages.SETTINGS`."""
     values = {name: getattr(settings, name) for name in (*MASTER_NUMBERS, "log_level", "cgroup")}
     paths = {"log": settings.log, "pid_file": settings.pid_file}
     texts = {name: path and str(path) for name, path in paths.items()}
@@ -219,7 +222,7 @@ def settings_report(settings: Config) -> dict[str, Any]:
 
 
 def service_description(settings: Config) -> dict[str, str]:
-    """Which table is served, and what its rows can run; without secrets."""
+    """The served table, and the programs and triggers that its rows may choose; without secrets."""
     return {
         "url": settings.safe_url,
         "table": settings.table,

@@ -1,4 +1,4 @@
-"""The command check: would a master start, and would its workers find everything?"""
+"""The command check, which tests whether a master and its workers could run."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,10 +17,10 @@ from psched.handlers.permissions import describe_programs, describe_triggers, fi
 from psched.triggers import zone
 
 _TRIES = 5
-"""How often a request is sent, to connect to the store or to measure it."""
+"""The maximum number of attempts to connect, and the number of requests that are measured."""
 
 _SAFETY_FACTOR = 2.0
-"""Answers should be allowed to take this many times as long as they take now."""
+"""A warning is shown if answers that take this many times as long would lose leases."""
 
 
 @click.command()
@@ -53,7 +53,7 @@ def check(location: ConfigLocation) -> None:
     click.echo(f"zones: tzdata {zone.VERSION}")
     store = make_store(settings)
     try:
-        # With retries, because a slow store may answer only after a first timeout.
+        # The request is repeated, because a slow store may answer only after a first timeout.
         facts = retry_while_unavailable(store.examine, clock=CLOCK, tries=_TRIES)
         click.echo(f"database: {settings.safe_url}, table {settings.table}")
         for name, value in facts:
@@ -67,7 +67,7 @@ def check(location: ConfigLocation) -> None:
 
 
 def _measure(store: Store, settings: Config) -> Iterator[str]:
-    """Measure whether the store answers fast enough for the leases; lines for people.
+    """Measure whether the store answers fast enough for the leases; yields lines to print.
 
     Raises:
         ConfigError: the store is too slow.
@@ -106,7 +106,7 @@ def _measure(store: Store, settings: Config) -> Iterator[str]:
 
 
 def _seconds(request: Callable[[], object]) -> float:
-    """The seconds that a request takes."""
+    """The duration of a request, in seconds."""
     begun = CLOCK.monotonic()
     request()
     return CLOCK.monotonic() - begun

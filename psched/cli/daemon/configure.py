@@ -56,7 +56,7 @@ def configure(
 
 
 def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
-    """Settings as text for a file; a ``${`` is escaped, so that it is no reference there."""
+    """Settings as text for a file; ``${`` is escaped, because it begins a reference in the file."""
 
     def escaped(value: object) -> object:
         if isinstance(value, str):
@@ -67,12 +67,12 @@ def _literal(overrides: Mapping[str, object]) -> dict[str, object]:
 
 
 def _absolute(written: Mapping[str, object], whole: Config) -> dict[str, object]:
-    """The settings that name files, with absolute paths."""
+    """The written settings whose values are texts or paths; the paths are absolute."""
     found: dict[str, object] = {}
     for name in written:
         value = getattr(whole, name)
         if name == "url" and not whole.url.startswith("sqlite"):
-            continue  # the value names no file
+            continue  # only the url of SQLite holds a path
         if isinstance(value, Path):
             found[name] = str(value)
         elif isinstance(value, (str, tuple)):

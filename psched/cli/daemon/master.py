@@ -61,7 +61,7 @@ def master(
     *,
     safe_path: bool,
 ) -> None:
-    """Run the daemon; `_HELP` is shown to users."""
+    """Run the daemon; the command's help is `_HELP`, not this text."""
     with gc_paused():
         from psched.service.run import run_configured, run_program  # noqa: PLC0415
 

@@ -18,7 +18,7 @@ from psched.master.runtime_folders import socket_folders
 from psched.master.status_query import ask_all
 
 _SILENT_TOO_LONG = 15.0
-"""Seconds without a message from a worker; it sends one every ten."""
+"""Seconds without a message after which a worker is shown as silent; it sends one every 10 s."""
 
 
 @click.command()
@@ -79,7 +79,7 @@ def _lines(master: Mapping[str, Any]) -> Iterator[str]:
     )
     if "url" in master:
         yield f"{master['url']}, table {master['table']}"
-    # Masters of older versions do not send these.
+    # These fields are optional, because masters of older versions do not send them.
     yield from (master[name] for name in ("programs", "triggers") if name in master)
     for worker in master["workers"]:
         yield from _worker_lines(worker)

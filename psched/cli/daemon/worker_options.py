@@ -1,4 +1,4 @@
-"""The options of ``run``, which ``configure`` writes to a file; and the settings they stand for."""
+"""The options of the commands ``run`` and ``configure``, and the settings that they replace."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
@@ -12,18 +12,20 @@ from psched.config import Config
 F = TypeVar("F", bound=Callable[..., object])
 
 _HANDLERS = ("dispatch", "exec", "script", "script_class")
-"""An option for one of these settings takes the others back to their defaults."""
+"""If an option sets one of these settings, the others are reset to their defaults."""
 
 _LATEST_EXTEND = 0.75
-"""The latest heartbeat, as a fraction of a lease; PerfectQueue's default. A worker extends a lease
-after a quarter of it and, while the database is unavailable, tries again for a shorter time."""
+"""The longest heartbeat interval, as a fraction of a lease; PerfectQueue's default.
+
+A worker extends a lease after a quarter of its length. While the database is unavailable, the
+worker repeats the request for less time than this fraction of the lease."""
 
 _TIMEOUT = 600
-"""Seconds of a lease; PerfectQueue's default for its timeout."""
+"""The length of a lease with --exec or --script, in seconds; PerfectQueue's default timeout."""
 
 
 def _seconds(*names: str, text: str, type_: type = float) -> Callable[[F], F]:
-    """An option for a number of seconds; the last of its names is that of the setting."""
+    """An option for a number of seconds; the last of its names is the name of the setting."""
     return click.option(*names, type=type_, metavar="SEC", help=f"{text} Setting: {names[-1]}.")
 
 
@@ -137,7 +139,7 @@ def add_options(command: F) -> F:
 
 
 def overrides(given: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, object]:
-    """The settings that the options of `add_options` stand for.
+    """The settings that the options of `add_options` replace.
 
     Args:
         given: the values of the options, by their parameters' names.
@@ -183,8 +185,8 @@ def with_timeout(
 
     Args:
         overrides: the settings of the command line.
-        set_in_file: returns the names of the settings in the configuration file; called only if
-            they matter.
+        set_in_file: returns the names of the settings in the configuration file; is called only if
+            the default may apply.
     """
     is_single = any(overrides.get(name) is not None for name in ("exec", "script"))
     if is_single and "alive_time" not in overrides and "alive_time" not in set_in_file():
@@ -193,7 +195,7 @@ def with_timeout(
 
 
 def check_heartbeat(seconds: object, settings: Config) -> None:
-    """Refuse a heartbeat interval that is longer than the one that psched keeps.
+    """Refuse a heartbeat interval that is too long for a lease.
 
     Raises:
         ConfigError: the interval is longer than three quarters of a lease, or not positive.

@@ -1,1 +1,1 @@
-"""Commands about schedules and tasks."""
+"""Commands that add, show, change and delete schedules and tasks."""

@@ -74,7 +74,7 @@ from psched.triggers.zone import find_zone
 def add(
     location: ConfigLocation,
     key: str,
-    type: str,  # noqa: A002  # the word of the table
+    type: str,  # noqa: A002  # the name of the table's column
     cron: str | None,
     data: str | None,
     every: int | None,

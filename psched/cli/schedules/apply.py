@@ -25,10 +25,10 @@ PENDING = 3
 """Exit status of --dry-run: the plan is not empty."""
 
 _LONGEST = 200
-"""Characters of a value that a plan shows."""
+"""The maximum length, in characters, of a value that a plan shows; longer ones are cut."""
 
 _RESULTS = {"marked": "will be removed when its task has stopped"}
-"""What is shown in place of a result that `apply_plan` reports; others are shown as they are."""
+"""Texts shown in place of results that `apply_plan` reports; other results are shown unchanged."""
 
 _STANDARD_INPUT = Path("-")
 
@@ -67,8 +67,9 @@ def apply(
     """Add and change schedules as files declare them.
 
     The plan is shown first. Schedules that are no longer in the files of their label are shown, but
-    stay unless --prune is given; other schedules are never changed. A running task goes on; the
-    worker stops it only if its schedule is removed. Applying the same files again is safe.
+    stay unless --prune is given; other schedules are never changed. A running task
+    continues; its worker stops it only if its schedule is removed. Applying the same files again is
+    safe.
     """
     settings = read_config(*location)
     reader = Reader(settings, label)
@@ -129,7 +130,7 @@ def apply_documents(
 
 
 def _lines(made: Plan, settings: Config, now: float, *, prune: bool) -> Iterator[str]:
-    """A plan as lines for people."""
+    """The lines in which a plan is shown."""
     counts = [
         f"{len(items)} {what}"
         for items, what in (
@@ -154,7 +155,7 @@ def _lines(made: Plan, settings: Config, now: float, *, prune: bool) -> Iterator
 
 
 def _at_rest(items: Iterable[Item]) -> Iterator[str]:
-    """Lines about schedules that are as declared, but do not run."""
+    """Lines about unchanged schedules that will not run, because their status is not waiting."""
     for item in items:
         if item.found is not None and item.found.status != WAITING:
             yield f"= {item.key} (unchanged: it stays {item.found.state})"
@@ -168,7 +169,7 @@ def _next(item: Item, settings: Config, now: float) -> Iterator[str]:
         yield one_line(f"    next: {will.shown}")
 
 
-def _value(value: Any) -> str:  # noqa: ANN401  # of a field
+def _value(value: Any) -> str:  # noqa: ANN401  # a field of any type
     if value is None:
         return "(default)"
     shown = json.dumps(value, ensure_ascii=False, default=repr)

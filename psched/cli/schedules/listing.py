@@ -22,16 +22,16 @@ _HEADINGS = (
     "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "created_at", "data",
 )  # fmt: skip
 _WIDTHS = (26, 15, 18, 7, 11, 28, 28, 28)
-"""The widths of the columns, as in PerfectSched; created_at is as wide as the other times."""
+"""The widths of the columns in characters, as in PerfectSched; the last column has no width."""
 
 _LONGEST_LISTED = 2000
-"""Bytes or characters of a payload in one line of the list."""
+"""The maximum length of a payload in a line of the list, in bytes or characters as stored."""
 
 _LONGEST_CELL = 30_000
-"""Characters of any column in one line of the list."""
+"""The maximum length of a column in a line of the list, in characters."""
 
 _LONGEST_SHOWN = 100_000
-"""Characters of a column that `show` prints, and of a payload in --json that is not JSON."""
+"""The longest column in `show`, or invalid JSON in --json, in bytes or characters."""
 
 _STATES = (WAITING, "running", *sorted(ENDED), *sorted(STATUSES - ENDED - {WAITING}))
 
@@ -79,7 +79,8 @@ def list_(
 ) -> None:
     """List schedules and tasks.
 
-    Those due first come first; those that will not run again, or are paused, come last.
+    They are listed in the order in which they are due; those that are paused, or will not run
+    again, are listed last.
     """
     number = 0
     with open_schedules(read_config(*location)) as schedules:
@@ -96,7 +97,7 @@ def list_(
             if as_json:
                 click.echo(json.dumps(_object(row)))
                 continue
-            if number == 1:  # printed only now that the database has answered
+            if number == 1:  # printed after the first row: the database may fail before
                 click.echo(_line(_HEADINGS))
             click.echo(_line(_cells(row)))
     if not as_json:
@@ -130,7 +131,7 @@ def show(location: ConfigLocation, key: str, *, as_json: bool) -> None:
 
 
 def _beginning(stored: str | bytes | None, most: int) -> str:
-    """A payload's first characters, because a payload may have megabytes."""
+    """The beginning of a payload, because a whole payload may be megabytes long."""
     if not stored:
         return ""
     plain, more = beginning(stored, most)
@@ -139,14 +140,14 @@ def _beginning(stored: str | bytes | None, most: int) -> str:
     return one_line(plain) + (" …" if more else "")
 
 
-def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # of a column
+def _shown(name: str, value: Any) -> str:  # noqa: ANN401  # a column of any type
     if name in _INSTANTS:
         return format_time(value)
     return _beginning(value, _LONGEST_SHOWN) if isinstance(value, (str, bytes)) else str(value)
 
 
 def _is_due(row: Row, now: float) -> bool:
-    # A running task is due again when its lease has expired.
+    # The next run time of a running task is the end of its lease, after which it is due again.
     return row.status == WAITING and row.next_run_time is not None and row.next_run_time <= now
 
 
@@ -171,7 +172,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _object(row: Row) -> dict[str, Any]:
-    """Every column, and ``state``: the status, or ``running``."""
+    """Every column of a row, and ``state``: ``running`` or the status."""
     columns = {name: getattr(row, name) for name in Row.__slots__} | {"state": row.state}
     for name in ("data", "options"):
         try:

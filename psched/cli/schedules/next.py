@@ -1,4 +1,4 @@
-"""The command next; and warnings about times that a clock change skips or repeats."""
+"""The command next, and warnings about times that a clock change skips or repeats."""
 
 import json
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from psched.core.shorthands import instant
 from psched.triggers.zone import find_zone
 
 _WARNED_AHEAD = 400 * 86_400
-"""Seconds; a little more than a year, so that every clock change of a year is included."""
+"""How far ahead warnings look, in seconds: more than a year, to include its clock changes."""
 
 _MOST_WARNINGS = 4
 
@@ -99,7 +99,7 @@ def next_(
 
 
 def warn_of_clock_changes(row: Row, settings: Config) -> None:
-    """Warn on standard error how the clock changes of the next year affect a schedule."""
+    """Warn on standard error of times that clock changes in the next year skip or repeat."""
     trigger, start = parse_row(row, settings).trigger, row.next_time or 0
     found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
     for odd in islice(found, _MOST_WARNINGS):

@@ -21,22 +21,22 @@ from psched.core.model import DEFAULT_TYPE, FINISHED
 from psched.core.schedule import Schedule
 
 _OPTIONS = {"alive_time": "timeout", "next_time": "at"}
-"""For errors: the names of options that differ from the names of their fields."""
+"""The options whose names differ from the names of their fields; errors show the options."""
 
 _FIX = """write a JSON object in quotes, such as '{"text": "hello"}', or add --raw"""
 
 _MOST_WORDS = 3
-"""The most arguments: a task's key, type and data."""
+"""The maximum number of arguments: a task's key, type and data."""
 
 
 class _UnfinishedError(click.ClickException):
-    """The command stops waiting, although the task has not ended as far as is known."""
+    """The command stops waiting before it knows that the task has ended."""
 
     exit_code = 3
 
 
 class _PushCommand(click.Command):
-    """A command whose option ``--wait`` has an optional value, which is a number."""
+    """A command whose option ``--wait`` accepts a number, but does not require one."""
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -105,7 +105,7 @@ def push(
     unless it begins with {.
 
     A KEY can be pushed again when its task has ended and retention_time has passed. With --wait, a
-    KEY that exists already is no error: the command waits for that task.
+    KEY that exists already is not an error: the command waits for the existing task.
 
     A TIME is Unix seconds or ISO 8601, such as 2026-01-31T09:00; without an offset, it is in the
     configured timezone.
@@ -129,7 +129,8 @@ def push(
         except AlreadyExistsError as error:
             if wait is None:
                 raise
-            # The user may have been cut off while an earlier command waited for the same task.
+            # With --wait, the command waits for the existing task, because an earlier command may
+            # have pushed it and lost its connection while waiting.
             click.echo(f"{error}: waiting for that task", err=True)
             task = schedules[key]
         if wait is None:
@@ -139,7 +140,7 @@ def push(
 
 
 def _task(words: tuple[str, ...]) -> tuple[str, str, str]:
-    """The key, type and data that the arguments name."""
+    """The key, type and data in the command's arguments."""
     if len(words) == 1:
         key, equals, data = words[0].partition("=")
         if not equals:
@@ -152,9 +153,9 @@ def _task(words: tuple[str, ...]) -> tuple[str, str, str]:
 
 
 def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any], str | None]:
-    """The fields that hold the data, and how they carry a payload that is not a JSON object.
+    """The fields that hold the data, and the form of a payload that is not a JSON object.
 
-    See `psched.base.payload`.
+    The form is None for a JSON object; `psched.base.payload` explains the forms.
     """
     stored = os.fsencode(data)  # the argument's bytes, in any locale
     if data == "-":
@@ -166,7 +167,8 @@ def _payload(data: str, *, raw: bool, may_be_text: bool) -> tuple[dict[str, Any]
     try:
         return decode("data", stored, values=None), None
     except InvalidError as error:
-        # Text that begins with { is more likely a mistyped object than plain text.
+        # Text that begins with { is refused, because it is more likely a mistyped object than plain
+        # text.
         if may_be_text and not stored.lstrip().startswith(b"{"):
             return payload.wrap(stored)
         raise InvalidError("data", f"{error.problem}; {_FIX}") from None
