@@ -4,8 +4,8 @@ Read `settings` first: the table of every setting. A value passes through these 
 
 1. `reader` chooses the file and the section in it, and `document` reads the YAML, with lines.
 2. `checking` reads each value with the `Kind` of its setting. `kinds` holds the simple kinds;
-`input_files`,
-   `per_type` and `urls` (with `redis_urls`) hold the others. `references` expands ``${VAR}``.
+   `input_files`, `per_type` and `urls` (with `redis_urls`) hold the other kinds. `references`
+   expands ``${VAR}``.
 3. `rules` derives settings from others and finds contradictions between them.
 4. `problems` reports all problems in one error.
 

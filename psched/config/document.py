@@ -179,13 +179,13 @@ def _weight(node: yaml.Node) -> int:
 
 
 def _expanded(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """Count the values that a node expands to. An alias counts as many as the node it refers to.
+    """Count the values that a node expands to. An alias counts like the node that it refers to.
 
     The counts of the node and of all nodes below it are stored in ``sizes``.
     """
     if (known := sizes.get(node)) is not None:
         return known
-    sizes[node] = _ENDLESS  # the recursion below finds this if the node contains itself
+    sizes[node] = _ENDLESS  # returned by the recursion below if the node contains itself
     size = _weight(node) + sum(_expanded(child, sizes) for child in _children(node))
     sizes[node] = min(size, _ENDLESS)
     return sizes[node]

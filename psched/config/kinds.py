@@ -24,7 +24,7 @@ V = TypeVar("V")
 
 _LARGEST = 10**9
 """The largest number that is accepted by default. In seconds it is more than thirty years. A larger
-number is a mistake, and too large for a timer."""
+number is refused, because it is a mistake and too large for a timer."""
 
 
 class RawValue(NamedTuple):
@@ -229,7 +229,7 @@ class ZoneName(Kind):
 
 
 class File(Kind):
-    """The path of a file or folder. It is made absolute, because a daemon changes its folder."""
+    """The path of a file or folder. It is made absolute, because daemons change their folder."""
 
     description = "the path of a file"
 

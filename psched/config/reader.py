@@ -24,11 +24,11 @@ def load(
 
     Args:
         path: the file; by default the value of ``$PSCHED_CONFIG``, else ``config/psched.yml`` in
-            the current folder, else ``/etc/psched/psched.yml``. If none of them exists, every
-            setting has its default.
+            the current folder, else ``/etc/psched/psched.yml``. Every setting has its default
+            if ``path`` and the variable are not set and neither of the two files exists.
         environment: the name of the section in the file; by default the value of ``$PSCHED_ENV``,
-            else ``development``. A file without sections applies to all environments, so this
-            argument is an error then.
+            else ``development``. A file without sections applies to all environments; with such
+            a file, this argument is an error.
         environ: the environment variables.
         cwd: the folder that relative paths start from; by default the current folder.
 

@@ -14,7 +14,7 @@ _TLS = frozenset({"url", *tls.SETTINGS})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
 
 _URL_PARTS = ("host", "port", "db", "path", "password")
-"""Settings that together replace the url of a Redis server, as in Allora."""
+"""Settings that together replace the url of a Redis server. Their names are those of Allora."""
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
@@ -257,7 +257,7 @@ def _check_margin(values: Mapping[str, Any]) -> None:
 def _check_heartbeat(values: Mapping[str, Any]) -> None:
     timeout = lease_times.effective_driver_timeout(values["database_timeout"], values["alive_time"])
     # Between two signs of life, a worker connects and sends one request. Each takes at most one
-    # timeout, so the limit must be longer than two timeouts.
+    # timeout, so the limit must be at least 2 s longer than two timeouts.
     if values["child_heartbeat_limit"] < 2 * timeout + 2:
         raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"

@@ -98,7 +98,7 @@ class Config:
     """File with the password for the database, if the url does not contain it."""
 
     ssl_ca: Annotated[Path | None, InputFile()] = None
-    """File with the server's authority's certificate; if set, all connections are encrypted."""
+    """File with the certificate of the server's CA; if set, all connections are encrypted."""
 
     ssl_cert: Annotated[Path | None, InputFile()] = None
     """File with psched's own certificate, for a server that requires client certificates."""
@@ -212,13 +212,13 @@ class Config:
     """Time that running tasks have to finish during a shutdown."""
 
     start_timeout: Annotated[float, Number(above=0)] = 60.0
-    """Time after its start at which a worker that is not ready is killed."""
+    """Time after which a starting worker that is not ready yet is killed."""
 
     child_heartbeat_limit: Annotated[float, Number(least=3)] = 60.0
     """Time without a sign of life after which a worker is killed."""
 
     cgroup: Annotated[str, Choice("auto", "on", "off")] = "auto"
-    """Whether each task runs in its own control group (on, off); auto: if that is possible."""
+    """Whether each task runs in its own control group (on, off); auto: if possible."""
 
     load_path: Annotated[tuple[str, ...], Folders()] = ()
     """Folders that are searched for Python modules before all others."""

@@ -10,8 +10,8 @@ of the month), ``15W`` (the day from Monday to Friday nearest the 15th, in its m
 **The clock changes.** A line whose minute or hour begins with ``*`` is a *wildcard* line. Every
 other line is a *fixed-time* line. The policy ``debian`` follows Debian's cron(8):
 
-* a wildcard line runs whenever the clock shows a matching time. It does not run at skipped times,
-  and runs twice at repeated times. So an hourly line runs every hour;
+* a wildcard line runs each time that the clock shows a matching minute. It does not run at skipped
+  times, and runs twice at repeated times. So an hourly line runs every hour;
 * if the clock change skips times of a fixed-time line, the line runs once, at the instant of the
   change;
 * at a repeated wall time, a fixed-time line runs only the first time;
@@ -134,7 +134,7 @@ class Cron:
         return following
 
     def _next(self, wall: int, instant: int) -> int | None:
-        """Return the first time after ``instant`` among the matches after ``wall``."""
+        """Return the first time after ``instant`` of a match after ``wall``, or None."""
         match = self.match_after(wall)
         while match < LATEST:
             for time in self.zone.instants(match):
@@ -202,7 +202,7 @@ class _Field:
         last = begin if parts["begin"] and not parts["step"] else self.low + self.size - 1
         end = self.number(parts["end"]) if parts["end"] else last
         if end < begin:
-            end += self.size  # The range wraps around the end of the field.
+            end += self.size  # for a range that wraps around the end of the field
         return (self.low + (n - self.low) % self.size for n in range(begin, end + 1, step))
 
     def _refusal(self, part: str) -> InvalidError:
@@ -263,7 +263,8 @@ def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tupl
         if not either:
             never = f"day of month {day!r} does not come in month {month!r}"
             raise InvalidError("cron", f"{never}; use a day that does, or L for the last one")
-        days = ["*"]  # or croniter would search 50 years for a date that does not exist
+        # Only the weekdays are kept, because croniter would first search 50 years for the date.
+        days = ["*"]
     times = [_MINUTE.words(minute.split(",")), _HOUR.words(hour.split(","))]
     return " ".join(",".join(words) for words in (*times, days, months, weekdays)), either
 

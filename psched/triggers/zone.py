@@ -3,8 +3,8 @@
 psched counts seconds in two ways, and uses a different name for each:
 
 * an *instant* is a point in time, in Unix seconds;
-* a *wall* time is the date and time that the zone's clocks show, in seconds since they showed
-  1970-01-01T00:00. So the minute on the clock is ``wall // 60 % 60`` in every zone.
+* a *wall* time is the date and time that the zone's clocks show, converted to Unix seconds as if
+  they were UTC. So the minute on the clock is ``wall // 60 % 60`` in every zone.
 
 The clocks show most wall times once. A clock that is set back shows some wall times twice. A clock
 that is set forward skips some wall times.
