@@ -1,4 +1,4 @@
-"""Checking settings: values are read, then compared; all problems are reported at once."""
+"""Checking settings: values are read, then checked together. One error reports all problems."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,16 +12,17 @@ from psched.config.references import Context
 from psched.config.rules import apply_rules
 
 _ALIASES = {"sslca": "ssl_ca"}
-"""PerfectQueue's names of settings."""
+"""PerfectQueue's names of settings, each with psched's name."""
 
 
 class Setting(NamedTuple):
     """One setting, as `psched.config.settings` declares it.
 
     Attributes:
-        kind: what its values are, and how they are read.
-        default: None if there is none, or if it depends on other settings or on the host.
-        optional: whether null is a value.
+        kind: the kind of value that the setting accepts; it also reads the value.
+        default: the default value; None if the setting has no default, or if the default depends on
+            other settings or on the host.
+        optional: whether the setting may be null.
     """
 
     kind: Kind
@@ -38,18 +39,18 @@ def check_values(
     origin: Path | None,
     problems: Iterable[Problem],
 ) -> dict[str, Any]:
-    """The values of all settings.
+    """Read the given values, and return the values of all settings.
 
     Args:
         settings: every setting, by name.
-        given: the values that were written, by the names of their settings.
+        given: the values in the configuration, by the names of their settings.
         context: what references and relative paths refer to.
-        start: the values of all other settings; None: the defaults.
-        origin: the file that was read, if any.
-        problems: those already found in that file.
+        start: the values of the settings that are not given; None: their defaults.
+        origin: the file that was read; None if there is no file.
+        problems: the problems that were already found in that file.
 
     Raises:
-        ConfigError: there are problems; it lists all of them.
+        ConfigError: there are problems; the error lists all of them.
     """
     found = list(problems)
     given = _without_aliases(given, found)

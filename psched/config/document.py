@@ -1,6 +1,7 @@
 """A YAML file as keys, values and lines.
 
-In this package only this module imports PyYAML, and it is imported only when there is a file.
+No other module of this package imports PyYAML. `reader` imports this module only if there is a
+configuration file, because importing PyYAML takes time.
 """
 
 import re
@@ -19,21 +20,22 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 MOST_ADDED = 250_000
-"""Values that aliases and merges may add to the values that are written in a file. Each
-hundred characters of a text count as one value more."""
+"""The number of values that aliases and merges may add to the values written in a file. A text
+counts as one value, plus one for each full hundred characters."""
 
 
 _ENDLESS = 10**12
-"""The size of a value that contains itself, and the largest size that is counted."""
+"""The size of a value that contains itself. Larger sizes are counted as this size."""
 
 
 class Document(NamedTuple):
     """The content of a file.
 
     Attributes:
-        given: its values by their keys. If a value is a mapping, its values are `RawValue` as well,
-            down to the fourth level: there, in a section, are the settings of a type.
-        problems: the entries that have no meaning, and are therefore not in `given`.
+        given: the file's values by their keys. The values of nested mappings are `RawValue`
+            down to the fourth level, because the settings of a type in a section are there.
+        problems: what is wrong with single keys and values: keys that are not text, values that
+            cannot be read, and duplicate keys.
     """
 
     given: Mapping[str, RawValue]
@@ -44,7 +46,7 @@ def parse(content: str, origin: Path) -> Document:
     """Read the content of a file.
 
     Raises:
-        ConfigError: it is not YAML, or not a mapping.
+        ConfigError: the content is not YAML, or not a mapping.
     """
     try:
         loader = Loader(content)
@@ -60,16 +62,20 @@ def parse(content: str, origin: Path) -> Document:
         problem = syntax_problem(error)
     except RecursionError:
         problem = Problem("nested too deeply to be a configuration")
-    # Raised outside the handlers, because PyYAML's errors quote what may be a password.
+    # Raised outside the handlers, so that PyYAML's error is not chained to it: PyYAML's errors
+    # quote the file, which may hold a password.
     raise config_error([problem], origin)
 
 
 class ExpansionError(yaml.MarkedYAMLError):
-    """A file grows too large by aliases and merges."""
+    """The aliases and merges of a file expand to too many values."""
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, with lines. It refuses tags and bombs, and reports duplicate keys."""
+    """PyYAML's safe loader, extended: it keeps line numbers and reports duplicate keys.
+
+    It refuses tags, and aliases that expand to too many values.
+    """
 
     def __init__(self, content: str) -> None:
         super().__init__(content)
@@ -77,13 +83,17 @@ class Loader(yaml.SafeLoader):
         self._left = MOST_ADDED
 
     def given(self, node: yaml.MappingNode, *, levels: int) -> dict[str, RawValue]:
-        """The values of a mapping by their keys, with mappings in it as `RawValue`, too.
+        """Read the values of a mapping, and return them by their keys.
+
+        The value of a nested mapping is again such a dictionary, down to `levels` levels. Mappings
+        at deeper levels become plain dictionaries without lines.
 
         Args:
             node: the mapping.
-            levels: how many levels are read like this, this one included.
+            levels: the number of levels whose values become `RawValue`. 1: only the values of
+                `node` itself.
         """
-        self.flatten_mapping(node)  # merged keys (<<) first: own keys replace them
+        self.flatten_mapping(node)  # puts merged keys (<<) first, so own keys replace them
         entries = {}
         for key, value in node.value:
             if key.tag != _TEXT:
@@ -101,7 +111,11 @@ class Loader(yaml.SafeLoader):
         return entries
 
     def compose_document(self) -> yaml.Node | None:
-        """PyYAML's method; it also counts what aliases expand to, before any is constructed."""
+        """PyYAML's method, extended: it refuses a file whose aliases expand to too many values.
+
+        The values are counted before any of them is constructed, because constructing them would
+        use up the memory.
+        """
         root = super().compose_document()
         if root is None:
             return None
@@ -118,7 +132,7 @@ class Loader(yaml.SafeLoader):
         return root
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """PyYAML's method, but it refuses tags."""
+        """PyYAML's method, extended: it refuses tags."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) is not None:
             raise yaml.composer.ComposerError(
@@ -127,12 +141,12 @@ class Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor: dict[str, yaml.Node]) -> yaml.MappingNode:
-        """PyYAML's method; it also reports duplicate keys."""
+        """PyYAML's method, extended: it reports duplicate keys."""
         node = super().compose_mapping_node(anchor)
         first: dict[str, int] = {}
         for key, _ in node.value:
-            # Several << in one mapping are all merged; of two other equal keys PyYAML keeps the
-            # last.
+            # Merge keys (<<) may occur more than once: PyYAML merges all of them. Any other
+            # duplicate key is reported, because PyYAML would silently keep only the last value.
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if key.value in first:
@@ -143,7 +157,7 @@ class Loader(yaml.SafeLoader):
 
 
 def unreadable(error: yaml.reader.ReaderError, content: str) -> Problem:
-    """The problem of a file with a character that YAML does not allow."""
+    """Return the problem to report for a character that YAML does not allow."""
     line = content.count("\n", 0, error.position) + 1
     code = ord(content[error.position])
     return Problem(f"not YAML: the character U+{code:04X} is not allowed; remove it", line=line)
@@ -165,17 +179,20 @@ def _weight(node: yaml.Node) -> int:
 
 
 def _expanded(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """How many values a node expands to: an alias counts as what it refers to."""
+    """Count the values that a node expands to. An alias counts like the node that it refers to.
+
+    The counts of the node and of all nodes below it are stored in ``sizes``.
+    """
     if (known := sizes.get(node)) is not None:
         return known
-    sizes[node] = _ENDLESS  # this value is found further down if the node contains itself
+    sizes[node] = _ENDLESS  # returned by the recursion below if the node contains itself
     size = _weight(node) + sum(_expanded(child, sizes) for child in _children(node))
     sizes[node] = min(size, _ENDLESS)
     return sizes[node]
 
 
 def _largest(node: yaml.Node, sizes: Mapping[yaml.Node, int], most: int) -> yaml.Mark:
-    """Where the innermost node begins that is larger than ``most`` by itself."""
+    """Return the position of the innermost node that expands to more than ``most`` values."""
     seen = set[yaml.Node]()
     while node not in seen:
         seen.add(node)
@@ -184,11 +201,12 @@ def _largest(node: yaml.Node, sizes: Mapping[yaml.Node, int], most: int) -> yaml
 
 
 def syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    """The problem that PyYAML has found; nothing of the file is quoted."""
+    """Convert PyYAML's error to a problem whose text quotes nothing from the file."""
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else None
     if isinstance(error, ExpansionError):
         return Problem(error.problem or "", line=line)
-    # Quoted names are removed, because any text may be a name; characters and <tokens> stay.
+    # Names in quotes are removed from PyYAML's text, because a name may be any text of the file,
+    # even a password. Single characters and <tokens> are kept.
     text = re.sub(r" '[^'<][^']+'", "", error.problem or error.context or "")
     return Problem(f"not YAML: {text}", line=line)

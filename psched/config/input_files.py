@@ -14,12 +14,14 @@ _CREDENTIALS = "${CREDENTIALS_DIRECTORY}"
 
 
 class InputFile(Kind):
-    """A file that exists and can be read, made absolute.
+    """The path of a file that exists and can be read; it is made absolute.
 
-    Here ``${CREDENTIALS_DIRECTORY}/NAME`` means the file, not its content.
+    In this kind of value, ``${CREDENTIALS_DIRECTORY}/NAME`` is the path of the file. In all other
+    kinds it is replaced by the content of the file.
 
     Args:
-        private: whether it holds a secret, so that it is refused if everybody may read it.
+        private: whether the file holds a secret. A file with a secret is refused if every user of
+            the host may read or change it.
     """
 
     def __init__(self, *, private: bool = False) -> None:
@@ -39,10 +41,11 @@ class InputFile(Kind):
 
 
 def read_password(file: Path) -> str:
-    """The only line of a private file.
+    """Return the only line of a file with a password.
 
     Raises:
-        InvalidValueError: it cannot be read, everybody may read it, or it is not just one line.
+        InvalidValueError: the file cannot be read, every user may read or change it, or its content
+            is not exactly one printable line.
     """
     try:
         line = _content(file, private=True).decode().removesuffix("\n")
@@ -60,7 +63,7 @@ def read_password(file: Path) -> str:
 
 def _content(file: Path, *, private: bool) -> bytes:
     try:
-        # Without O_NONBLOCK, opening a FIFO would wait for a writer.
+        # O_NONBLOCK is set because without it, opening a FIFO would wait for a writer.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)

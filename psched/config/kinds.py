@@ -23,18 +23,19 @@ from psched.triggers.zone import zone_names
 V = TypeVar("V")
 
 _LARGEST = 10**9
-"""More than thirty years of seconds: a larger number is a mistake, and too much for a timer."""
+"""The largest number that is accepted by default. In seconds it is more than thirty years. A larger
+number is refused, because it is a mistake and too large for a timer."""
 
 
 class RawValue(NamedTuple):
-    """A value as it was written, and the line of its key if that was in a file."""
+    """A value as it was written, and the line of its key; the line is None if there is no file."""
 
     value: object
     line: int | None = None
 
 
 def without_lines(value: object) -> object:
-    """A value as it was written, without the lines of the keys in it."""
+    """Return a value with every `RawValue` in it replaced by the plain value."""
     if isinstance(value, RawValue):
         value = value.value
     if isinstance(value, Mapping):
@@ -43,32 +44,33 @@ def without_lines(value: object) -> object:
 
 
 class Kind(ABC):
-    """What all kinds of value have in common."""
+    """Base class of all kinds of value."""
 
     @property
     @abstractmethod
     def description(self) -> str:
-        """What a value must be, as a phrase that follows "must be"."""
+        """A phrase that says which values are valid; messages put it after "must be"."""
 
     @abstractmethod
     def read(self, value: object, context: Context) -> object:
-        """The value as psched uses it.
+        """Check a value as it was written, and return it as psched uses it.
 
         Raises:
-            InvalidValueError: it is not of this kind, or a reference in it cannot be resolved.
+            InvalidValueError: the value is not of this kind, or a reference in it cannot be
+                resolved.
         """
 
     def text(self, value: object, context: Context, *, encode: range = range(0)) -> str:
-        """The text of a value, with its references expanded.
+        """Return the text of a value, with its references expanded.
 
         Args:
-            value: as it was written, or a path from a Python program.
-            context: what its references refer to.
+            value: the value as it was written, or a path object from a Python program.
+            context: the environment variables that the references refer to.
             encode: see `references.expand`.
 
         Raises:
-            InvalidValueError: it is not text, empty or not printable, or a reference in it cannot
-                be resolved.
+            InvalidValueError: the value is not text, its text is empty or not printable, or a
+                reference in it cannot be resolved.
         """
         if isinstance(value, PurePath):
             value = str(value)
@@ -84,7 +86,7 @@ class Kind(ABC):
         return expanded
 
     def mismatch(self, value: object) -> InvalidValueError:
-        """The error for a value of another type: what it must be, and what it is."""
+        """Return the error for a value of the wrong type; it gives the expected and actual type."""
         match value:
             case None:
                 found = "nothing"
@@ -108,10 +110,11 @@ class Number(Kind):
     """A number within bounds.
 
     Attributes:
-        unit: what it counts, in the plural; empty: nothing.
+        unit: the plural noun after "a number of", such as seconds; empty for a number without a
+            unit.
         whole: whether a fraction is refused.
-        least: the smallest number that is accepted.
-        above: if given, it replaces `least`: the number must be larger than this.
+        least: the smallest number that is accepted; ignored if `above` is given.
+        above: the number must be larger than this. None: `least` is the lower bound.
         most: the largest number that is accepted.
     """
 
@@ -132,7 +135,8 @@ class Number(Kind):
 
     @override
     def read(self, value: object, context: Context) -> int | float:
-        # A text is accepted as a number only if it comes from a reference.
+        # A text with a reference is converted, because environment variables and files hold only
+        # text. Any other text is refused, even one of digits.
         if isinstance(value, str) and references.occur_in(value):
             value = _as_number(references.expand(value, context))
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -152,8 +156,9 @@ class Choice(Kind):
     """One of a few words.
 
     Args:
-        words: those that are accepted.
-        removed: those that earlier versions accepted; the first of ``words`` replaces them.
+        words: the words that are accepted.
+        removed: words that earlier versions accepted and that are refused now. The error
+            recommends the first of ``words`` instead.
     """
 
     def __init__(self, *words: str, removed: Sequence[str] = ()) -> None:
@@ -182,8 +187,8 @@ class MatchingText(Kind):
     """Text that matches a pattern.
 
     Args:
-        description: what the pattern means.
-        pattern: must match the whole text.
+        description: the valid texts, as in `Kind.description`.
+        pattern: a regular expression that must match the whole text.
     """
 
     description = ""  # each kind of text has a description of its own
@@ -224,7 +229,7 @@ class ZoneName(Kind):
 
 
 class File(Kind):
-    """A file or folder, made absolute because a daemon leaves the folder it was started in."""
+    """The path of a file or folder. It is made absolute, because daemons change their folder."""
 
     description = "the path of a file"
 
@@ -234,7 +239,7 @@ class File(Kind):
 
 
 class Folders(Kind):
-    """A list of folders, made absolute; as text, which ``sys.path`` requires."""
+    """A list of absolute paths of folders. Each is text, because ``sys.path`` requires text."""
 
     description = "the path of a folder, or a list of such"
 
@@ -244,9 +249,9 @@ class Folders(Kind):
 
 
 class Modules(Kind):
-    """A list of module names and of Python files; the files are made absolute.
+    """A list of module names and paths of Python files. The paths are made absolute.
 
-    A name with a slash is a file, whose ``.py`` may be left out.
+    An item with a slash is a path, and may omit the ending ``.py``.
     """
 
     description = "the name of a module or the path of a Python file, or a list of such"
@@ -285,7 +290,10 @@ class TypeNames(Kind):
 
 
 class Programs(Kind):
-    """Whether rows may run programs: any, none, or a list; YAML reads ``on`` as true."""
+    """The programs that rows may run: any (on), none (off), or those in a list.
+
+    A boolean is accepted, because YAML reads ``on`` as true and ``off`` as false.
+    """
 
     description = "on, off or a list of programs"
 
@@ -303,7 +311,7 @@ class Programs(Kind):
         if not value:
             raise InvalidValueError("is an empty list; write off")
         programs = (self.text(item, context) for item in value)
-        # A path is made absolute; a bare name is looked for in $PATH.
+        # A path is made absolute. A bare name stays, because it is searched for in $PATH later.
         return tuple(str(context.cwd / p) if "/" in p else p for p in programs)
 
 
@@ -312,7 +320,8 @@ class Command(Kind):
     """A program and its arguments; the program's path is made absolute.
 
     Attributes:
-        script: the program is always a path; otherwise a bare name is looked for in $PATH.
+        script: whether the program is a Python file, and therefore always a path. False: a name
+            without a slash is searched for in $PATH.
     """
 
     script: bool = False
@@ -334,7 +343,8 @@ class Command(Kind):
         for item in items[1:]:
             if not isinstance(item, str):
                 raise InvalidValueError(f"must be {self.description}; put each argument in quotes")
-        # Arguments may be empty or unprintable: only the program knows what they mean.
+        # Arguments are not checked by `text`, because some programs accept arguments that are empty
+        # or unprintable.
         arguments = (references.expand(str(item), context) for item in items[1:])
         return (program, *arguments)
 
@@ -356,7 +366,7 @@ class StoreType(Kind):
 
 
 class FrozenMapping(Mapping[str, V]):
-    """A mapping that cannot be changed, and that can be a key of another."""
+    """A mapping that cannot be changed, and is hashable."""
 
     __slots__ = ("_values",)
 
@@ -377,12 +387,12 @@ class FrozenMapping(Mapping[str, V]):
 
 
 class StoreOptions(FrozenMapping[object]):
-    """What the configuration says to a store of the user's own."""
+    """The options in the configuration for a user's own store class."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        # The options' values may be secrets.
+        # Only the names are shown, because the values may be secrets.
         return f"<{', '.join(self)}>"
 
 
@@ -390,7 +400,10 @@ NO_OPTIONS = StoreOptions()
 
 
 class Options(Kind):
-    """`StoreOptions`: any values by name. References are expanded in values that are texts."""
+    """`StoreOptions`: values of any type, by name. References in texts are expanded.
+
+    References in nested lists and mappings are not expanded.
+    """
 
     description = "a mapping from names to values"
 
@@ -410,7 +423,7 @@ class Options(Kind):
 
 
 def _items(value: object) -> list[object]:
-    """One value or several as a list; None as an empty one."""
+    """Convert one value or a list of values to a list; None to an empty list."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,6 +1,7 @@
-"""The setting ``types``: settings of their own for some types of task.
+"""The setting ``types``, which holds settings for single types of task.
 
-They override the installation's settings, and a schedule's own settings override them.
+The settings of a type override those of the installation. The settings of a schedule override those
+of its type.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,14 +32,15 @@ OVERRIDES = (
     "kill_timeout",
     "kill_interval",
 )
-"""Settings that a type, and a schedule in its ``options``, may override."""
+"""Settings that a type may override, and that a schedule may override in its ``options``."""
 
 OF_A_TYPE = (*OVERRIDES, "alive_time")
-"""Settings that a type may override; a schedule has a column for the last one."""
+"""Settings that a type may override. ``alive_time`` is not in `OVERRIDES`, because a schedule
+stores it in a column, not in its ``options``."""
 
 
 class Types(FrozenMapping[Mapping[str, Any]]):
-    """Settings by the names of types."""
+    """For each name of a type, the settings of that type."""
 
     __slots__ = ()
 
@@ -53,10 +55,10 @@ NO_TYPES = Types()
 
 
 class PerType(Kind):
-    """`Types`.
+    """The kind of the setting ``types``: a mapping that is read as `Types`.
 
     Args:
-        kind_of: returns the kind of a setting's values.
+        kind_of: a function that returns the `Kind` of the setting with a given name.
     """
 
     def __init__(self, kind_of: Callable[[str], Kind]) -> None:

@@ -1,6 +1,6 @@
 """The problems of a configuration, and the error that reports them.
 
-No text in this package quotes a value, because any value may be a secret in the wrong place.
+No text in this package quotes a value, because users may write a secret where it does not belong.
 """
 
 import re
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 class InvalidValueError(Exception):
-    """A value cannot be used; the text says why, and what can be used instead."""
+    """A value cannot be used. The text gives the reason, and what can be used instead."""
 
 
 class InvalidPart(NamedTuple):
@@ -22,8 +22,8 @@ class InvalidPart(NamedTuple):
 
     Attributes:
         path: the keys that lead to the part.
-        text: why it cannot be used, and what can be used instead.
-        line: the line of its key, if it was read from a file.
+        text: why the part cannot be used, and what can be used instead.
+        line: the line of the part's key; None if it was not read from a file.
     """
 
     path: tuple[object, ...]
@@ -32,7 +32,7 @@ class InvalidPart(NamedTuple):
 
 
 class InvalidPartsError(InvalidValueError):
-    """Parts of a value cannot be used."""
+    """Some parts of a value cannot be used; `parts` lists them."""
 
     def __init__(self, parts: Sequence[InvalidPart]) -> None:
         super().__init__("; ".join(f"{_path(part.path)}: {part.text}" for part in parts))
@@ -44,9 +44,10 @@ class Problem(NamedTuple):
 
     Attributes:
         text: what is wrong, and how to fix it.
-        key: the name of the setting.
-        line: the line of its key, if it was read from a file.
-        path: the keys that lead from the setting to the part of its value that is wrong.
+        key: the name of the setting; None if the problem is not about one setting.
+        line: the line of the problem in the file; None if no line is known.
+        path: the keys that lead from the setting to the wrong part of its value; empty: the
+            problem is about the whole value.
     """
 
     text: str
@@ -56,9 +57,10 @@ class Problem(NamedTuple):
 
 
 def safe_name(key: object) -> str:
-    """A key as a message may show it: unchanged only if it looks like a name.
+    """Return a key if it has the form of a name; otherwise a text that replaces it in messages.
 
-    In a broken file anything can be taken for a key, even a url with its password.
+    Other keys are not shown, because in a malformed file a url with its password can be read as a
+    key.
     """
     if isinstance(key, str) and _NAME.fullmatch(key):
         return key
@@ -66,8 +68,9 @@ def safe_name(key: object) -> str:
 
 
 def config_error(problems: Iterable[Problem], origin: Path | None = None) -> ConfigError:
-    """The exception that reports all `problems`, one ``FILE:LINE: key: text`` per line."""
-    # A section that several others merge has its problems reported once for each of them.
+    """Return an error that reports all `problems`, one ``FILE:LINE: key: text`` per line."""
+    # Duplicates are removed, because a problem in a section is found again in each section that
+    # merges it.
     in_order = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     return ConfigError("\n".join(_message(problem, origin) for problem in in_order))
 

@@ -1,4 +1,4 @@
-"""Where settings are read from: a section of a file, a whole file, or a mapping."""
+"""Reading settings from a section of a file, a whole file, or a mapping."""
 
 import os
 from collections.abc import Mapping
@@ -20,20 +20,21 @@ def load(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Config:
-    """Read the settings from the file that applies here.
+    """Read the settings from a configuration file.
 
     Args:
-        path: the file; by default the one that ``$PSCHED_CONFIG`` names, else
-            ``config/psched.yml`` in the current folder, else ``/etc/psched/psched.yml``.
-            Without any of them every setting has its default.
-        environment: the section of the file; by default the one that ``$PSCHED_ENV``
-            names, else ``development``. A file without sections applies to all environments,
-            and it is an error to name one.
+        path: the file; by default the value of ``$PSCHED_CONFIG``, else ``config/psched.yml`` in
+            the current folder, else ``/etc/psched/psched.yml``. Every setting has its default
+            if ``path`` and the variable are not set and neither of the two files exists.
+        environment: the name of the section in the file; by default the value of ``$PSCHED_ENV``,
+            else ``development``. A file without sections applies to all environments; with such
+            a file, this argument is an error.
         environ: the environment variables.
         cwd: the folder that relative paths start from; by default the current folder.
 
     Raises:
-        ConfigError: the file cannot be read, or there are problems in it; it lists all of them.
+        ConfigError: the file cannot be read, or there are problems in it; the error lists all of
+            them.
     """
     context = _context(environ, cwd)
     source = _find(path, context)
@@ -50,10 +51,15 @@ def from_mapping(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Config:
-    """Read the settings from a mapping, as from a file without sections.
+    """Read the settings from a mapping with the same content as a file without sections.
+
+    Args:
+        mapping: the values by the names of their settings.
+        environ: the environment variables.
+        cwd: the folder that relative paths start from; by default the current folder.
 
     Raises:
-        ConfigError: there are problems; it lists all of them.
+        ConfigError: there are problems; the error lists all of them.
     """
     if not isinstance(mapping, Mapping):
         raise config_error([Problem(f"settings must be a mapping, not a {type(mapping).__name__}")])
@@ -62,14 +68,14 @@ def from_mapping(
 
 
 def read_raw(path: str | Path, environment: str | None = None) -> dict[str, object]:
-    """The settings in a file as they are written: unchecked, with their references.
+    """Return the settings as they are written in a file; nothing is checked or expanded.
 
     Args:
         path: the file.
         environment: see `load`.
 
     Raises:
-        ConfigError: the file cannot be read, or has no such section.
+        ConfigError: the file cannot be read or is malformed, or has no section for the environment.
     """
     source = _Source(Path(path), "asked for by name")
     _, chosen = _settings_in(source, environment, os.environ)
@@ -77,10 +83,12 @@ def read_raw(path: str | Path, environment: str | None = None) -> dict[str, obje
 
 
 def raw_settings(settings: Config, environment: str | None = None) -> dict[str, object]:
-    """`read_raw` of the file that settings were read from; empty if there is none.
+    """Return `read_raw` of the file that ``settings`` were read from.
+
+    The result is empty if they were not read from a file.
 
     Raises:
-        ConfigError: it cannot be read any more.
+        ConfigError: the file cannot be read any more.
     """
     return {} if settings.origin is None else read_raw(settings.origin, environment)
 
@@ -110,7 +118,8 @@ def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except PermissionError:
-        # This user may not search the folder, such as /root after ``su psched``.
+        # The file counts as missing if the user may not search the folder. This happens in /root
+        # after ``su psched``.
         return False
 
 
@@ -123,7 +132,7 @@ def _settings_in(
     source: _Source, environment: str | None, environ: Mapping[str, str]
 ) -> tuple[list[Problem], Mapping[str, RawValue]]:
     content = _content(source)
-    # PyYAML is imported here, so that only users with a file wait for it.
+    # This import loads PyYAML. It is here, so that it takes time only if there is a file.
     from psched.config.document import parse  # noqa: PLC0415
 
     document = parse(content, source.path)
@@ -140,14 +149,15 @@ def _content(source: _Source) -> str:
         text = f"cannot be read: {error.strerror} ({source.reason})"
     except UnicodeDecodeError:
         text = "not UTF-8 text"
-    # Raised outside the handlers, because Python's error carries the whole content.
+    # Raised outside the handlers, so that Python's error is not chained to it: a
+    # UnicodeDecodeError holds the whole content of the file.
     raise config_error([Problem(text)], source.path)
 
 
 def _section(
     given: Mapping[str, RawValue], asked: str | None, environ: Mapping[str, str]
 ) -> Mapping[str, RawValue] | Problem:
-    """The settings that apply to an environment, or why there are none."""
+    """Return the settings that apply to an environment, or the problem if there are none."""
     sections = {key: each for key, each in given.items() if _may_be_section(key, each.value)}
     others = {key: each for key, each in given.items() if key not in sections}
     if sections and not others:
@@ -172,7 +182,10 @@ def _choose(sections: Mapping[str, RawValue], environment: str) -> Mapping[str, 
 
 
 def _mixture(sections: Mapping[str, RawValue], others: Mapping[str, RawValue]) -> Problem:
-    """Report a mixture of settings and sections at the rarer of the two, as the misplaced one."""
+    """Return the problem of a file that mixes settings and sections at its top.
+
+    It is reported for an entry of the rarer kind, because that kind is probably the mistake.
+    """
     key, each = next(iter(min(others, sections, key=len).items()))
     return Problem(
         f"a file has either settings or sections at its top; put {safe_name(next(iter(others)))} "

@@ -2,9 +2,10 @@
 
 ==========================================  ==================================================
 ``redis://USER:PASSWORD@HOST:PORT/DB``      a server; only the host is required
-``rediss://…``                              the same, encrypted
-``unix://USER:PASSWORD@/PATH?db=DB``        a server on this host, by its socket
-``redis+sentinel://…@HOST,HOST/NAME/DB``    the primary of these Sentinels (also rediss+)
+``rediss://…``                              a server, with TLS
+``unix://USER:PASSWORD@/PATH?db=DB``        a server on this host, through its socket
+``redis+sentinel://…@HOST,HOST/NAME/DB``    the primary that these Sentinels report
+                                            (``rediss+sentinel://``: with TLS)
 ==========================================  ==================================================
 """
 
@@ -40,17 +41,17 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The address of a server, and how to log in.
+    """The address of a Redis server, and the user and password for it.
 
     Attributes:
-        hosts: names and ports of the server, or of the Sentinels; empty with a path.
-        path: the path of the server's socket.
+        hosts: names and ports of the server, or of the Sentinels; empty if `path` is set.
+        path: the path of the server's socket; None: the connection uses TCP.
         service: the name under which the Sentinels know the server; None: there are no Sentinels.
         db: the number of the database.
-        user: None: the server's default user.
-        password: None: the server requires none.
-        sentinel_user: the user for the Sentinels, if they have users.
-        sentinel_password: the password for the Sentinels, if they require one.
+        user: the name of the user; None: the server's default user.
+        password: the password; None: the server requires no password.
+        sentinel_user: the user for the Sentinels; None: their default user.
+        sentinel_password: the password for the Sentinels; None: they require no password.
         encrypted: whether the url asks for TLS.
     """
 
@@ -66,7 +67,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """The normalized url, with nothing left out."""
+        """The normalized url, including all passwords."""
         login = "" if self.user is None else quote(self.user, safe="")
         if self.password is not None:
             login += f":{quote(self.password, safe='')}"
@@ -91,7 +92,7 @@ def is_redis(url: str | None) -> bool:
 
 
 def parse(url: str) -> Address:
-    """The address that a url stands for.
+    """Parse a Redis url.
 
     Raises:
         InvalidValueError: the url cannot be used.
@@ -141,10 +142,10 @@ def parse(url: str) -> Address:
 
 
 def with_password(url: str, password: str) -> str:
-    """A url with a password added.
+    """Return a url with a password added.
 
     Raises:
-        InvalidValueError: the url has a password.
+        InvalidValueError: the url cannot be used, or already has a password.
     """
     address = parse(url)
     if address.password is not None:
@@ -155,7 +156,7 @@ def with_password(url: str, password: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """The url that `with_password` was given."""
+    """Return a url without its password: the reverse of `with_password`."""
     return replace(parse(url), password=None).url
 
 

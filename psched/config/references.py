@@ -1,8 +1,8 @@
-"""References in a value to what must not be written in a file, such as a password.
+"""References in a value: they keep passwords and the like out of the configuration file.
 
 ==================================  ======================================================
 ``${NAME}``                         the environment variable
-``${CREDENTIALS_DIRECTORY}/NAME``   the content of that file (systemd's ``LoadCredential=``)
+``${CREDENTIALS_DIRECTORY}/NAME``   the content of the file (systemd's ``LoadCredential=``)
 ``$${``                             a plain ``${``
 ==================================  ======================================================
 """
@@ -29,7 +29,7 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What values refer to.
+    """The environment variables and the folder that a value may refer to.
 
     Attributes:
         environ: the environment variables.
@@ -48,19 +48,19 @@ def occur_in(text: str) -> bool:
 
 
 def variables(text: str) -> dict[int, str]:
-    """The environment variables that `text` refers to, by their positions in it."""
+    """Return the environment variables that `text` refers to, by their positions in `text`."""
     found = _REFERENCE.finditer(text)
     return {match.start(): match["variable"] for match in found if match["variable"]}
 
 
 _withheld: dict[str, str] = {}
-"""The variables that `withhold` has removed, and their values."""
+"""The values of the environment variables that `withhold` has removed, by name."""
 
 
 def withhold(names: Iterable[str]) -> None:
-    """Remove variables from this process's environment, so that no program it starts gets them.
+    """Remove variables from this process's environment, so that programs do not inherit them.
 
-    References to them still work in this process and in those that are forked from it.
+    This process, and processes forked from it, can still resolve references to these variables.
     """
     for name in names:
         value = os.environ.pop(name, None)
@@ -69,17 +69,18 @@ def withhold(names: Iterable[str]) -> None:
 
 
 def masked(text: str) -> str:
-    """`text` with an ``x`` in place of each character of a reference."""
+    """Return `text` with each character of its references replaced by ``x``."""
     return _REFERENCE.sub(lambda match: "x" * len(match[0]), text)
 
 
 def expand(text: str, context: Context, *, encode: range = range(0)) -> str:
-    """`text` with its references replaced by what they refer to.
+    """Return `text` with its references replaced by their values.
 
     Args:
         text: a value as it was written.
-        context: what the references refer to.
-        encode: the positions in `text` at which a reference's value is percent-encoded.
+        context: the environment variables that the references refer to.
+        encode: positions in `text`. The value of a reference that begins at one of them is
+            percent-encoded.
 
     Raises:
         InvalidValueError: a reference cannot be resolved, or is malformed.
@@ -104,7 +105,8 @@ def _look_up(match: re.Match[str], environ: Mapping[str, str]) -> str:
     return _variable(match["variable"], environ)
 
 
-# Python's Unicode errors are not chained to ours, because they carry the text.
+# The functions below raise errors ``from None``, because Python's Unicode errors hold the whole
+# text, which may be a secret.
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Settings that depend on each other: some are derived from others, contradictions are refused."""
+"""Rules across settings: they derive some settings from others, and refuse contradictions."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
@@ -14,7 +14,7 @@ _TLS = frozenset({"url", *tls.SETTINGS})
 _TIMINGS = frozenset({"alive_time", "database_timeout", "child_heartbeat_limit"})
 
 _URL_PARTS = ("host", "port", "db", "path", "password")
-"""Settings that together replace the url of a Redis server, as in Allora."""
+"""Settings that together replace the url of a Redis server. Their names are those of Allora."""
 
 _HANDLERS = frozenset({"exec", "script", "script_class", "dispatch"})
 
@@ -58,16 +58,18 @@ def apply_rules(
 
     Args:
         values: the values of all settings; changed in place.
-        context: what the default url and a relative file in a url depend on.
-        given: the names of the settings that were written.
-        invalid: the names of those whose values were refused, and are not in `values`.
-        before: the values before, if some settings are being changed.
+        context: the environment variables that the default url depends on, and the folder that a
+            relative file in a url starts from.
+        given: the names of the settings in the configuration.
+        invalid: the names of the settings whose values were refused. `values` does not contain
+            the refused values.
+        before: the values of all settings before a change; None if nothing is being changed.
 
     Yields:
-        Problems: the setting, and what is wrong with it.
+        For each problem, the name of the setting and what is wrong with it.
     """
     if values["type"] == "rdb_compat" and "type" in given and "dst_policy" not in given:
-        values["dst_policy"] = "wallclock"  # PerfectSched does the same
+        values["dst_policy"] = "wallclock"  # as in PerfectSched
     yield from _derive_url_and_type(values, given, before)
     for key in _missing(values, given, before):
         yield key, _MISSING
@@ -95,7 +97,7 @@ def apply_rules(
 def _derive_url_and_type(
     values: dict[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str]]:
-    """Set the url from the settings that replace it, and the type from the url."""
+    """Derive the url of a Redis server from `_URL_PARTS`, and the type from a url."""
     if "url" in given and "type" not in given:
         if is_redis(values["url"]):
             values["type"] = "redis"
@@ -111,7 +113,7 @@ def _derive_url_and_type(
 
 
 def _was_given_as_url(values: Mapping[str, Any]) -> bool:
-    """Whether a Redis url was written, and not the settings that replace it."""
+    """Whether the configuration contains a Redis url instead of `_URL_PARTS`."""
     if not is_redis(values["url"]):
         return False
     has_file = values["password_file"] is not None
@@ -129,7 +131,10 @@ def _address(values: Mapping[str, Any]) -> Address:
 def _missing(
     values: Mapping[str, Any], given: Collection[str], before: Mapping[str, Any] | None
 ) -> list[str]:
-    """The settings that rdb_compat requires, because their defaults are for psched's own table."""
+    """Return the settings that are missing for ``type: rdb_compat``.
+
+    This type requires a url and a table, because their defaults are for psched's own table.
+    """
     is_theirs = values["type"] == "rdb_compat"
     was_theirs = before is not None and before["type"] == "rdb_compat"
     if not is_theirs or was_theirs:
@@ -138,7 +143,7 @@ def _missing(
 
 
 def _complete_url(values: dict[str, Any], context: Context, given: Collection[str]) -> None:
-    """Make the path of an SQLite file absolute; without a url, set the default."""
+    """Make the path of an SQLite file absolute, or set the default url if there is no url."""
     if "url" in given:
         is_theirs = values["type"] == "rdb_compat"
         url = urls.from_sequel(values["url"]) if is_theirs else values["url"]
@@ -221,7 +226,8 @@ def _check_tls_options(values: Mapping[str, Any]) -> None:
                 f"has {', '.join(options)} among its options, beside the settings"
                 f" {_tls_settings(values)}; use one or the other"
             )
-    # With one of these PyMySQL ignores all others, the authority among them.
+    # These two options are refused beside others, because PyMySQL then ignores the others, even the
+    # one with the authority's certificate.
     verifying = {"ssl_verify_cert", "ssl_verify_identity"} & {*options}
     if verifying and {*options} - verifying:
         raise InvalidValueError(
@@ -250,8 +256,8 @@ def _check_margin(values: Mapping[str, Any]) -> None:
 
 def _check_heartbeat(values: Mapping[str, Any]) -> None:
     timeout = lease_times.effective_driver_timeout(values["database_timeout"], values["alive_time"])
-    # It connects, which takes one timeout at most, and sends a request, which takes another. It
-    # gives a sign of life before and after.
+    # Between two signs of life, a worker connects and sends one request. Each takes at most one
+    # timeout, so the limit must be at least 2 s longer than two timeouts.
     if values["child_heartbeat_limit"] < 2 * timeout + 2:
         raise InvalidValueError(
             f"a worker that waits for the database can be silent for {2 * timeout + 2:g} s;"

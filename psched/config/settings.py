@@ -1,7 +1,7 @@
 """The table of settings: names, types, bounds, meanings and defaults, in one place.
 
-Each setting is a field of `Config`, annotated with its type and its kind.
-`SETTINGS` is derived from them, and values are checked by it.
+Each setting is a field of `Config`, annotated with its type and its kind. `SETTINGS` is derived
+from these fields, and contains what `checking` needs to check values.
 """
 
 import re
@@ -53,21 +53,22 @@ _IMPORT_PATH = MatchingText(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Config:
-    """The values of all settings, checked. Made by `load`, `from_mapping` and `with_settings`.
+    """The checked values of all settings. Created by `load`, `from_mapping` and `with_settings`.
 
-    Times are in seconds and paths absolute. The url may hold a password.
+    Times are in seconds. Paths are absolute. The url may hold a password.
 
     Attributes:
-        origin: the file that the settings were read from, if any; not a setting.
-        withheld: the environment variables that secrets refer to, and that tasks do not get; not a
-            setting either.
+        origin: the file that the settings were read from; None: there is no file. Not a setting.
+        withheld: the names of the environment variables that may hold secrets; tasks do not get
+            these variables. Not a setting.
     """
 
     origin: Path | None = field(default=None, compare=False)
     withheld: frozenset[str] = field(default=frozenset(), compare=False)
 
     type: Annotated[str, StoreType()] = "rdb"
-    """Store: rdb (relational database), rdb_compat (PerfectSched's table), redis, module:Class."""
+    """Kind of store: rdb (relational database), rdb_compat (PerfectSched's table) or redis; or the
+    import path of a store class of your own, module:Class."""
 
     store: Annotated[StoreOptions, Options()] = NO_OPTIONS
     """Options for a store class of your own (type: module:Class)."""
@@ -76,54 +77,55 @@ class Config:
     """Url of the database; by default an SQLite file on this host."""
 
     host: Annotated[str | None, redis_urls.HOST] = None
-    """Redis, instead of a url: the server's host."""
+    """Host of a Redis server, if there is no url; None: localhost."""
 
     port: Annotated[int | None, Number(unit="", whole=True, least=1, most=65_535)] = None
-    """Redis, instead of a url: the server's port."""
+    """Port of a Redis server, if there is no url; None: 6379."""
 
     db: Annotated[int | None, Number(unit="", whole=True, most=999_999)] = None
-    """Redis, instead of a url: the number of the database."""
+    """Number of the database on a Redis server, if there is no url; None: 0."""
 
     path: Annotated[Path | None, File()] = None
-    """Redis, instead of host and port: the server's socket."""
+    """Socket of a Redis server, if there is no url; it replaces host and port."""
 
     password: Annotated[str | None, SecretText()] = None
-    """Redis, instead of a url: the password."""
+    """Password for a Redis server, if there is no url; None: no password."""
 
     wait_replicas: Annotated[int, Number(unit="replicas", whole=True, most=100)] = 0
-    """Redis: number of replicas that must confirm each write; 0: none."""
+    """Number of Redis replicas that must confirm each write; 0: writes need no confirmation."""
 
     password_file: Annotated[Path | None, InputFile(private=True)] = None
-    """File with the password that the url leaves out."""
+    """File with the password for the database, if the url does not contain it."""
 
     ssl_ca: Annotated[Path | None, InputFile()] = None
-    """Certificate of the authority; if set, all connections are encrypted."""
+    """File with the certificate of the server's CA; if set, all connections are encrypted."""
 
     ssl_cert: Annotated[Path | None, InputFile()] = None
-    """Our own certificate, for a server that requires one."""
+    """File with psched's own certificate, for a server that requires client certificates."""
 
     ssl_key: Annotated[Path | None, InputFile(private=True)] = None
-    """Private key of our own certificate."""
+    """File with the private key of the certificate in ssl_cert."""
 
     ssl_verify: Annotated[str | None, Choice(*VERIFY)] = None
-    """What is checked of the server: certificate and name (full), certificate (ca), or none."""
+    """What is checked about the server: its certificate and name (full), only its certificate (ca),
+    or nothing (none). None: full if ssl_ca is set."""
 
     table: Annotated[str, _TABLE_NAME] = "psched"
     """Table that holds the schedules."""
 
     database_timeout: Annotated[float | None, Number(above=0)] = None
-    """Longest wait for an answer of the database; by default it follows from alive_time."""
+    """Longest wait for an answer of the database; None: it is derived from alive_time."""
 
     claim_strategy: Annotated[
         str, Choice("auto", "skip_locked", "cas", removed=["update_first"])
     ] = "auto"
-    """How due rows are claimed; auto is the best way that the server supports."""
+    """How workers claim due rows; auto: the best way that the server supports."""
 
     poll_interval: Annotated[float, Number(above=0, most=60)] = 1.0
     """Longest time between two polls of the table."""
 
     timezone: Annotated[str, ZoneName()] = "UTC"
-    """Timezone of schedules that name none."""
+    """Timezone of schedules that have no timezone of their own."""
 
     alive_time: Annotated[int, Number(whole=True, least=lease_times.SHORTEST_ALIVE_TIME)] = 300
     """Length of a lease: after this time, the tasks of a dead host run elsewhere."""
@@ -132,19 +134,20 @@ class Config:
     """Time from the failure of a task to its next attempt."""
 
     retry_backoff: Annotated[str, Choice("fixed", "exponential")] = "fixed"
-    """Whether retry_wait stays the same, or doubles with each attempt, less some jitter."""
+    """Whether the wait before a new attempt is always retry_wait (fixed), or doubles with each
+    attempt and is shortened at random (exponential)."""
 
     retry_wait_limit: Annotated[int, Number(whole=True)] = 86_400
-    """Longest wait that an exponential retry_backoff reaches."""
+    """Longest wait before a new attempt if retry_backoff is exponential."""
 
     max_attempts: Annotated[int, Number(whole=True, unit="attempts")] = 0
-    """Attempts after which an occurrence that fails is given up; 0: never."""
+    """Number of failed attempts after which an occurrence is given up; 0: no limit."""
 
     on_return: Annotated[str, Choice("finish", "retry")] = "finish"
     """What happens to a task whose handler returns without calling finish()."""
 
     expire: Annotated[int, Number(whole=True)] = 345_600
-    """Age at which a one-off task that has not succeeded is given up; 0: never."""
+    """Age at which a one-off task that has not succeeded is given up; 0: no limit."""
 
     retention_time: Annotated[int, Number(whole=True)] = 864_000
     """Time for which a one-off task keeps its key after it has ended."""
@@ -152,13 +155,13 @@ class Config:
     data_limit: Annotated[int, Number(whole=True, unit="bytes", least=1024, most=LARGEST)] = (
         16 * 2**20
     )
-    """Largest payload, as JSON, that is accepted."""
+    """Size in bytes of the largest payload that is accepted, as JSON."""
 
     compress_above: Annotated[int, Number(whole=True, unit="bytes")] = 64 * 2**10
-    """Payloads that are larger, as JSON, are stored compressed; 0: none."""
+    """Size in bytes above which a payload, as JSON, is stored compressed; 0: none is compressed."""
 
     dst_policy: Annotated[str, Choice("debian", "wallclock")] = "debian"
-    """What happens to a time of day that a clock change skips or repeats."""
+    """How a schedule treats times of day that a clock change skips or repeats."""
 
     catchup: Annotated[str, Choice("all", "latest", "skip")] = "all"
     """Which missed occurrences are run: all, the latest one, or none (skip)."""
@@ -169,31 +172,32 @@ class Config:
     """Largest number of missed occurrences of one schedule that are run."""
 
     catchup_grace: Annotated[int, Number(whole=True)] = 60
-    """An occurrence that starts at most this late is on time."""
+    """An occurrence that starts at most this much late counts as on time, not as missed."""
 
     catchup_window: Annotated[int, Number(whole=True)] = 0
-    """Missed occurrences older than this are dropped; 0: never."""
+    """Age above which missed occurrences are dropped; 0: no limit."""
 
     jitter: Annotated[int, Number(whole=True, most=86_400)] = 0
-    """Longest delay of an occurrence's start; each has its own, so that not all start at once."""
+    """Longest delay that is added to the start of an occurrence. The delays differ, so that not all
+    tasks start at once."""
 
     types: Annotated[Types, PerType(lambda name: SETTINGS[name].kind)] = NO_TYPES
-    """Settings of their own for some types of task."""
+    """Settings that apply to single types of task only."""
 
     processors: Annotated[int, Number(whole=True, unit="processes", least=1, most=1000)] = 1
-    """Workers on this host."""
+    """Number of workers on this host."""
 
     concurrency: Annotated[int, Number(whole=True, unit="tasks", least=1, most=1000)] = 1
     """Largest number of tasks that one worker runs at the same time."""
 
     max_tasks_per_child: Annotated[int, Number(whole=True, unit="tasks", least=1)] = 1
-    """Tasks that one process runs before a new process replaces it."""
+    """Number of tasks that one process runs before a new process replaces it."""
 
     worker_max_tasks: Annotated[int, Number(whole=True, unit="tasks")] = 0
-    """Tasks after which a worker is replaced by a new one; 0: never."""
+    """Number of tasks after which a new worker replaces a worker; 0: no limit."""
 
     worker_max_age: Annotated[float, Number()] = 0.0
-    """Age at which a worker is replaced by a new one; 0: never."""
+    """Age at which a new worker replaces a worker; 0: no limit."""
 
     kill_timeout: Annotated[float, Number()] = 6000.0
     """Longest time that a task may run; 0: no limit."""
@@ -205,56 +209,59 @@ class Config:
     """Time from the first TERM signal to a task until it is killed."""
 
     graceful_timeout: Annotated[float, Number()] = 300.0
-    """Time that running tasks get to finish at a shutdown."""
+    """Time that running tasks have to finish during a shutdown."""
 
     start_timeout: Annotated[float, Number(above=0)] = 60.0
-    """A worker that is not ready after this time is killed."""
+    """Time after which a starting worker that is not ready yet is killed."""
 
     child_heartbeat_limit: Annotated[float, Number(least=3)] = 60.0
-    """A worker that gives no sign of life for longer than this is killed."""
+    """Time without a sign of life after which a worker is killed."""
 
     cgroup: Annotated[str, Choice("auto", "on", "off")] = "auto"
-    """Whether each task runs in a control group of its own."""
+    """Whether each task runs in its own control group (on, off); auto: if possible."""
 
     load_path: Annotated[tuple[str, ...], Folders()] = ()
-    """Folders that are searched for modules first."""
+    """Folders that are searched for Python modules before all others."""
 
     triggers: Annotated[tuple[str, ...] | None, ModuleNames()] = None
-    """Modules whose classes @call may name, submodules included; by default those in load_path."""
+    """Modules, with their submodules, whose classes may be used by @call; None: the modules in
+    load_path."""
 
     require: Annotated[tuple[str, ...], Modules()] = ()
-    """Modules and Python files with handlers, which are loaded at the start."""
+    """Modules and Python files with handlers; workers load them when they start."""
 
     dispatch: Annotated[str | None, _IMPORT_PATH] = None
-    """The Dispatch that routes tasks to handlers, as module:attribute."""
+    """Import path (module:attribute) of the Dispatch that routes tasks to handlers."""
 
     exec: Annotated[tuple[str, ...] | None, Command()] = None
-    """Program that runs tasks of every type."""
+    """Program that runs tasks of every type, and its arguments; None: there is none."""
 
     script: Annotated[tuple[str, ...] | None, Command(script=True)] = None
-    """Python file with a class that runs tasks of every type."""
+    """Python file with a class that runs tasks of every type, and its arguments; None: there is
+    none."""
 
     script_class: Annotated[str | None, _CLASS_NAME] = None
-    """The class in the script; by default Run, or the only one."""
+    """Name of the class in the script; None: Run, or the only class in the script."""
 
     exec_type: Annotated[bool | tuple[str, ...] | None, Programs()] = None
-    """Which programs rows of type exec may run: any (on), none (off), or those in a list."""
+    """Programs that rows of type exec may run: any (on), none (off), or those in a list. None: any,
+    unless exec or script is set."""
 
     only: Annotated[tuple[str, ...], TypeNames()] = ()
-    """Types of task that these workers run; by default all."""
+    """Types of task that the workers of this host run; empty: all types."""
 
     log: Annotated[Path | None, File()] = None
-    """Log file; by default standard error."""
+    """Log file; None: the log is written to standard error."""
 
     log_level: Annotated[str, Choice("debug", "info", "warning", "error")] = "info"
-    """Least serious events that are logged."""
+    """Lowest level of the events that are logged."""
 
     pid_file: Annotated[Path | None, File()] = None
-    """File that holds the master's process id while it runs."""
+    """File that holds the master's process id while the master runs; None: no file is written."""
 
     @property
     def store_kind(self) -> StoreKind:
-        """How the kind of store differs from others."""
+        """The kind of the store, with its differences from other kinds."""
         return STORE_KINDS.get(self.type, USERS_OWN)
 
     @property
@@ -264,7 +271,7 @@ class Config:
 
     @property
     def allowed_programs(self) -> bool | tuple[str, ...]:
-        """Whether rows of type exec may run any program; or the programs that they may run."""
+        """The programs that rows of type exec may run; True: any program, False: none."""
         if self.exec_type is None:
             return not (self.exec or self.script)
         return self.exec_type
@@ -276,20 +283,21 @@ class Config:
 
     @property
     def safe_url(self) -> str:
-        """The url without its passwords, to be shown to people."""
+        """The url with ``***`` in place of its passwords, so that messages can show it."""
         return urls.without_secrets(self.url)
 
     def with_settings(self, *, cwd: Path | None = None, **changes: object) -> "Config":
-        """A copy with some settings changed.
+        """Return a copy with some settings changed.
 
         Args:
             cwd: the folder that relative paths among the changes start from; by default the
                 current folder.
-            changes: values by the names of their settings, as in a file; but ``${`` is plain
-                text in them.
+            changes: the new values by the names of their settings. They have the same form as in a
+                file, except that ``${`` is plain text.
 
         Raises:
-            ConfigError: a change is unknown or invalid, by itself or together with the others.
+            ConfigError: a setting is unknown, a value is invalid, or the new settings contradict
+                each other.
         """
         context = Context({}, (cwd or Path()).absolute(), literal=True)
         given = {name: RawValue(value) for name, value in changes.items()}
@@ -318,7 +326,7 @@ SETTINGS: Mapping[str, Setting] = dict(_settings())
 
 
 def _variables(value: object) -> set[str]:
-    """The environment variables that an unexpanded value refers to."""
+    """Return the environment variables that an unexpanded value refers to."""
     if isinstance(value, Mapping):
         return set[str]().union(*map(_variables, value.values()))
     if isinstance(value, RawValue):
@@ -331,8 +339,9 @@ _SECRETS: Mapping[str, Callable[[Any], set[str]]] = {
     "password": _variables,
     "store": _variables,
 }
-"""Functions from the unexpanded value of a setting to the variables that may hold a secret. The
-settings that name a private key's or a password's file are left out: a path is no secret."""
+"""For each setting with secrets, a function from the unexpanded value to the names of the
+environment variables that may hold a secret. Settings for the files of private keys and passwords
+are not listed, because a path is not secret."""
 
 
 def check(
@@ -343,17 +352,17 @@ def check(
     origin: Path | None = None,
     problems: Iterable[Problem] = (),
 ) -> Config:
-    """A `Config` of the values that were written.
+    """Check values, and return them as a `Config`.
 
     Args:
-        given: the values, by the names of their settings.
+        given: the values in the configuration, by the names of their settings.
         context: what references and relative paths refer to.
-        start: the values of all other settings; by default the defaults.
-        origin: the file that was read, if any.
-        problems: those already found in that file.
+        start: the values of the settings that are not given; None: their defaults.
+        origin: the file that was read; None if there is no file.
+        problems: the problems that were already found in that file.
 
     Raises:
-        ConfigError: there are problems; it lists all of them.
+        ConfigError: there are problems; the error lists all of them.
     """
     values = check_values(SETTINGS, given, context, start=start, origin=origin, problems=problems)
     withheld = frozenset[str]().union(

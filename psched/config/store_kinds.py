@@ -1,6 +1,6 @@
-"""The kinds of store that the setting ``type`` names, and how they differ for the rest of psched.
+"""The kinds of store for the setting ``type``, and the differences that other packages must know.
 
-A kind whose class no other package imports is named here by the class's import path alone.
+The class of ``rdb_compat`` is given as an import path, because no package of psched imports it.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,15 @@ class StoreKind:
     """A kind of store.
 
     Attributes:
-        class_path: import path ``module:Class`` of a store that no package of psched imports; it is
-            made as a user's own store is. None: `psched.stores` has the class.
+        class_path: import path ``module:Class`` of a store class that no package of psched imports.
+            It is loaded like a user's own store class. None: `psched.stores` imports the class.
         cron_reading: how cron lines are read, ``crontab`` or ``perfectsched``; see
             `psched.triggers.cron.parse_cron`.
-        new_trigger_starts_at_cursor: where a schedule continues if its trigger was changed while
-            its task ran: at the occurrence that ran. False: at the time of the change.
-        keeps_status: whether a row has a status, so that an ended or cancelled one can be kept.
-        keeps_options: whether a row has settings of its own, its label among them.
+        new_trigger_starts_at_cursor: whether a schedule whose trigger was changed while its task
+            ran continues at the occurrence that ran. False: it continues at the time of the change.
+        keeps_status: whether a row has a status. Ended and cancelled rows can be kept only with a
+            status.
+        keeps_options: whether a row can store its own settings, including its label.
     """
 
     class_path: str | None = None
@@ -43,7 +44,7 @@ STORE_KINDS: Mapping[str, StoreKind] = MappingProxyType(
         "redis": StoreKind(),
     }
 )
-"""The kinds by the word that the setting ``type`` has for each."""
+"""The kinds of store by their names, which are values of the setting ``type``."""
 
 USERS_OWN = StoreKind()
-"""The kind of every store whose class is the user's own: ``type`` is its import path."""
+"""The kind of all users' own store classes. ``type`` is the import path of the class then."""

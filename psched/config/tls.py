@@ -9,18 +9,21 @@ SETTINGS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify")
 """The names of the settings for TLS."""
 
 VERIFY = ("full", "ca", "none")
-"""What is checked of a server: its certificate and its name, only the certificate, nothing."""
+"""What is checked about a server. ``full``: its certificate and its name; ``ca``: only its
+certificate; ``none``: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """A connection that must be encrypted.
+    """How a connection is encrypted.
 
     Attributes:
         verify: one of `VERIFY`.
-        ca: the certificates of the trusted authorities; None only if nothing is checked.
-        cert: our own certificate, for a server that requires one.
-        key: its private key; None only if `cert` is.
+        ca: the file with the certificates of the trusted authorities; None only if `verify` is
+            ``none``.
+        cert: the file with psched's own certificate, for servers that require client certificates;
+            None: psched has no certificate.
+        key: the file with the private key of `cert`; None exactly if `cert` is None.
     """
 
     verify: str
@@ -30,7 +33,7 @@ class Tls:
 
     @property
     def checklist(self) -> str:
-        """What to check if a connection cannot be made, for people."""
+        """Questions that help the operator if psched cannot connect; part of an error text."""
         questions = ["Does the server offer TLS"]
         match self.verify:
             case "full":
@@ -48,7 +51,10 @@ class Tls:
 
 
 def tls_of(values: Mapping[str, Any]) -> Tls | None:
-    """How valid settings have connections encrypted; None: they leave it to the url or driver."""
+    """Return how connections are encrypted according to valid settings.
+
+    None: no setting requires encryption, so the url's options or the driver decide.
+    """
     given = {name: values[f"ssl_{name}"] for name in ("ca", "cert", "key")}
     verify = values["ssl_verify"] or ("full" if given["ca"] else None)
     return None if verify is None else Tls(verify=verify, **given)

@@ -1,8 +1,7 @@
-"""Database urls: the forms that users write are converted to the one that SQLAlchemy reads.
+"""Database urls: this module converts the forms that users write to the form of SQLAlchemy.
 
-A url that was read here can be given to any parser: its user and password hold none of the
-characters that separate the parts of a url. So no parser takes a part of a password for a host or a
-port, and shows it in an error.
+In a converted url, the user and password contain none of the characters that separate the parts of
+a url. So no parser mistakes a part of the password for a host or port, and shows it in an error.
 """
 
 import re
@@ -23,13 +22,13 @@ _DATABASES = {
     "mariadb": "mysql+pymysql",
     "postgresql": "postgresql+psycopg",
 }
-"""The schemes that psched can use, and SQLAlchemy's scheme for each with the default driver."""
+"""The schemes that psched supports, each with SQLAlchemy's scheme that includes the driver."""
 
 _ALIASES = {"mysql2": "mysql", "postgres": "postgresql"}
-"""Scheme names of Ruby's PerfectSched and of libpq."""
+"""Other names of schemes, from Ruby's PerfectSched (mysql2) and libpq (postgres)."""
 
 MEMORY = "memory:"
-"""The url of schedules in memory, which are lost when their master exits; see `psched.memory`."""
+"""The url of a store in memory, which is lost when the master exits; see `psched.memory`."""
 
 _SCHEME = re.compile(r"(?P<database>[a-z][a-z0-9]*) (?: \+ (?P<driver>\w+) )?", re.VERBOSE)
 
@@ -48,8 +47,9 @@ _SERVER = re.compile(
 )
 
 _PASSWORD = re.compile(r"\A((?>(?:[^:/?#]*://)?)[^:/]*:).*(?=@)", re.DOTALL)
-"""The scheme and the user, then the password, which extends to the last @. A text with a slash
-before its first colon is the path of a file, and has no password."""
+"""Matches the scheme, the user and the password. The password ends before the last @. The pattern
+does not match a text with a slash between the scheme and the next colon, because that text is the
+path of a file."""
 
 _SECRET_OPTION = re.compile(r"([?&][^=&]*(?:pass|pwd)[^=&]*=)[^&]*", re.IGNORECASE)
 
@@ -61,11 +61,15 @@ _TLS_OPTIONS = {
     "mariadb+pymysql": _MYSQL_TLS,
     "postgresql+psycopg": re.compile(r"ssl(?:mode|rootcert|cert|key)|requiressl|gssencmode"),
 }
-"""For each scheme with settings for TLS: the url's options that tell the driver the same."""
+"""For each scheme that the settings for TLS support, a pattern of the url options that also concern
+TLS."""
 
 
 class Url(Kind):
-    """The url of a database, as SQLAlchemy reads it; `with_absolute_file` completes it."""
+    """The url of a database, converted to the form of SQLAlchemy.
+
+    The path of an SQLite file stays relative until `with_absolute_file` converts it.
+    """
 
     description = (
         "a url such as mysql://USER:PASSWORD@HOST:PORT/DATABASE, postgresql://… or"
@@ -74,7 +78,8 @@ class Url(Kind):
 
     @override
     def read(self, value: object, context: Context) -> str:
-        # Only the values of references are encoded here; users write the rest of the login encoded.
+        # In the user and password, only the values of references are percent-encoded here, because
+        # users must write all other characters encoded.
         encode = _login(value) if isinstance(value, str) else range(0)
         url = self.text(value, context, encode=encode)
         if url.lower() in {MEMORY, f"{MEMORY}//"}:
@@ -96,7 +101,9 @@ class Url(Kind):
 
 
 def with_absolute_file(url: str, context: Context) -> str:
-    """A url that `Url` has read, with the path of an SQLite file made absolute.
+    """Return a url from `Url` with the path of its SQLite file made absolute.
+
+    Urls of other databases are returned unchanged.
 
     Raises:
         InvalidValueError: the file cannot be used.
@@ -108,10 +115,11 @@ def with_absolute_file(url: str, context: Context) -> str:
 
 
 def from_sequel(url: str) -> str:
-    """A url written for Ruby's Sequel, rewritten for psched.
+    """Convert a url that was written for Ruby's Sequel to the form of psched.
 
-    To Sequel, and therefore to PerfectSched, ``sqlite:///FILE`` is an absolute path and
-    ``sqlite://FILE`` a relative one. Our drivers have other names for the option ``encoding``.
+    Sequel, and therefore PerfectSched, reads ``sqlite:///FILE`` as an absolute path and
+    ``sqlite://FILE`` as a relative path. The option ``encoding`` is renamed, because Python's
+    drivers have other names for it.
     """
     scheme, divider, rest = url.partition("://")
     if scheme.lower().startswith("sqlite") and rest.startswith("/"):
@@ -123,19 +131,21 @@ def from_sequel(url: str) -> str:
 
 
 def default_url(context: Context) -> str:
-    """The url of the SQLite file that is used if no url is configured.
+    """Return the url of the SQLite file that is used if no url is configured.
 
     Raises:
-        InvalidValueError: no environment variable names a folder for it.
+        InvalidValueError: no environment variable contains a folder for the file, or the path of
+            the file cannot be used in a url.
     """
-    # systemd lists all folders of the unit, separated by colons.
+    # Only the first folder is used. systemd lists all state folders of the unit, separated by
+    # colons.
     folder, _, _ = context.environ.get("STATE_DIRECTORY", "").partition(":")
     state = Path(folder) if folder else _state_home(context.environ) / "psched"
     return f"sqlite:///{_path(context.cwd / state / 'psched.db')}"
 
 
 def file_of(url: str) -> Path | None:
-    """The SQLite file that a url names; None if it names another database."""
+    """Return the SQLite file in a url; None if the url is for another database."""
     scheme, _, place = url.partition("://")
     if not scheme.startswith("sqlite"):
         return None
@@ -143,7 +153,7 @@ def file_of(url: str) -> Path | None:
 
 
 def each_host(url: str) -> tuple[str, ...]:
-    """One url for each server that a url names; they differ in host and port only."""
+    """Return one url for each server in a url. The urls differ only in host and port."""
     scheme, divider, rest = url.partition("://")
     login, at, place = rest.rpartition("@")
     hosts, slash, database = place.partition("/")
@@ -153,14 +163,15 @@ def each_host(url: str) -> tuple[str, ...]:
 
 
 def without_secrets(url: str) -> str:
-    """`url` with ``***`` in place of its passwords, to be shown to people."""
+    """Return a url with ``***`` in place of its passwords, so that messages can show it."""
     return _SECRET_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1***", url))
 
 
 def secret_variables(url: str) -> set[str]:
-    """The environment variables of an unexpanded url that may hold a password.
+    """Return the environment variables in an unexpanded url that may hold a password.
 
-    A variable with a host, a file or a user's name is not secret: programs may need it.
+    These are the variables in the password and in the options. Variables with a host, a file or a
+    user name are not secret, and programs may need them.
     """
     form = references.masked(url)
     scheme, divider, _ = form.partition("://")
@@ -181,10 +192,10 @@ def secret_variables(url: str) -> set[str]:
 
 
 def with_password(url: str, password: str) -> str:
-    """A url with a password added.
+    """Return a url with a password added.
 
     Raises:
-        InvalidValueError: the url has a password, or no place for one.
+        InvalidValueError: the url already has a password, has no user, or is not for a server.
     """
     if redis_urls.is_redis(url):
         return redis_urls.with_password(url, password)
@@ -202,7 +213,7 @@ def with_password(url: str, password: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """The url that `with_password` was given."""
+    """Return a url without its password: the reverse of `with_password`."""
     if redis_urls.is_redis(url):
         return redis_urls.without_password(url)
     scheme, divider, rest = url.partition("://")
@@ -211,7 +222,7 @@ def without_password(url: str) -> str:
 
 
 def why_without_tls(url: str) -> str | None:
-    """Why the settings for TLS cannot be used with a url; None if they can."""
+    """Return why the settings for TLS cannot be used with a url; None if they can be used."""
     scheme = url.partition("://")[0]
     if scheme == "unix":
         return "is a socket of this host, which has no connection to encrypt"
@@ -223,7 +234,7 @@ def why_without_tls(url: str) -> str | None:
 
 
 def tls_options(url: str) -> tuple[str, ...]:
-    """The names of the options of a url that concern TLS."""
+    """Return the names of those options in a url that concern TLS."""
     pattern = _TLS_OPTIONS.get(url.partition("://")[0])
     if pattern is None:
         return ()
@@ -233,7 +244,7 @@ def tls_options(url: str) -> tuple[str, ...]:
 
 
 def _login(url: str) -> range:
-    """The positions of user and password in an unexpanded url."""
+    """Return the positions of the user and the password in an unexpanded url."""
     form = references.masked(url)
     return range(form.find("://"), form.rfind("@"))
 
@@ -254,8 +265,9 @@ def _absolute_file(rest: str, context: Context) -> str:
     name, question, options = rest.partition("?")
     if "@" in name and not name.startswith("/"):
         raise InvalidValueError("must name only a file: SQLite has no users and no hosts")
-    # A relative file has two slashes before it in PerfectSched, and three in SQLAlchemy; an
-    # absolute one has four.
+    # One slash is removed, if there is one, to accept both forms of a relative path:
+    # sqlite://FILE (PerfectSched) and sqlite:///FILE (SQLAlchemy). An absolute path, as in
+    # sqlite:////FILE, keeps its second slash.
     name = name.removeprefix("/")
     if name in {"", "/", ":memory:"}:
         raise InvalidValueError(
@@ -273,7 +285,8 @@ def _path(file: Path) -> Path:
         str(file).encode()
     except UnicodeEncodeError:
         raise InvalidValueError("leads to a path that is not UTF-8 text; choose another") from None
-    # SQLAlchemy 2.1 decodes %XX in a path, 2.0 does not; a ? ends the path in both.
+    # A % is refused, because SQLAlchemy 2.1 decodes %XX in a path and 2.0 does not. A ? is refused,
+    # because it ends the path in both versions.
     if re.search("[%?]", str(file)):
         raise InvalidValueError("leads to a path with % or ?; choose one without")
     return file

@@ -1,1 +1,1 @@
-"""When a schedule runs: cron lines, intervals, users' classes, and time zones."""
+"""Triggers, which determine when a schedule runs: cron lines, intervals and users' classes."""

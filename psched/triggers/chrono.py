@@ -1,15 +1,15 @@
 """Cron lines as PerfectSched's workers read them, rewritten for `psched.triggers.cron`.
 
-PerfectSched reads lines with the Ruby library chrono (r7kamura/chrono on GitHub). It differs from
-`psched.triggers.cron`:
+PerfectSched reads lines with the Ruby library chrono (r7kamura/chrono on GitHub). chrono differs
+from `psched.triggers.cron`:
 
-* a day field is unrestricted if it is exactly ``*``; ``*/2`` is a restriction like any other, and
-  where both day fields restrict, one of them is enough;
-* ``L`` alone in the day of month is the last day, and the weekday is ignored; in a list ``L`` has
-  no effect;
+* only a day field that is exactly ``*`` matches every day without restriction; ``*/2`` is a
+  restriction. If both day fields are restrictions, a day must match only one of them;
+* if the day of month is exactly ``L``, it matches the last day of the month, and the day of week is
+  ignored; in a list, ``L`` has no effect;
 * ``5/15`` means only 5;
-* in the weekday, every digit 7 is first replaced by 0: ``0-7`` is ``0-0``, Sunday, and ``5-7`` is
-  empty;
+* in the day of week, every digit 7 is replaced by 0 before parsing: ``0-7`` becomes ``0-0``, which
+  is Sunday, and ``5-7`` becomes ``5-0``, which is refused;
 * ranges do not wrap, and there is no ``?``, ``15W``, ``FRI#3``, ``5L`` nor ``@midnight``;
 * a comma may end a list, and the star in ``1*`` is replaced by the field's range.
 """
@@ -25,12 +25,13 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?(?:/([0-9]+))?")
 
 
 def rewritten(text: str) -> str:
-    """Return a line that `psched.triggers.cron` reads as PerfectSched reads this one.
+    """Rewrite a PerfectSched line so that `psched.triggers.cron` finds the same times.
 
-    It is unchanged if both read it alike.
+    A line with the same meaning for both is returned unchanged.
 
     Raises:
-        InvalidError: PerfectSched refuses it; its workers could not process such a row.
+        InvalidError: PerfectSched refuses the line, or a field of it never matches. PerfectSched's
+            workers could not process such a row.
     """
     if text in _LINES:
         return text
@@ -46,7 +47,8 @@ def rewritten(text: str) -> str:
     elif "*" in {day.written, weekday.written}:
         days = [day.same, weekday.same]
     else:
-        # Neither day field may begin with a star now, because psched would require both to match.
+        # Both day fields are restrictions, of which a day must match only one. A field that begins
+        # with a star is converted to a list, because psched would require both fields to match.
         days = [part.listed if part.written[0] == "*" else part.same for part in (day, weekday)]
     line = [minute.same, hour.same, days[0], month.same, days[1]]
     return text if line == fields else " ".join(line)
@@ -57,11 +59,12 @@ class _Field:
     """What chrono accepts in one of the five fields.
 
     Attributes:
-        low: the least number.
-        high: the greatest number.
-        names: texts, and what each is replaced by before the field is parsed.
-        pattern: what the whole field must match before that.
-        plain: matches an item that psched reads in the same way.
+        name: the name of the field, for messages.
+        low: the smallest number.
+        high: the largest number.
+        names: texts, each with the text that replaces it before the field is parsed.
+        pattern: a pattern that the whole field must match before any text is replaced.
+        plain: a pattern of the items that chrono and psched interpret alike.
     """
 
     name: str
@@ -72,7 +75,7 @@ class _Field:
     plain: re.Pattern[str]
 
     def numbers(self, written: str) -> frozenset[int]:
-        """Return the numbers that a text of the field stands for."""
+        """Return the numbers that the text of a field matches."""
         if not self.pattern.fullmatch(written):
             raise self._refusal(written)
         items = written.rstrip(",").split(",")
@@ -103,7 +106,7 @@ class _Part:
     """One field of a line, parsed.
 
     Attributes:
-        written: its text.
+        written: the text of the field.
     """
 
     def __init__(self, kind: _Field, written: str) -> None:
@@ -120,12 +123,12 @@ class _Part:
 
     @property
     def same(self) -> str:
-        """The field for psched; unchanged if psched reads it in the same way."""
+        """The field for psched: unchanged if psched interprets it like chrono, otherwise a list."""
         return self.written if self._plain else self.listed
 
 
 def _field(name: str, low: int, high: int) -> _Field:
-    """A field whose numbers have no names."""
+    """Create a field whose numbers have no names."""
     plain = _plain("[0-9]+", "[0-9]+")
     return _Field(name, low, high, {}, re.compile(".*"), plain)
 
@@ -133,15 +136,15 @@ def _field(name: str, low: int, high: int) -> _Field:
 def _named_field(
     name: str, low: int, high: int, names: Mapping[str, str], *, digits: str, end: str
 ) -> _Field:
-    """A field whose numbers have names.
+    """Create a field whose numbers have names.
 
     Args:
-        name: for messages.
-        low: the least number.
-        high: the greatest number.
-        names: texts, and what each is replaced by.
-        digits: matches a digit of the numbers that psched reads in the same way.
-        end: matches what may follow the last item.
+        name: the name of the field, for messages.
+        low: the smallest number.
+        high: the largest number.
+        names: texts, each with the text that replaces it.
+        digits: a pattern of the digits in numbers that chrono and psched interpret alike.
+        end: a pattern of the text that may follow the last item.
     """
     words = "|".join(word for word in names if word.isalpha())
     atom = f"(?:[0-9]+|{words})"
@@ -151,7 +154,10 @@ def _named_field(
 
 
 def _plain(atom: str, step: str) -> re.Pattern[str]:
-    """Matches an item that psched and PerfectSched read alike, with a step only after a range."""
+    """Return a pattern of the items that chrono and psched interpret alike.
+
+    In such an item, a step follows only a range or a star.
+    """
     return re.compile(rf"(?:\*|{atom}-{atom})(?:/{step})?|{atom}|7", re.IGNORECASE)
 
 

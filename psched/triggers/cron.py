@@ -1,26 +1,28 @@
-"""A cron line in a time zone, as a function of an instant.
+"""Cron lines: the next time of a line in a time zone after an instant.
 
-**The line** is that of crontab(5): minute, hour, day of month, month, day of week; or one of
-seven names such as ``@daily``. If neither day field begins with ``*``, a day must match
-one of the two; otherwise it must match both. Beyond crontab(5), ranges wrap (``22-2``,
-``FRI-MON``), ``5/15`` is ``5-59/15``, ``?`` is ``*`` in a day field, and there are ``L`` (last
-day of the month), ``15W`` (the day from Monday to Friday nearest the 15th, in its month),
-``FRI#3`` (third Friday) and ``5L`` or ``L5`` (last Friday).
+**The line** has the five fields of crontab(5): minute, hour, day of month, month, day of week. Or
+it is one of seven names such as ``@daily``. If neither day field begins with ``*``, a day must
+match one of the two; otherwise it must match both. Beyond crontab(5), ranges wrap (``22-2``,
+``FRI-MON``), ``5/15`` is ``5-59/15``, ``?`` is ``*`` in a day field, and there are ``L`` (last day
+of the month), ``15W`` (the day from Monday to Friday nearest the 15th, in its month), ``FRI#3``
+(third Friday) and ``5L`` or ``L5`` (last Friday).
 
-**The clock changes.** A line whose minute or hour begins with ``*`` is a *wildcard* line, every
-other is a *fixed-time* line. Under the policy ``debian``, which is that of Debian's cron(8):
+**The clock changes.** A line whose minute or hour begins with ``*`` is a *wildcard* line. Every
+other line is a *fixed-time* line. The policy ``debian`` follows Debian's cron(8):
 
-* a wildcard line runs at every real minute whose wall time matches. It does not run at skipped
-  times, and runs at repeated ones both times: hourly stays hourly;
-* a fixed-time line some of whose times are skipped runs once, at the instant of the change;
-* a fixed-time line runs only the first time that a repeated wall time is shown;
-* a change of three hours or more forward, or of more than three back, is a correction and not
-  daylight saving: neither kind of line makes up for skipped times or suppresses repeated ones.
+* a wildcard line runs each time that the clock shows a matching minute. It does not run at skipped
+  times, and runs twice at repeated times. So an hourly line runs every hour;
+* if the clock change skips times of a fixed-time line, the line runs once, at the instant of the
+  change;
+* at a repeated wall time, a fixed-time line runs only the first time;
+* a change of three hours or more forward, or of more than three hours back, is treated as a
+  correction of the clock, not as daylight saving. Then every line is treated as a wildcard line.
 
 Under ``wallclock``, PerfectSched's policy, every line is treated as a wildcard line.
 
-croniter does the calendar half: it searches among wall times only, with lines that are rewritten so
-that it interprets them correctly. The zone half, with every decision about a clock change, is here.
+The library croniter finds the wall times that match a line, without a time zone. This module
+rewrites the line first, so that croniter interprets it correctly. It then converts the wall times
+to instants, and applies the policy for clock changes.
 """
 
 import re
@@ -32,7 +34,7 @@ from psched.base.errors import InvalidError
 from psched.triggers.zone import LATEST, Zone, find_zone
 
 DST_POLICIES = ("debian", "wallclock")
-ALIASES = {  # The names of crontab(5), except @reboot, which is not a time.
+ALIASES = {  # the names of crontab(5), without @reboot, which is no time
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -42,11 +44,11 @@ ALIASES = {  # The names of crontab(5), except @reboot, which is not a time.
     "@hourly": "0 * * * *",
 }
 
-# All in seconds.
-CORRECTION = 3 * 3600  # Such a change of the clock is a correction, not daylight saving.
-_GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years, after which the days of the week repeat.
-_RARE = 40 * 366 * 86_400  # In this time every date, even 29 February, has every day of the week.
-_BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; earlier instants are treated as this one.
+# The following numbers are in seconds.
+CORRECTION = 3 * 3600  # the limit between daylight saving and corrections
+_GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years; then dates have the same weekdays again
+_RARE = 40 * 366 * 86_400  # every date, even 29 February, has every weekday within it
+_BEGIN = -2_208_988_800  # 1900-01-01T00:00Z, which replaces all earlier instants
 
 
 def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "crontab") -> "Cron":
@@ -54,19 +56,19 @@ def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "cronta
 
     Args:
         text: the line.
-        timezone: the zone of its times.
+        timezone: the name of the time zone of the line.
         dst_policy: one of `DST_POLICIES`.
         reading: ``crontab`` or ``perfectsched``; the latter is described in
             `psched.triggers.chrono`.
 
     Raises:
-        InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (the error's field) is invalid; the
-            text names the field of the line and the fix.
+        InvalidError: the line, ``timezone`` or ``dst_policy`` is invalid. The error's field is
+            ``cron``, ``timezone`` or ``dst_policy``; the error's text gives the reason and the fix.
     """
     if dst_policy not in DST_POLICIES:
         raise InvalidError("dst_policy", f"{dst_policy!r} is not one of {', '.join(DST_POLICIES)}")
     if reading == "perfectsched":
-        from psched.triggers.chrono import rewritten  # noqa: PLC0415  # few lines are read so
+        from psched.triggers.chrono import rewritten  # noqa: PLC0415  # rarely needed
 
         minute, hour, day, month, weekday = _split(rewritten(text))
     else:
@@ -87,19 +89,20 @@ def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "cronta
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron line in a zone. Made by `parse_cron`; its first four fields decide about equality.
+    """A cron line in a time zone. Created by `parse_cron`. Threads may share a `Cron`.
 
-    Threads may share it.
+    Two objects are equal if their first four attributes are equal.
 
     Attributes:
         text: the line.
         timezone: the name of the zone.
         dst_policy: one of `DST_POLICIES`.
         reading: see `parse_cron`.
-        hourly: it matches every hour of the day.
-        fixed: it is treated as a fixed-time line.
-        zone: the zone.
-        match_after: the first match strictly after a wall time; both are wall times.
+        hourly: whether the line's hour field matches every hour of the day.
+        fixed: whether the line is treated as a fixed-time line.
+        zone: the time zone.
+        match_after: a function that returns the first matching wall time strictly after a wall
+            time.
     """
 
     text: str
@@ -117,7 +120,7 @@ class Cron:
         if instant >= LATEST:
             return None
         wall = self.zone.wall(instant)
-        if len(self.zone.instants(wall)) == 1:  # usually: no change is near
+        if len(self.zone.instants(wall)) == 1:  # usually: no clock change repeats this wall time
             return self._next(wall, instant)
         repeated = self.zone.change(wall)
         in_first_pass = instant < repeated.instant
@@ -125,13 +128,13 @@ class Cron:
             return self._next(wall if in_first_pass else repeated.end - 1, instant)
         following = self._next(wall, instant)
         if in_first_pass and (following is None or following >= repeated.instant):
-            # After the clock is set back, matches before ``wall`` are shown a second time, and come
-            # before the next new one.
+            # The search begins at the first repeated wall time, because matches up to ``wall`` are
+            # shown again after the clock is set back, before the next match after ``wall``.
             return self._next(repeated.start - 1, instant)
         return following
 
     def _next(self, wall: int, instant: int) -> int | None:
-        """Return the first time after ``instant`` among the matches after ``wall``."""
+        """Return the first time after ``instant`` of a match after ``wall``, or None."""
         match = self.match_after(wall)
         while match < LATEST:
             for time in self.zone.instants(match):
@@ -141,7 +144,8 @@ class Cron:
             if self.fixed and skipped.size < CORRECTION:
                 return skipped.instant
             if match > wall + _RARE:
-                # Every match is skipped, as on the Sundays on which summer time begins.
+                # No more matches are tried, because clock changes skip all of them. An example is a
+                # line for the hour that is skipped on the Sundays on which summer time begins.
                 return None
             match = self.match_after(skipped.end - 1)
         return None
@@ -149,14 +153,16 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """What may be written in one of the five fields.
+    """The values that one of the five fields accepts.
 
     Attributes:
-        low: the least number.
-        high: the greatest number; 7 for the day of week, where it is Sunday like 0.
-        size: how many different values there are.
-        allowed: what may be written, for error messages.
-        names: the names of the numbers, beginning with ``low``.
+        name: the name of the field, for error messages.
+        low: the smallest number.
+        high: the largest number. For the day of week it is 7, which is Sunday, like 0.
+        size: the number of different values.
+        allowed: the accepted values, for error messages.
+        names: the names of the numbers in order, beginning with the name of ``low``; empty: the
+            numbers have no names.
     """
 
     name: str
@@ -171,7 +177,7 @@ class _Field:
         return written == "*" or written.count(",") + 1 == self.size
 
     def number(self, word: str) -> int:
-        """Return the number that one word of the field stands for."""
+        """Convert one word of the field, a name or digits, to a number."""
         if word in self.names:
             return self.low + self.names.index(word)
         if word.isdecimal() and self.low <= int(word) <= self.high:
@@ -179,7 +185,10 @@ class _Field:
         raise self._refusal(word)
 
     def words(self, items: list[str]) -> list[str]:
-        """Return the numbers that the items of a list stand for, sorted and without duplicates."""
+        """Convert the items of a list to numbers as text, sorted and without duplicates.
+
+        The list with the single item ``*`` is returned unchanged.
+        """
         if items == ["*"]:
             return items
         return [str(n) for n in sorted({n for item in items for n in self._numbers(item)})]
@@ -193,7 +202,7 @@ class _Field:
         last = begin if parts["begin"] and not parts["step"] else self.low + self.size - 1
         end = self.number(parts["end"]) if parts["end"] else last
         if end < begin:
-            end += self.size  # The range wraps around the end of the field.
+            end += self.size  # for a range that wraps around the end of the field
         return (self.low + (n - self.low) % self.size for n in range(begin, end + 1, step))
 
     def _refusal(self, part: str) -> InvalidError:
@@ -216,7 +225,10 @@ _OF_MONTH = re.compile(r"(?P<day>\w+)(?:#(?P<nth>[1-5])|L)|L(?P<last>\w+)")
 
 
 def _split(text: str) -> list[str]:
-    """Return the five fields of a line in upper case; a name such as ``@daily`` is replaced."""
+    """Split a line, or the line that a name such as ``@daily`` means, into its five fields.
+
+    The fields are returned in upper case.
+    """
     line = text.strip(" \t")
     if line.startswith("@"):
         if line not in ALIASES:
@@ -233,16 +245,17 @@ def _split(text: str) -> list[str]:
 
 
 def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tuple[str, bool]:
-    """Rewrite a line for croniter, and return whether a day must match only one of its day fields.
+    """Rewrite a line for croniter. Also return whether one matching day field is enough.
 
-    Ranges and steps are replaced by lists, because croniter takes ``5-5`` for the whole field and
-    miscounts steps in a range that wraps.
+    Ranges and steps are replaced by lists, because croniter interprets ``5-5`` as the whole field,
+    and miscounts steps in a range that wraps.
     """
     day, weekday = ("*" if days == "?" else days for days in (day, weekday))
     either = not (day.startswith("*") or weekday.startswith("*"))
     days, months, weekdays = _days(day), _MONTH.words(month.split(",")), _weekdays(weekday)
     if (day.endswith("W") or "#" in weekday or "L" in weekday) and "*" not in (day, weekday):
-        # croniter, which handles these separately, would require both fields to match.
+        # Refused, because croniter handles these forms separately, and would require both fields to
+        # match.
         pair = f"day of month {day!r} and day of week {weekday!r}"
         raise InvalidError("cron", f"{pair} do not go together; write * for one of them")
     longest = max((monthrange(2000, int(n))[1] for n in months if n != "*"), default=31)
@@ -250,7 +263,8 @@ def _rewrite(minute: str, hour: str, day: str, month: str, weekday: str) -> tupl
         if not either:
             never = f"day of month {day!r} does not come in month {month!r}"
             raise InvalidError("cron", f"{never}; use a day that does, or L for the last one")
-        days = ["*"]  # Only the weekdays count; croniter would search 50 years for the date first.
+        # Only the weekdays are kept, because croniter would first search 50 years for the date.
+        days = ["*"]
     times = [_MINUTE.words(minute.split(",")), _HOUR.words(hour.split(","))]
     return " ".join(",".join(words) for words in (*times, days, months, weekdays)), either
 
@@ -279,18 +293,19 @@ def _place(match: re.Match[str]) -> str:
 def _calendar(line: str, *, either: bool) -> Callable[[int], int]:
     """Return a function that finds the first match strictly after a wall time.
 
-    Only this function uses croniter, which is imported when the first line is parsed, because many
-    commands parse none. croniter's object stores the time that it was last asked about, so each
-    call makes a copy of it: threads share the line.
+    Only this function uses croniter. It imports croniter when the first line is parsed, because
+    many commands parse no line. A croniter object stores the time of the last search. So each call
+    copies the object, because threads share the returned function.
     """
     from croniter import croniter  # noqa: PLC0415
 
     untouched = vars(croniter(line, start_time=0.0, ret_type=float, day_or=either))
 
     def match_after(wall: int) -> int:
-        # In a year of the first cycle croniter stays far from the limits of datetime.
+        # The wall time is moved to the same date in the first 400 years after 1970, because
+        # croniter fails near the limits of datetime.
         cycles, wall = divmod(wall, _GREGORIAN_CYCLE)
-        search = croniter.__new__(croniter)  # copy.copy() takes ten times as long
+        search = croniter.__new__(croniter)  # ten times as fast as copy.copy()
         search.__dict__.update(untouched)
         return cycles * _GREGORIAN_CYCLE + int(search.get_next(start_time=float(wall)))
 

@@ -1,23 +1,24 @@
 """A user's trigger: a class that computes the next time.
 
-Its text is the class's import path, and the arguments of its constructor as JSON::
+The trigger's text contains the import path of the class, and its constructor's arguments as JSON::
 
     @call myapp.triggers:Tides {"port": "Brest"}
 
-The class has one method, ``next_at(after)``: the first time after an instant, or None if there is
-none. The instant is in whole Unix seconds; if the parameter is annotated as a `datetime`, it is an
-aware datetime in UTC. The result is whole Unix seconds or an aware datetime in either case.
-``next_at`` is called often, on every host, with instants in any order, by processes that have other
-work to do. So it must be a fast, pure function of the instant and the arguments.
+The class must have a method ``next_at(after)``. It returns the first time after the instant
+``after``, or None if there is none. ``after`` is whole Unix seconds, or an aware datetime in UTC if
+the parameter is annotated as a `datetime`. The result may be whole Unix seconds or an aware
+datetime, whatever the type of ``after``. ``next_at`` must be a fast, pure function of the instant
+and the constructor's arguments, because every host calls it often, with instants in any order.
 
-Anybody who may write to the table can name any module. So a module is imported only if the operator
-allows it: by the setting ``triggers``, or, without that, by a file in one of the folders of
-``load_path``. ``__main__``, the program that runs, is never imported, and always allowed.
+Anybody who may write to the table can write the name of any module there. So a module is imported
+only if the operator allows it. The setting ``triggers`` lists the allowed modules. If it is not
+set, the modules in the folders of ``load_path`` are allowed. ``__main__`` is always allowed,
+because it is the running program and needs no import.
 
-`loading_by` chooses which process loads the class. A program loads it itself (`load_here`). A
-worker never does (`refuse_to_ask`): a separate process loads the class for the worker, see
-`worker.trigger_helpers`. The command line starts a child that loads it, see
-`psched.cli.trigger_helper`.
+`loading_by` chooses which process loads the class. A user's program loads the class itself
+(`load_here`). A worker does not load the class (`refuse_to_ask`): a separate process loads it for
+the worker, see `worker.trigger_helpers`. The command line starts a child process that loads the
+class, see `psched.cli.trigger_helper`.
 """
 
 import inspect
@@ -40,24 +41,25 @@ _NAME = rf"{_WORD}(?:\.{_WORD})*:{_WORD}(?:\.{_WORD})*"
 _TEXT = re.compile(rf"@call[ \t]+(?P<name>{_NAME})(?:[ \t]+(?P<arguments>\{{.*\}}))?", re.DOTALL)
 
 DEADLINE = 10.0
-"""Seconds within which a process that loads classes for another must answer, imports included."""
+"""Seconds within which a process that loads classes for another process must answer. They include
+the time for imports."""
 
 _QUESTIONS = 5
 """The number of times that are computed as a trial when a schedule is declared."""
 
 _LONGEST_NUMBER = 64
-"""Bits; an error does not show a longer number."""
+"""The size in bits of the longest number that an error shows."""
 
 _PROGRAM = "__main__"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A parsed text of a user's trigger, and which modules are allowed.
+    """The parsed text of a user's trigger, and the modules that are allowed.
 
     Attributes:
         text: the trigger's text.
-        name: ``module:Class``.
+        name: the import path of the class, ``module:Class``.
         load_path: folders that are searched for modules first.
         triggers: the modules that are allowed; None: those below ``load_path``.
     """
@@ -69,16 +71,17 @@ class Call:
 
 
 NextAfter = Callable[[int], int | None]
-"""The method ``next_at`` on Unix seconds, with its result checked; raises `InvalidError`."""
+"""A function that calls ``next_at`` and checks the result. The instant and the result are Unix
+seconds. It raises `InvalidError` if ``next_at`` raises or returns no valid time."""
 
 
 class AskElsewhereError(Exception):
-    """A user's trigger is needed in a process that loads none; another process must be asked."""
+    """This process does not load users' triggers; another process must compute the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CustomTrigger:
-    """A user's trigger. Made by `parse_call`; its text decides about equality."""
+    """A user's trigger. Created by `parse_call`. Triggers with equal texts are equal."""
 
     text: str
     _next_after: NextAfter = field(repr=False, compare=False)
@@ -93,10 +96,10 @@ class CustomTrigger:
         return self._next_after(instant)
 
     def check(self, instant: int) -> None:
-        """Compute a few times after an instant, each twice.
+        """Compute a few times after an instant, each of them twice.
 
         Raises:
-            InvalidError: they are not valid, or not the same both times.
+            InvalidError: a time is invalid, or the two results differ.
         """
         for _ in range(_QUESTIONS):
             answer = self.next_after(instant)
@@ -110,10 +113,10 @@ class CustomTrigger:
 def parse_call(
     text: str, load_path: Sequence[str], triggers: Sequence[str] | None = None
 ) -> CustomTrigger:
-    """Read ``@call module:Class {"name": "value"}``.
+    """Parse the text ``@call module:Class {"name": "value"}``, and load the class.
 
     Args:
-        text: without blanks around it.
+        text: the trigger's text, without blanks at its ends.
         load_path: folders that are searched for modules first.
         triggers: the modules that are allowed; None: those below ``load_path``.
 
@@ -137,13 +140,16 @@ def _loaded(load: Callable[[Call], NextAfter], call: Call) -> CustomTrigger:
 
 
 def class_name(text: str) -> str:
-    """``module:Class`` of a user's trigger, for people; if there is none, the text itself."""
+    """Return ``module:Class`` from the text of a user's trigger, for messages.
+
+    If the text is not valid, it is returned unchanged.
+    """
     match = _TEXT.fullmatch(text.strip(" \t"))
     return match["name"] if match else text
 
 
 def load_here(call: Call) -> NextAfter:
-    """Import a class in this process, and make an instance.
+    """Import a class in this process, create an instance, and return its checked ``next_at``.
 
     Raises:
         NotLoadedError: the class cannot be imported in this process, or is not allowed.
@@ -173,7 +179,7 @@ def load_here(call: Call) -> NextAfter:
             answered = next_at(datetime.fromtimestamp(instant, UTC) if dated else instant)
             seconds, problem = _seconds(answered)
         except MemoryError:
-            raise  # other code may have used up the memory
+            raise  # not the trigger's fault: other code may have used up the memory
         except (Exception, SystemExit) as error:
             asked = _asked(call.text, instant)
             raise InvalidError("cron", f"{asked} raised {described(error)}") from error
@@ -187,7 +193,7 @@ def load_here(call: Call) -> NextAfter:
 
 
 def refuse_to_ask(call: Call) -> NextAfter:
-    """Do not import the class; the caller must have another process ask it."""
+    """Return a function that raises `AskElsewhereError`; the class is not imported."""
 
     def next_after(_instant: int) -> NoReturn:
         raise AskElsewhereError(call.name)
@@ -203,9 +209,10 @@ def loading_by(load: Callable[[Call], NextAfter]) -> Iterator[None]:
     """Choose how this process loads users' triggers, within a with statement.
 
     Args:
-        load: `load_here`, `refuse_to_ask`, or another function; it raises what `load_here` raises.
+        load: `load_here`, `refuse_to_ask`, or another function that raises the same errors as
+            `load_here`.
     """
-    global _load  # noqa: PLW0603  # it depends on the process, not on a row
+    global _load  # noqa: PLW0603  # each process has one way to load classes
     before, _load = _load, load
     try:
         yield
@@ -236,7 +243,7 @@ def _takes_datetime(next_at: Callable[[Any], object]) -> bool:
     """Whether the parameter of ``next_at`` is annotated as a datetime."""
     try:
         parameters = inspect.signature(next_at).parameters.values()
-    except (TypeError, ValueError):  # a built-in method has no signature
+    except (TypeError, ValueError):  # some built-in methods have no signature
         return False
     hint = next((each.annotation for each in parameters), None)
     if isinstance(hint, str):  # as with ``from __future__ import annotations``
@@ -245,7 +252,10 @@ def _takes_datetime(next_at: Callable[[Any], object]) -> bool:
 
 
 def _seconds(answer: object) -> tuple[int | None, str | None]:
-    """An answer in Unix seconds, rounded up so that nothing runs early; or why it is invalid."""
+    """Convert a result of ``next_at`` to Unix seconds. Also return why it is invalid, or None.
+
+    A datetime is rounded up, so that no task runs early.
+    """
     if isinstance(answer, datetime):
         if answer.utcoffset() is None:
             return None, "answered a datetime without a zone"
@@ -260,7 +270,8 @@ def _asked(text: str, instant: int) -> str:
 
 
 def _shown(number: int) -> str:
-    # Python refuses to convert a number of thousands of digits.
+    # Long numbers are not shown, because Python refuses to convert a number with thousands of
+    # digits to text.
     return str(number) if number.bit_length() <= _LONGEST_NUMBER else "a huge number"
 
 

@@ -1,4 +1,4 @@
-"""Triggers: the text that says when a schedule runs, parsed to a function of an instant.
+"""Triggers: the text that says when a schedule runs is parsed to an object that computes times.
 
 There are three kinds: a cron line in a time zone (`cron`), ``@every SECONDS``, and a user's class
 (`psched.triggers.custom`).
@@ -16,33 +16,32 @@ from psched.triggers.custom import CustomTrigger, parse_call
 from psched.triggers.zone import LATEST, find_zone
 
 LONGEST_TEXT = 256
-"""Characters; it limits the time that parsing takes."""
+"""The largest number of characters in a trigger's text; it limits the time that parsing takes."""
 
 LONGEST_INTERVAL = 366 * 86_400
-"""Seconds."""
+"""The longest interval of ``@every``, in seconds."""
 
 
 class Trigger(Protocol):
-    """Decides when a schedule runs: a pure function of an instant."""
+    """Computes when a schedule runs. The result depends only on the trigger and an instant."""
 
     def next_after(self, instant: int) -> int | None:
         """Return the first time strictly after an instant, or None if there is none.
 
-        Both are whole Unix seconds.
+        The instant and the result are whole Unix seconds.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Equally spaced times, counted from 1970 whatever the zone.
+    """Equally spaced times, counted from 1970-01-01T00:00Z in every time zone.
 
-    So all hosts compute the same times, even after a pause, and nothing drifts.
+    Because of this fixed origin, all hosts compute the same times, and the times do not drift.
 
     Attributes:
         gap: the interval in seconds.
-        phase: the offset in seconds, less than `gap`: the first time at or after
-            1970-01-01T00:00Z.
+        phase: the first time at or after 1970-01-01T00:00Z, in Unix seconds; less than `gap`.
     """
 
     gap: int
@@ -55,7 +54,7 @@ class Every:
 
 
 def first(trigger: Trigger, start: int) -> int | None:
-    """Return a trigger's first time at or after ``start``, both in Unix seconds."""
+    """Return a trigger's first time at or after ``start``, or None. Times are in Unix seconds."""
     return trigger.next_after(start - 1)
 
 
@@ -70,23 +69,28 @@ def parse(
 ) -> Trigger:
     """Parse a trigger's text.
 
-    ``next_after`` of the result raises no errors, unless it is a user's class. Equal arguments give
-    the same object, which threads may share.
+    ``next_after`` of the result raises no errors, unless the trigger is a user's class. Threads may
+    share the result. Calls with equal arguments may return the same object.
 
     Args:
         text: the trigger's text.
-        timezone: the zone of its times.
-        dst_policy: what happens to times that a clock change skips or repeats.
-        reading: ``perfectsched``: only cron lines, read as PerfectSched does.
-        load_path: folders that are searched first for a user's class.
-        allowed: the setting ``triggers``: the modules that a user's class may be in.
+        timezone: the name of the time zone for a cron line.
+        dst_policy: how times that a clock change skips or repeats are treated; see
+            `psched.triggers.cron`.
+        reading: ``crontab``, or ``perfectsched``, which accepts only cron lines and interprets them
+            like PerfectSched.
+        load_path: folders that are searched first for the module of a user's class.
+        allowed: the modules that a user's class may be in, from the setting ``triggers``; None: the
+            modules below ``load_path``.
 
     Raises:
         NotLoadedError: a user's class cannot be imported in this process, or is not allowed.
-        InvalidError: ``cron``, ``timezone`` or ``dst_policy`` (the error's field) is invalid; the
-            text names the invalid part and the fix.
+        InvalidError: the trigger's text, ``timezone`` or ``dst_policy`` is invalid. The error's
+            field is ``cron``, ``timezone`` or ``dst_policy``; the error's text gives the invalid
+            part and the fix.
     """
-    # Checked before the cached call, whose arguments must be hashable.
+    # The types are checked before `_parse` is called, because `_parse` is cached and its arguments
+    # must be hashable.
     for name, value in (("cron", text), ("timezone", timezone), ("dst_policy", dst_policy)):
         if not isinstance(value, str):
             raise InvalidError(name, f"must be text, not {type(value).__name__}")
@@ -94,22 +98,24 @@ def parse(
         raise InvalidError("cron", f"is too long; use at most {LONGEST_TEXT} characters")
     if reading == "crontab" and is_custom(text):
         find_zone(timezone)
-        # A user's class is not cached, because how it is loaded depends on the process, see
-        # `triggers.custom.loading_by`.
+        # `_parse` is not used here, because its cache must not hold users' classes: the function
+        # that loads them can be changed with `triggers.custom.loading_by`.
         return parse_call(text.strip(" \t"), load_path, allowed)
     return _parse(text, timezone, dst_policy, reading)
 
 
 def is_custom(text: str) -> bool:
-    """Whether a trigger's text names a user's class."""
+    """Whether a trigger's text begins with ``@call``, so that the trigger is a user's class."""
     return re.match(r"[ \t]*@call\b", text) is not None
 
 
 def check(trigger: Trigger | None, instant: int) -> None:
-    """Try a user's class on times after an instant; all other triggers are known to be valid.
+    """Try out a user's class on a few times after an instant.
+
+    Nothing is done for other triggers, because they are always valid after parsing.
 
     Raises:
-        InvalidError: its answers are invalid.
+        InvalidError: the class returns invalid times.
     """
     if isinstance(trigger, CustomTrigger):
         trigger.check(instant)

@@ -1,18 +1,18 @@
-"""Time zones: what the clocks of a zone show, in whole seconds.
+"""Time zones: the times that the clocks of a zone show, in whole seconds.
 
-There are two counts of seconds, which have different names throughout psched:
+psched counts seconds in two ways, and uses a different name for each:
 
 * an *instant* is a point in time, in Unix seconds;
-* a *wall* time is what the zone's clocks show, counted as if they showed UTC: its minute
-  is ``wall // 60 % 60`` whatever the zone.
+* a *wall* time is the date and time that the zone's clocks show, converted to Unix seconds as if
+  they were UTC. So the minute on the clock is ``wall // 60 % 60`` in every zone.
 
-A wall time is shown once, except near a clock change: a clock that is set back shows some wall
-times twice, and one that is set forward skips some.
+The clocks show most wall times once. A clock that is set back shows some wall times twice. A clock
+that is set forward skips some wall times.
 
-Zone data come from the PyPI package ``tzdata``, never from the system, because two hosts with
-different files would compute different next times for one row. The files are read directly
-from the package, because the ways to make ``zoneinfo`` prefer it (``PYTHONTZPATH``,
-``zoneinfo.reset_tzpath``) would change every zone of the process, the handlers' included.
+psched uses the zone data of the PyPI package ``tzdata``, not those of the system, because hosts
+with different data would compute different next times for one row. psched reads the files directly
+from the package. It does not make ``zoneinfo`` prefer the package (``PYTHONTZPATH``,
+``zoneinfo.reset_tzpath``), because that would also change the zones that handlers use.
 """
 
 from bisect import bisect_left
@@ -29,25 +29,26 @@ import tzdata  # type: ignore[import-untyped]
 from psched.base.errors import InvalidError
 
 VERSION: str = tzdata.IANA_VERSION
-"""The release of the zone data, as IANA names it: ``2026b``."""
+"""IANA's name of the release of the zone data, such as ``2026b``."""
 
 LATEST = 253_402_214_400
-"""9999-12-31T00:00Z; a trigger has no later time, so that each can be shown in every zone."""
+"""9999-12-31T00:00Z in Unix seconds. Triggers return only earlier times, because a later time could
+not be shown in every zone."""
 
 _DAY = 86_400
 
 _LONGEST_NAME = 64
-"""Characters of an unknown name that errors show; every zone's name is shorter."""
+"""The number of characters of an unknown name that errors show. Every zone's name is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A clock change: the wall times it skips or shows twice.
+    """A clock change, with the wall times that it skips or repeats.
 
     Attributes:
-        instant: the first instant at which the new offset holds.
+        instant: the first instant with the new offset from UTC.
         start: the first wall time that is skipped or shown twice.
-        end: the wall time after the last of them.
+        end: the wall time one second after the last one that is skipped or shown twice.
     """
 
     instant: int
@@ -62,11 +63,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """The clock of one zone. Made by `find_zone`.
+    """The clock of one time zone. Created by `find_zone`.
 
-    It works for the years 1 to 9999, which are `datetime`'s limits, except for a day at either end.
-    It assumes that no zone changes its clock twice within `Change.size`: since 1970, all changes of
-    a zone are at least six days apart.
+    The methods work for the years 1 to 9999, the limits of `datetime`, except for the first and the
+    last day. They assume that two clock changes of a zone are further apart than `Change.size`.
+    This is true: since 1970, all changes of a zone are at least six days apart.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Zone:
         return int(shown.replace(tzinfo=UTC).timestamp())
 
     def instants(self, wall: int) -> tuple[int, ...]:
-        """Return the instants, in order, at which a wall time is shown: none, one or two."""
+        """Return the instants at which a wall time is shown, in order: no instant, one or two."""
         old, new = self._readings(wall)
         if old == new:
             return (old,)
@@ -87,11 +88,12 @@ class Zone:
     def change(self, wall: int) -> Change:
         """Return the clock change that skips a wall time or shows it twice.
 
-        For a wall time that is shown once, a change of size 0.
+        If the wall time is shown once, the result is a change of size 0.
         """
         old, new = self._readings(wall)
-        # Converted by the old offset, a repeated wall time is before the change, and a skipped one
-        # after it. By the new offset, it is the other way round. So the change is between the two.
+        # The instant of the change is searched between ``old`` and ``new``. If the wall time is
+        # repeated, the old offset gives an instant before the change, and the new offset gives one
+        # at or after the change. If the wall time is skipped, it is the other way round.
         early, late = sorted((old, new))
         instant = early + bisect_left(
             range(early, late), x=True, key=lambda moment: self.wall(moment) - moment != wall - old
@@ -99,9 +101,10 @@ class Zone:
         return Change(instant, start=instant + wall - late, end=instant + wall - early)
 
     def changes(self, start: int, end: int) -> Iterator[Change]:
-        """Find the clock changes after an instant and up to another, in order.
+        """Yield the clock changes after the instant ``start``, up to ``end``, in order.
 
-        `instants` of a wall time in the change says whether it is skipped or shown twice.
+        Call `instants` with a wall time in the change to find out whether the change skips or
+        repeats it.
         """
         offset = self._offset(start)
         for day in range(start, end, _DAY):
@@ -117,22 +120,25 @@ class Zone:
         return self.wall(instant) - instant
 
     def _readings(self, wall: int) -> tuple[int, int]:
-        """Convert a wall time by the offset before a near change, and by the one after it.
+        """Convert a wall time to two instants: by the offsets before and after a clock change.
 
-        For a wall time that is shown once both are equal. For one shown twice the first instant is
-        the earlier one, and for a skipped one the later (PEP 495, "fold").
+        If the wall time is shown once, the two instants are equal. If it is shown twice, the first
+        instant is the earlier one. If it is skipped, the first instant is the later one (PEP 495,
+        "fold").
         """
         shown = datetime.fromtimestamp(wall, UTC).replace(tzinfo=self._info)
         return int(shown.timestamp()), int(shown.replace(fold=1).timestamp())
 
 
 def find_zone(name: str) -> Zone:
-    """Return the zone of an IANA name.
+    """Return the time zone with an IANA name.
+
+    Only names in tzdata's own list are accepted. So a name cannot open a file outside the package,
+    a zone that counts leap seconds (``right/…``), or a zone that depends on the host
+    (``localtime``).
 
     Raises:
-        InvalidError: the name (``timezone``) is not in tzdata's own list. So no file outside the
-            package is ever opened, nor a zone that counts leap seconds (``right/…``) or depends on
-            the host (``localtime``).
+        InvalidError: the name is not in the list; the error's field is ``timezone``.
     """
     if name not in zone_names():
         raise InvalidError("timezone", f"{name[:_LONGEST_NAME]!r} is not a zone; {_hint(name)}")
@@ -141,8 +147,8 @@ def find_zone(name: str) -> Zone:
 
 @cache
 def zone_names() -> frozenset[str]:
-    """Return every accepted name."""
-    # "Factory" is not a zone, but stands for one that has not been chosen yet.
+    """Return the names of all accepted time zones."""
+    # "Factory" is removed, because it is a placeholder for a zone that has not been chosen yet.
     return frozenset(files(tzdata).joinpath("zones").read_text("ascii").split()) - {"Factory"}
 
 
