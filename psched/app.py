@@ -89,6 +89,6 @@ def make_store(settings: Config) -> Store:
 
 
 def new_nonce() -> str:
-    """A random text that is never repeated; it begins with the host's name, for people."""
+    """A random text that is never repeated. It begins with the host's name, to be recognizable."""
     host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname().partition(".")[0])[:24]
     return f"{host}-{secrets.token_hex(8)}"

@@ -103,7 +103,7 @@ class MemoryFolder:
 
 
 MEMORY = MemoryFolder()
-"""The folder of this process."""
+"""The folder that this process and its forked children use."""
 
 
 def remove(owner: int) -> None:

@@ -1,4 +1,4 @@
-"""The link between a process and its parent: whole messages, and the notice of the other's death.
+"""The link between a process and its parent: it carries messages and shows when one side dies.
 
 Each child has one socketpair. A message is a JSON object, optionally followed by bytes; the lengths
 of both precede it. The end of the stream means that the other side is dead, whatever killed it,
@@ -101,7 +101,7 @@ class Link:
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits for the socket to accept it."""
+        """Whether data wait until the socket accepts them."""
         return bool(self._outgoing) and not self.closed
 
     @property

@@ -1,10 +1,10 @@
-"""What the children that have exited left running: killed, again and again, until it is gone.
+"""Kills processes that exited children have left running, repeatedly until none is left.
 
-A child's exit says nothing about the processes that it had forked. Its tree is gone when a walk
-(see `tree`) finds nothing of it, and its cgroup (see `cgroup`), if it had one, is empty. That is
-usually so at once. It takes longer if a process cannot be killed now, because it is in
-uninterruptible sleep on a file server that is away, for example. The caller is not made to wait
-for such a process: it calls `OrphanReaper.sweep` again.
+A child's descendants may survive its exit. The child's tree is gone when a walk (see `tree`) finds
+no process of the tree, and the child's cgroup (see `cgroup`), if it had one, is empty. Usually the
+first sweep achieves this. More sweeps are needed if a process cannot be killed now, for example in
+uninterruptible sleep on an unavailable file server. `OrphanReaper.sweep` does not wait for such a
+process; the caller calls it again later.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from psched.process.spawner import ProcessTable, SystemSpawner
 
 _SOON = 0.05
 _LATER = 0.25
-"""Seconds until the next sweep for what does not die: the first time, and from then on."""
+"""Seconds between two sweeps while a process does not die: first `_SOON`, then `_LATER`."""
 
 _NEVER = float("inf")
 
 _LONG = 2.0
-"""Seconds after which what does not die is reported."""
+"""Seconds after which a tree with processes that do not die is reported."""
 
 C = TypeVar("C", bound=Child)
 
@@ -33,11 +33,11 @@ class _Tree(Generic[C]):
 
     Attributes:
         child: the child, which has exited.
-        cgroup: the one that it and its tree were in; None: it had none.
+        cgroup: the child's own cgroup, with its tree; None: the child had none.
         others: processes that are known to belong to another child.
-        since: when it exited.
-        late: it has been reported.
-        populated: a process was in its cgroup when that was last examined.
+        since: when the child's exit was noted, in seconds of the monotonic clock.
+        late: the tree has been reported because it takes long to die.
+        populated: a process was in the cgroup when the cgroup was last examined.
     """
 
     child: C
@@ -121,7 +121,7 @@ class OrphanReaper(Generic[C]):
                 tree.cgroup.kill()
         clean = self._processes.kill_all(spare)
         left = frozenset() if clean else self._processes.living_below(spare)
-        # A child that has just died, but is not reaped, may have left us some of these orphans.
+        # Leave out dead children that are not reaped: some of these orphans may be theirs.
         alive = filter(self._processes.is_alive, spare if left else ())
         self._not_theirs = dict.fromkeys(alive, left)
         self._left = left

@@ -18,10 +18,10 @@ def hide() -> bool:
 
     Where ``/proc`` is mounted with ``hidepid``, which hides from users the processes that they may
     not read, psched could no longer see its own processes, and could not kill what tasks leave
-    behind. There it is not done.
+    behind. On such a host, this function changes nothing.
 
     Returns:
-        Whether it was done.
+        Whether this process is hidden now.
 
     Raises:
         RuntimeError: this process has a second thread.

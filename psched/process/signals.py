@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Protocol
 
 _SHORT = 0.02
-"""Seconds; a sleep no longer than this ends at the very instant."""
+"""Seconds. A sleep that is not longer than this ends exactly in time."""
 
 _receive: Callable[[int], object] = int
 
@@ -39,7 +39,7 @@ def receive(receiver: Callable[[int], object]) -> None:
 
 
 def is_received(number: signal.Signals) -> bool:
-    """Whether the handler of a signal is psched's."""
+    """Whether psched's handler is set for a signal."""
     return signal.getsignal(number) is _arrived
 
 
@@ -141,7 +141,7 @@ class SignalInbox:
         return self.take() if self.sleep(timeout) else set()
 
     def watch(self, links: Iterable[Waitable]) -> None:
-        """Have these links end the sleep, too.
+        """Let these links end later sleeps, as signals do.
 
         Args:
             links: each is ready when it can be read, or when it has something to send and can be

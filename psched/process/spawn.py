@@ -123,7 +123,7 @@ def fork(live: Callable[[], int]) -> int:
 
 
 def _checked(status: object) -> int:
-    """What a main function has returned, if it is an exit status; else `CRASHED`."""
+    """The value that a main function has returned if it is an exit status, otherwise `CRASHED`."""
     if isinstance(status, int) and 0 <= status <= _HIGHEST:
         return status
     sys.stderr.write(f"psched: {status!r} is not an exit status\n")

@@ -1,6 +1,6 @@
-"""What a parent does to processes, as an interface, so that a test can replace the kernel.
+"""The interface by which a parent forks, signals and reaps processes; a test can replace it.
 
-`SystemSpawner` is the real one; `psched.testing.ManualSpawner` is the one of tests and simulations.
+`SystemSpawner` uses the kernel; `psched.testing.ManualSpawner` serves tests and simulations.
 """
 
 import os

@@ -6,7 +6,7 @@ from psched.base.clock import Clock
 
 
 class ManualClock(Clock):
-    """A `psched.base.clock.Clock` for tests and simulations: time passes when somebody says so.
+    """A `psched.base.clock.Clock` for tests and simulations: time passes only by its methods.
 
     Args:
         monotonic: seconds of running time at the start.

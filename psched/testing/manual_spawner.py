@@ -75,7 +75,7 @@ class ManualSpawner(Spawner):
 
     Attributes:
         born: every child that was spawned, in order.
-        refusal: raised by `spawn`, as when the system has no process left; None: it has.
+        refusal: the error that `spawn` raises instead of forking; None: `spawn` succeeds.
         orphans: processes that dead children have left and that cannot be killed yet. A test adds
             and removes their pids.
     """
@@ -120,7 +120,7 @@ class ManualSpawner(Spawner):
         return frozenset(self._by_pid)
 
     def kill_all(self, spare: frozenset[int]) -> bool:
-        """Whether there are no orphans, because KILL does not end those of a test."""
+        """Kill nothing; return whether there are no orphans, which survive KILL in a test."""
         return not self.orphans - spare
 
     def living_below(self, spare: frozenset[int]) -> frozenset[int]:

@@ -44,11 +44,11 @@ class MasterDriver:
             ``graceful_timeout``, ``kill_limit``.
 
     Attributes:
-        clock: the master's.
-        spawner: as given.
-        master: the master.
-        workers: its table of children.
-        spec_error: raised when the configuration is read; None: it can be used.
+        clock: the master's clock.
+        spawner: the spawner that creates the workers.
+        master: the master under test.
+        workers: the master's table of children.
+        spec_error: the error that `read_spec` raises; None: `read_spec` succeeds.
         reopened: how often the master has reopened its log.
         title: the master's process title: generation, state, what is wrong.
     """
