@@ -22,8 +22,8 @@ ends in the store, whatever the network and the hosts' clocks do.
 later write is conditional on both. If it changes no row, the lease was lost: preempted.
 
 **Three outcomes.** A write was applied; or it was not applied (`StoreUnavailableError`); or its
-outcome is unknown (`UnknownOutcomeError`). After an unknown outcome, an extend or a
-settle can be repeated; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
+outcome is unknown (`UnknownOutcomeError`). After an unknown outcome, an extend or a settle can be
+repeated; but because ``settled_by`` keeps the token of the last settle only, the store recognises a
 repeated settle until the next lease of the row is settled, and answers PREEMPTED after that
 (`psched.core.settling.Settler` can tell more). After an unknown claim, `Store.held` returns what
 was claimed; it must be asked more than once, because the claim may be applied late.
@@ -35,9 +35,8 @@ status by plain SQL need not raise the version.)
 
 **Deleting** a leased row only marks it. Cancelling or force-finishing a leased row also marks it,
 and so can any client that sets its status to one of `psched.core.model.MARKS`. The holder sees the
-mark
-(`Store.marked`), stops the task under its lease, and deletes the row or puts it at rest. Until then
-the key is taken.
+mark (`Store.marked`), stops the task under its lease, and deletes the row or puts it at rest. Until
+then the key is taken.
 
 **Capabilities.** `Store` is what every store must do. Each capability that only some stores have is
 a protocol of its own (`JoinsTransactions`); a store has the capability if it has the methods.
