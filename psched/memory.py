@@ -64,10 +64,10 @@ class MemoryFolder:
         self._uses_running_master = True
 
     def join(self, owner: int) -> None:
-        """Use the folder of a process, this one or its master; it is created if need be.
+        """Use the owner's folder, and create it if it does not exist.
 
         Args:
-            owner: the pid of that process.
+            owner: the pid of this process or of its master.
 
         Raises:
             ConfigError: the folder cannot be created.

@@ -11,7 +11,8 @@ from psched.core.definition import Definition
 from psched.core.model import EXPIRED, FAILED, Row
 
 _MOST_DOUBLINGS = 32
-"""The largest number of doublings of a wait. It exceeds every ``retry_wait_limit``."""
+"""The largest number of doublings. So often doubled, any wait exceeds every possible
+``retry_wait_limit``."""
 
 
 def retry_delay(row: Row, definition: Definition) -> float:

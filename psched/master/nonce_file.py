@@ -106,7 +106,7 @@ class NonceFile:
         return sorted(self._in_own_cgroup)
 
     def _write(self) -> bool:
-        """Write the nonces to the file; without any, remove the file. Return whether it worked."""
+        """Write the nonces, or remove the file if there are none. Return False if that failed."""
         if self._folder is None or self._written == self._in_own_cgroup:
             return True
         path = self._folder / self._name

@@ -238,7 +238,7 @@ class WorkerChild(Child):
         """
         return (self.heard if self.ready else self.started) + self.limit
 
-    # --- after its end ---------------------------------------------------------------
+    # --- after its exit ---------------------------------------------------------------
 
     @property
     def failed(self) -> bool:
@@ -249,7 +249,7 @@ class WorkerChild(Child):
 
     @property
     def may_hold_leases(self) -> bool:
-        """Whether the worker has exited and may not have released its leases."""
+        """Whether the worker has exited and possibly still holds leases."""
         return self.ready and self.exit is not None and self.exit.status != DRAINED
 
     def describe_exit(self, now: float) -> str:

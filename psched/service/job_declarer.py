@@ -107,7 +107,7 @@ class JobDeclarer:
         )
 
     def _is_over(self, job: Mapping[str, Any], now: float) -> bool:
-        """Whether all times of a job have passed; its row may have been deleted since then."""
+        """Whether all times that a job declares have passed; its row may be deleted by now."""
         row = self._jobs.row(job)
         trigger = parse_row(row, self._settings).trigger
         if trigger is None:

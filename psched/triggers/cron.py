@@ -48,7 +48,7 @@ ALIASES = {  # the names of crontab(5), without @reboot, which is no time
 CORRECTION = 3 * 3600  # the limit between daylight saving and corrections
 _GREGORIAN_CYCLE = 146_097 * 86_400  # 400 years; then dates have the same weekdays again
 _RARE = 40 * 366 * 86_400  # every date, even 29 February, has every weekday within it
-_BEGIN = -2_208_988_800  # 1900-01-01T00:00Z, which replaces all earlier instants
+_BEGIN = -2_208_988_800  # 1900-01-01T00:00Z; no search for the next time begins earlier
 
 
 def parse_cron(text: str, timezone: str, dst_policy: str, reading: str = "crontab") -> "Cron":

@@ -13,7 +13,7 @@ _BATCH = 500
 """The most rows that one purge deletes, so that it holds few locks, and only for a short time."""
 
 _INTERVAL = 60.0
-"""Seconds between two purges of one worker, before jitter, which can shorten the pause by half."""
+"""The longest pause, in seconds, between two purges by one worker; jitter halves it at most."""
 
 _NEXT_BATCH = 1.0
 """Seconds until the next purge after a full batch, before jitter."""

@@ -99,7 +99,7 @@ def next_(
 
 
 def warn_of_clock_changes(row: Row, settings: Config) -> None:
-    """Warn on standard error of times that clock changes in the next year skip or repeat."""
+    """Warn on standard error if clock changes in the next year skip or repeat runs."""
     trigger, start = parse_row(row, settings).trigger, row.next_time or 0
     found = clock_change_effects(trigger, start - 1, start + _WARNED_AHEAD)
     for odd in islice(found, _MOST_WARNINGS):

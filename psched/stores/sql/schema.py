@@ -30,7 +30,7 @@ def _select_version(table: str) -> TextClause:
 
 
 class Schema:
-    """The table under one name, in one database.
+    """Checks, creates and upgrades the table of schedules, and records the version of its schema.
 
     Args:
         name: the setting ``table``.
