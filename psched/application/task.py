@@ -100,7 +100,7 @@ class Task:
 
     @property
     def id(self) -> str:
-        """The same as ``key``; PerfectQueue calls it ``id``."""
+        """The key of the schedule, under the name that PerfectQueue uses."""
         return self.key
 
     @property

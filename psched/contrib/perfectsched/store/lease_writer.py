@@ -179,8 +179,8 @@ class LeaseWriter:
         Args:
             owner: the owner of the leases.
             due: the due rows.
-            second: the second of the store's clock in which the due rows were read.
             limit: the largest number of rows to claim.
+            second: the second of the store's clock in which the due rows were read.
             length: the length of the leases, seconds.
 
         Returns:
